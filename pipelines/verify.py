@@ -1,11 +1,12 @@
-"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I19).
+"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I20).
 
-Three passes over the versions, on Spark or in this process, with the same findings:
+Passes over the versions, on Spark or in this process, with the same findings:
 
 1. **roots**: system rows, the link to the version before, the lakehouse definition, boundary and snapshots;
 2. **nodes**: level by level, each shared node read once and examined against what all its parents say; what the
    oldest version means is proved from the same nodes: namespaces, and with ``definitions`` every definition;
-3. **contents**: the same for what changed from each version to the next (see ``contents``).
+3. **contents**: the same for what changed from each version to the next (see ``contents``);
+4. with ``deep`` **tables**: what the metadata of Iceberg tables refer to (see ``deep_tables``).
 
 A damaged file is a finding. The subtree below it is skipped, and everything else is still verified.
 """
@@ -19,13 +20,14 @@ from typing import Final
 
 from pipelines.engine import Engine, open_engine
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_share
+from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_iceberg, refuse_no_share
 from pipelines.integrity.checks import Checks, Shape
+from pipelines.integrity.deep_tables import FILES_UNKNOWN, prove_table_files
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
-from pipelines.trees.walk import FOREVER
+from pipelines.trees.walk import FOREVER, Start, TreeSource
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
@@ -49,6 +51,7 @@ class Config:
         definitions: read and parse every definition, too.
         tables: the share of the Iceberg tables, from 0 to 1, whose metadata file must exist (I19); ``None``: none.
             Definitions are read for that, too. Not for versions that older generations of the format wrote.
+        deep: of these tables, read every metadata file, manifest list and manifest, and ask for every live file (I20).
         engine: ``spark``, ``local``, or ``auto``: Spark on
             other machines for large lakehouses.
     """
@@ -57,10 +60,15 @@ class Config:
     definitions: bool = False
     engine: str = "spark"
     tables: float | None = None
+    deep: bool = False
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         refuse_no_share(self.tables)
+        if self.deep:
+            refuse_no_iceberg()
+            if self.tables is None:
+                raise InvalidInput("deep is about the files of tables: give the share of the tables, too")
         if not isinstance(self.versions, int) and self.versions not in {NEWEST, ALL}:
             raise InvalidInput(f"versions must be {NEWEST!r}, {ALL!r} or a number, not {self.versions!r}")
 
@@ -72,7 +80,7 @@ class Report(Brief):
     ``nodes_named`` of them contain their own path. ``definitions_read`` is 0 unless definitions are verified;
     ``definitions_proved`` of them end with a checksum. Older files have neither, and gain both when they are rewritten.
     The metadata files of ``tables_checked`` were searched; those of ``tables_unknown`` could not be, for want of
-    credentials or of a client.
+    credentials or of a client. ``table_files`` counts the distinct files that ``deep`` looked at, by kind.
     """
 
     root: str
@@ -87,6 +95,7 @@ class Report(Brief):
     definitions_proved: int = 0
     tables_checked: int = 0
     tables_unknown: int = 0
+    table_files: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> Iterator[str]:
@@ -101,10 +110,15 @@ class Report(Brief):
             yield f"{self.nodes_named} of {self.nodes_read} nodes know their own path; the others are older"
         if self.definitions_proved < self.definitions_read:
             yield f"{self.definitions_proved} of {self.definitions_read} definitions carry a checksum"
-        if self.tables_checked:
+        if self.table_files:
+            there = {kind: number for kind, number in self.table_files.items() if kind != FILES_UNKNOWN}
+            yield f"every file of tables is there: {', '.join(count(number, kind) for kind, number in there.items())}"
+        elif self.tables_checked:
             yield f"{self.tables_checked} tables have their metadata files"
         if self.tables_unknown:
             yield f"the metadata files of {count(self.tables_unknown, 'table')} cannot be looked for from here"
+        if unknown := self.table_files.get(FILES_UNKNOWN):
+            yield f"{count(unknown, 'file')} of tables elsewhere cannot be looked for from here"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the findings."""
@@ -123,7 +137,8 @@ def run(
 
     Costs two ``get`` per version, a third where roots are large or Spark reads them; one per lakehouse definition, one
     per node of all versions together, one per node that differs between two versions, on both sides; one
-    ``list`` for a thousand roots; with ``definitions`` one per definition; with ``tables`` one ``head`` per table, too.
+    ``list`` for a thousand roots; with ``definitions`` one per definition; with ``tables`` one ``head`` per table, too;
+    with ``deep`` instead the nodes and definitions once more, and what ``prove_table_files`` costs.
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
@@ -143,6 +158,7 @@ class _Verification:
         self.newest = self.find_newest()
         self.engine = self.chosen_engine()
         self.nodes_read = 0
+        self.table_files: dict[str, int] = {}
         self.watch = Stopwatch()
 
     def find_newest(self) -> Root | None:
@@ -194,6 +210,7 @@ class _Verification:
             definitions_proved=counts[DEFINITIONS_PROVED],
             tables_checked=counts[TABLES],
             tables_unknown=counts[TABLES_UNKNOWN],
+            table_files=self.table_files,
             seconds=self.watch.seconds,
         )
 
@@ -222,16 +239,21 @@ class _Verification:
         others = set(checks.roots(chosen))
         self.watch.lap("roots")
         alike = [version for version in chosen if version not in others]
-        starts = [asked(self.versions.path(version), version, version) for version in alike]
-        tables = self.config.tables
-        definitions = self.config.definitions or tables is not None
+        starts = [asked(self.versions.path(version), version, version) for version in alike] + self.snapshot_starts()
+        share = self.config.tables
+        definitions, tables = self.config.definitions or share is not None, None if self.config.deep else share
         first = alike[0] if alike else _NO_VERSION
         known = self.newest if self.newest is not None and self.newest.version == first else None
         meaning = shape.meaning(first, definitions=definitions, tables=tables, root=known)
-        self.nodes_read = checks.nodes(starts + self.snapshot_starts(), meaning).nodes
+        self.nodes_read = checks.nodes(starts, meaning).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")
+        if self.config.deep and share is not None:
+            trees = TreeSource(storage, shape.order, figures=False, damaged=True)
+            roots = [Start(each["path"], each["first"], each["last"]) for each in starts]
+            self.table_files = prove_table_files(self.engine, trees, roots, self.found, self.progress, share)
+            self.watch.lap("tables")
         return sorted(others)
 
     def snapshot_starts(self) -> list[dict[str, object]]:

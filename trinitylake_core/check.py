@@ -51,6 +51,8 @@ _HINTS: Final = {
     "I17": "drop the snapshot, or restore its files from an export",
     "I19": "an engine may have expired it: restore the table from a version whose metadata file exists; if "
     "there is none, register the table again with the one that its engine uses, or drop it",
+    "I20": "copy the file back from a backup of the data, or roll back or restore the table to a version that does not "
+    "need it; if no version can be read, drop the table",
 }
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
 

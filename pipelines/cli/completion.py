@@ -128,7 +128,7 @@ def _opened(root: str, given: Any) -> Lakehouse:
 
 
 def _in_time(find: Callable[[], Iterator[str]]) -> list[str]:
-    """Return the names that are found within a second. The thread may still run: this process ends now."""
+    """Return the names that are found within two seconds. The thread may still run: this process ends now."""
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.extend(islice(find(), _MOST)), daemon=True)
     thread.start()

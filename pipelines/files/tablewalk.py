@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -45,8 +45,10 @@ BESIDE: Final = "beside"
 CLAIM: Final = "claim"
 DOUBT: Final = "doubt"
 UNREADABLE: Final = "unreadable"
+UNKNOWN: Final = "unknown"
 """What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, a directory that a
-table claims, one in doubt, or a file that is missing or cannot be read."""
+table claims, one in doubt, a file that is missing or cannot be read, or one elsewhere whose storage this process cannot
+read."""
 _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
@@ -61,6 +63,15 @@ _LABEL: Final = re.compile(r"(?:.*/)?\d{8}-table-(.+)-[0-9a-f-]{36}\.binpb")
 _HOPS: Final = 4
 """From a data file to its manifest, the manifest list and the metadata."""
 Found = Iterator[tuple[str, str, str, str, str, int | None]]
+
+
+class Lost(NamedTuple):
+    """Why it is not known what is in a file: :data:`UNREADABLE` or :data:`UNKNOWN`, and the predicate of a sentence."""
+
+    role: str
+    why: str
+
+
 Parse = Callable[[bytes, str], Any]
 Inner = Callable[[bytes, str], Iterable[tuple[str, str, int | None]]]
 """Yields role, URI and size of what is in a file."""
@@ -212,13 +223,13 @@ def _table(table: TableDef, path: str, label: str, root: str) -> Found:
 
 def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool) -> Found:
     """Yield what metadata files refer to. One ``get`` each."""
-    from trinitylake_core.iceberg.references import References, references
+    from trinitylake_core.iceberg.references import references
 
     located, root = Located(storage), storage.root
     for row, refs in _contents(rows, lambda row: _parsed(row["path"], located, references), storage):
         path, label = row["path"], row["label"]
-        if not isinstance(refs, References):
-            yield UNREADABLE, path, path, label, f"its metadata file {uri_of(root, path)} {refs}", None
+        if isinstance(refs, Lost):
+            yield refs.role, path, path, label, f"its metadata file {uri_of(root, path)} {refs.why}", None
             continue
         yield from _beside(root, path)
         inside = directory_of(path)
@@ -248,8 +259,8 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner) ->
     listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
     for row, inner in _contents(rows, lambda row: _parsed(row["path"], located, listed), storage):
         path, former = row["path"], row["about"]
-        if isinstance(inner, str):
-            yield UNREADABLE, path, path, "", f"its {role} {uri_of(root, path)} {inner}", None
+        if isinstance(inner, Lost):
+            yield inner.role, path, path, "", f"its {role} {uri_of(root, path)} {inner.why}", None
             continue
         yield from _beside(root, path)
         try:
@@ -271,22 +282,29 @@ def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]
 
 
 def _parsed(path: str, located: Located, parse: Parse) -> Any:
-    """Return what is in a file, or in a text why that is not known.
+    """Return what is in a file, or a :class:`Lost`."""
+    uri = uri_of(located.storage.root, path)
+    try:
+        return tried(path, located, lambda storage, inside: parse(storage.read(inside), uri))
+    except Corrupt as error:
+        return Lost(UNREADABLE, f"cannot be read: {error}")
+
+
+def tried(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> Any:
+    """Return what is asked about a file, or a :class:`Lost` where it is missing or cannot be reached.
 
     Raises ``StorageError`` if the storage of the lakehouse fails; that of others may refuse to be read.
     """
     uri = uri_of(located.storage.root, path)
     try:
-        storage, inside = located.find(uri)
-        return parse(storage.read(inside), uri)
+        return ask(*located.find(uri))
     except FileMissing:
-        return "is missing"
-    except (Corrupt, InvalidInput) as error:
-        return f"cannot be read: {error}"
-    except StorageError as error:
-        if located.is_own(uri):
+        return Lost(UNREADABLE, "is missing")
+    except (InvalidInput, StorageError) as error:
+        elsewhere = "://" in path
+        if isinstance(error, StorageError) and not elsewhere:
             raise
-        return f"cannot be read: {error}"
+        return Lost(UNKNOWN if elsewhere else UNREADABLE, f"cannot be read: {error}")
 
 
 # -- places ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import TEXT, Engine, Rows
 from pipelines.files.listing import TABLE_FILES, Listed, Wanted, table_shards
-from pipelines.files.tablewalk import BY_WISH, CLAIM, DOUBT, UNREADABLE, TableWalk, directory_of
+from pipelines.files.tablewalk import BY_WISH, CLAIM, DOUBT, UNKNOWN, UNREADABLE, TableWalk, directory_of
 from pipelines.job import Progress
 from pipelines.sweep.model import Totals
 from pipelines.sweep.sweep import Sweep
@@ -131,7 +131,8 @@ class TableSweep(Sweep):
 
     def _unreadable(self) -> list[Doubt]:
         """Return the doubts of files that are missing or cannot be read: about each table that needs one of them."""
-        lost = self._tables.ask(f"SELECT DISTINCT path, about FROM found WHERE role = {UNREADABLE!r}").keep("path")
+        query = f"SELECT DISTINCT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
+        lost = self._tables.ask(query).keep("path")
         if not lost.count():
             return []
         claims = self._tables.ask(f"SELECT DISTINCT path, parent FROM found WHERE role = {CLAIM!r}").keep("parent")

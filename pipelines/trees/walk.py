@@ -9,7 +9,7 @@ verification what is wrong with them. Each file carries the first and the last o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -63,21 +63,24 @@ class TreeSource:
     Attributes:
         files: whether to collect the definition paths that nodes and roots name.
         figures: whether to count keys, messages and the size of text in nodes; without, a leaf costs half.
+        damaged: whether a node that cannot be read is left out with all below it, instead of ending the walk.
     """
 
     storage: Storage
     order: int
     files: bool = True
     figures: bool = True
+    damaged: bool = False
 
 
 def _visits(
-    rows: Iterator[Row], storage: Storage, *, order: int, files: bool, figures: bool
+    rows: Iterator[Row], storage: Storage, *, order: int, files: bool, figures: bool, damaged: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what a walk keeps of nodes. One ``get`` each, read ahead."""
     while some := list(islice(rows, READ_AHEAD)):
         for asked, (_, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
-            yield from _visit(asked, data, order=order, files=files, figures=figures)
+            with suppress(CorruptNode) if damaged else nullcontext():
+                yield from _visit(asked, data, order=order, files=files, figures=figures)
 
 
 def _visit(
@@ -190,7 +193,7 @@ def walk(
     Nodes in the tables ``known``, kept by their key ``path``, and what only they reach, are left out. Every path in the
     levels is that of a file that is reached. Raises as :func:`descend`, and ``CorruptNode`` for the first damaged node.
     """
-    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
+    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures, damaged=trees.damaged)
     rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
     visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path")
     return descend(engine, trees.storage, visitor, rows, progress, known=known)

@@ -136,7 +136,7 @@ undo {lake} --engine local
 restore {lake} --version 1 --engine local
 export {lake} {lake} --engine local
 upgrade {lake} {lake} --engine local
-verify {lake} --table-sample 0.5
+verify {lake} --sample 0.5
 compact {lake} --engine cow
 clean {lake} --older-than 1h --engine local
 expire {lake} --older-than x --engine local

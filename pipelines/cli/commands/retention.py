@@ -117,7 +117,15 @@ def clean(call: Call) -> Result:
         option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
         option("--definitions", is_flag=True, help="also read and parse every definition"),
         option("--tables", is_flag=True, help="also check that the metadata file of each Iceberg table exists"),
-        option("--table-sample", type=float, metavar="SHARE", help="with --tables: check a share of them, 0 to 1"),
+        option("--deep", is_flag=True, help="with --tables: read all metadata, and ask for every data file"),
+        option(
+            "--sample",
+            "--table-sample",
+            "sample",
+            type=float,
+            metavar="SHARE",
+            help="with --tables: check a share of them, 0 to 1",
+        ),
         ENGINE,
         *SPARK,
     ),
@@ -127,10 +135,12 @@ def verify(call: Call) -> Result:
     version_ref.warn_of_future(call.open)
     options = call.options
     chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
-    if options.table_sample is not None and not options.tables:
-        raise InvalidInput("--table-sample chooses a share of the tables, so it needs --tables")
-    tables = None if not options.tables else 1.0 if options.table_sample is None else options.table_sample
-    config = verifying.Config(chosen, definitions=options.definitions, engine=options.engine, tables=tables)
+    if (options.sample is not None or options.deep) and not options.tables:
+        raise InvalidInput("--sample and --deep are about the files of tables, so they need --tables")
+    tables = None if not options.tables else 1.0 if options.sample is None else options.sample
+    config = verifying.Config(
+        chosen, definitions=options.definitions, engine=options.engine, tables=tables, deep=options.deep
+    )
     storage = open_storage(call.root, call.options_for(call.root))
     return _verified(verifying.run(storage, config, call.spark, progress=call.progress))
 
@@ -164,4 +174,5 @@ _CARRIED: Final = (
     "definitions_proved",
     "tables_checked",
     "tables_unknown",
+    "table_files",
 )

@@ -1,0 +1,148 @@
+"""The files of tables, proved one by one (I19, I20): metadata are read, data is asked for; each distinct file once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, union
+from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
+from pipelines.files.tablewalk import (
+    DOUBT,
+    LIST,
+    LIVE,
+    MANIFEST,
+    METADATA,
+    UNKNOWN,
+    UNREADABLE,
+    Lost,
+    TableWalk,
+    tried,
+    uri_of,
+)
+from pipelines.integrity.findings import Found
+from pipelines.job import Progress
+from pipelines.trees.walk import FOREVER, NAMED, Start, TreeSource, Walk, walk
+from trinitylake_core import Lakehouse
+from trinitylake_core.check import violation
+from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.keys import TABLE
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import Located
+
+FILES: Final = "file"
+"""What is counted besides metadata files, manifest lists and manifests: data and delete files, and statistics."""
+FILES_UNKNOWN: Final = "unknown"
+_READ: Final = {METADATA: "metadata file", LIST: LIST, MANIFEST: MANIFEST}
+_ASKED: Final = pa.schema({"role": TEXT, "path": TEXT, "about": TEXT})
+_LOST: Final = f"SELECT path, about FROM found WHERE role = {UNREADABLE!r}"
+_NEEDED: Final = """SELECT o.label, o.metadata, o.definition, l.path, l.about,
+    min(d.first) AS first, max(d.last) AS last
+    FROM owners o JOIN lost l ON l.path = o.origin JOIN definitions d ON d.path = o.definition
+    GROUP BY o.label, o.metadata, o.definition, l.path, l.about"""
+
+
+def prove_table_files(
+    engine: Engine, trees: TreeSource, starts: Sequence[Start], found: Found, progress: Progress, share: float
+) -> dict[str, int]:
+    """Prove the files of a share of the tables in the trees of roots; return how many of each kind were looked at.
+
+    One ``get`` for each distinct node, definition of a table, metadata file, manifest list and manifest, and one
+    ``head`` for each other live file. Nodes and definitions that cannot be read are left out. Definitions in messages
+    that wait are proved, too, until a compaction: the files that an overwritten one names belong to older versions.
+    """
+    with ExitStack() as kept:
+        kept.callback(engine.close)
+        walked = walk(engine, trees, starts, progress)
+        kept.callback(walked.drop)
+        tables = TableWalk(engine, trees.storage, progress, share=share, lenient=True)
+        kept.callback(tables.drop)
+        tables.follow(walked.levels)
+        if not tables.found:
+            return {}
+        asked = _ask_for_files(engine, trees.storage, tables, progress, kept)
+        _add_findings(engine, walked, tables, asked, found, kept)
+        return _counts(engine, tables, asked, found)
+
+
+def _keep(kept: ExitStack, rows: Rows) -> Rows:
+    """Keep rows by their path until the end: Spark would find them again for an equal query of another time."""
+    rows = rows.keep("path", repeatable=True)
+    kept.callback(rows.drop)
+    return rows
+
+
+def _ask_for_files(engine: Engine, storage: Storage, tables: TableWalk, progress: Progress, kept: ExitStack) -> Rows:
+    """Return the live files that are not read, each with what is wrong with it. One ``head`` each."""
+    live = tables.ask(f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path")
+    live = _keep(kept, live)
+    total = live.count()
+    asked = engine.map(_asked, live, _ASKED, storage, each=READ_AHEAD)
+    asked = asked.keep("path", repeatable=True, progress=lambda rows: progress("ask for files", rows, total))
+    kept.callback(asked.drop)
+    return asked
+
+
+def _asked(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:
+    located = Located(storage)
+
+    def ask(row: Row) -> tuple[str | None, str, str | None]:
+        path, size = row["path"], row["size"]
+        there = tried(path, located, lambda store, inside: store.info(inside).size)
+        what = f"its file {uri_of(storage.root, path)}"
+        if isinstance(there, Lost):
+            return there.role, path, f"{what} {there.why}"
+        if size is not None and there != size:
+            return UNREADABLE, path, f"{what} has {there} bytes, and the manifest says {size}"
+        return None, path, None
+
+    while some := list(islice(rows, READ_AHEAD)):
+        yield from storage.map(some, ask)
+
+
+def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, found: Found, kept: ExitStack) -> None:
+    """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
+    named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
+    definitions = _keep(kept, walked.ask(named))
+    astray = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
+        FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role = {DOUBT!r} AND f.path = ''"""
+    parts = [tables.ask(astray, definitions=definitions)]
+    lost = union(engine, [tables.ask(_LOST), engine.sql(_LOST, found=asked)])
+    lost = _keep(kept, engine.sql("SELECT DISTINCT path, about FROM lost", lost=lost))
+    if lost.count():
+        parts.append(engine.sql(_NEEDED, owners=tables.owners(lost), lost=lost, definitions=definitions))
+    wrong = _keep(kept, union(engine, parts))
+    rows = engine.sql(f"SELECT * FROM wrong ORDER BY definition, path LIMIT {found.room()}", wrong=wrong).list()
+    names = _names(walked.storage, rows)
+    for row in rows:
+        table = names.get(row["definition"], row["label"])
+        missing_metadata = row["path"] == row["metadata"]
+        file = row["definition"] if missing_metadata else row["path"]
+        what = violation("I19" if missing_metadata else "I20", file, f"table {table!r}: {row['about']}")
+        found.add(what, row["first"], row["last"])
+    found.count_more(wrong.count() - len(rows))
+
+
+def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:
+    """Return the names of tables by their definitions, as far as the first version of each can be read."""
+    names: dict[str, str] = {}
+    first = {row["definition"]: row["first"] for row in rows}
+    for version in sorted({each for each in first.values() if each < FOREVER}):
+        with suppress(TrinityLakeError):  # a damaged tree is a finding of its own
+            objects = Lakehouse.open(storage).at(version=version).objects(kind=TABLE)
+            names |= {each.path: f"{each.namespace}.{each.name}" for each in objects if each.path in first}
+    return names
+
+
+def _counts(engine: Engine, tables: TableWalk, asked: Rows, found: Found) -> dict[str, int]:
+    query = f"SELECT path FROM found WHERE role = {UNKNOWN!r}"
+    unknown = union(engine, [tables.ask(query), engine.sql(query, found=asked)])
+    own = tables.ask(f"{query} AND label <> ''").count()
+    found.counts[TABLES], found.counts[TABLES_UNKNOWN] = tables.read[METADATA] - own, own
+    read = {kind: tables.read[role] for role, kind in _READ.items()}
+    elsewhere = engine.sql("SELECT DISTINCT path FROM unknown", unknown=unknown).count()
+    return {**read, FILES: asked.count(), FILES_UNKNOWN: elsewhere}

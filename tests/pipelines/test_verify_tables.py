@@ -1,0 +1,196 @@
+"""`verify --tables --deep` reads all metadata of tables, asks for every live file, and names what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines import compaction, verify
+from pipelines.cli import main
+from tests.support.icebergs import new_iceberg, opened, rows, with_table
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    """Two tables with two snapshots each, and a third that was dropped."""
+    made = new_iceberg(tmp_path)
+    for name in ("sales.bad", "sales.good", "sales.dropped"):
+        with_table(made, name, 1).append(rows(2))
+    made.drop_table("sales.dropped")
+    compaction.run(made.lakehouse, compaction.Config(engine="local"))
+    return made
+
+
+def verified(
+    catalog: TrinityLakeCatalog, versions: str | int = "all", spark: Any = None, share: float = 1.0
+) -> verify.Report:
+    engine = "local" if spark is None else "spark"
+    config = verify.Config(versions, engine=engine, tables=share, deep=True)
+    return verify.run(open_storage(*catalog.lakehouse.storage.spec()), config, spark)
+
+
+def one(catalog: TrinityLakeCatalog, pattern: str, table: str = "sales.bad") -> Path:
+    """Return the oldest file of a table that matches a pattern."""
+    directory = Path(catalog.load_table(table).location().removeprefix("file://"))
+    return min(directory.rglob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"Obj\x01" + b"\xff" * 400)
+
+
+def test_every_file_of_every_version_is_there_and_each_is_looked_at_once(catalog: TrinityLakeCatalog) -> None:
+    counts = catalog.lakehouse.storage.counts
+    assert counts is not None
+    storage = open_storage(*catalog.lakehouse.storage.spec())
+    config = verify.Config("all", engine="local", tables=1.0, deep=True)
+    report = verify.run(storage, config)
+    assert (True, [], 9) == (report.ok, report.findings, report.tables_checked)
+    assert {"metadata file": 9, "manifest list": 6, "manifest": 6, "file": 6, "unknown": 0} == report.table_files
+    assert 6 == storage.counts.head
+    assert any("every file of tables is there: 9 metadata files" in line for line in report.summary())
+    plain = open_storage(*catalog.lakehouse.storage.spec())
+    verify.run(plain, verify.Config("all", engine="local", definitions=True))
+    again = report.nodes_read + 9 + 9 + 6 + 6  # nodes, definitions, and what is in the tables
+    assert plain.counts.get + again == storage.counts.get
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage", "invariant", "said"),
+    [
+        ("*.metadata.json", Path.unlink, "I19", "its metadata file {uri} is missing"),
+        ("*.metadata.json", truncate, "I19", "its metadata file {uri} cannot be read"),
+        ("snap-*.avro", Path.unlink, "I20", "its manifest list {uri} is missing"),
+        ("snap-*.avro", truncate, "I20", "its manifest list {uri} cannot be read"),
+        ("snap-*.avro", garble, "I20", "its manifest list {uri} cannot be read"),
+        ("*-m0.avro", Path.unlink, "I20", "its manifest {uri} is missing"),
+        ("*-m0.avro", truncate, "I20", "its manifest {uri} cannot be read"),
+        ("*-m0.avro", garble, "I20", "its manifest {uri} cannot be read"),
+        ("*.parquet", Path.unlink, "I20", "its file {uri} is missing"),
+        ("*.parquet", truncate, "I20", "and the manifest says"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_named_with_table_versions_and_remedy(
+    catalog: TrinityLakeCatalog, pattern: str, damage: Callable[[Path], None], invariant: str, said: str
+) -> None:
+    path = one(catalog, pattern)
+    damage(path)
+    report = verified(catalog)
+    (finding,) = report.findings
+    assert (False, invariant) == (report.ok, finding.invariant)
+    assert finding.message.startswith("table 'sales.bad': ")
+    assert said.format(uri=path.as_uri()) in finding.message
+    assert "roll back" in finding.hint or "restore" in finding.hint
+    first = 2 if pattern == "*.metadata.json" else 3
+    last = catalog.lakehouse.version - (pattern == "*.metadata.json")  # until the compaction its message waits
+    assert [first, last] == [finding.first_version, finding.last_version]
+    newest = verified(catalog, "newest")
+    assert newest.ok == (pattern == "*.metadata.json")
+
+
+def test_a_table_whose_metadata_points_outside_is_a_finding(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """Into a directory above the lakehouse by `..`."""
+    (tmp_path / "secret").write_bytes(b"x")
+    path = Path(catalog.load_table("sales.bad").metadata_location.removeprefix("file://"))
+    found = json.loads(path.read_text())
+    found["statistics"] = [{"statistics-path": f"{catalog.lakehouse.root}tables/../../secret"}]
+    path.write_text(json.dumps(found))
+    (finding,) = verified(catalog, "newest").findings
+    assert "leads outside" in finding.message or ".." in finding.message
+    assert finding.message.startswith("table 'sales.bad': ")
+
+
+def test_a_file_that_many_tables_share_is_named_for_each_and_read_once(catalog: TrinityLakeCatalog) -> None:
+    lake, bad = catalog.lakehouse, catalog.load_table("sales.bad")
+    with lake.transaction() as txn:
+        location = bad.metadata_location.removeprefix(f"file://{lake.root.removeprefix('file://')}")
+        txn.create_table("sales", "twin", table_format="ICEBERG", format_properties={"metadata_location": location})
+    one(catalog, "*.parquet").unlink()
+    report = verified(catalog, "newest")
+    assert ["table 'sales.bad'", "table 'sales.twin'"] == sorted(
+        each.message.partition(":")[0] for each in report.findings
+    )
+    assert 2 == report.table_files["metadata file"]
+
+
+def test_files_elsewhere_are_looked_for_and_unreachable_ones_are_counted(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    theirs = with_table(new_iceberg(tmp_path / "other"), "a.b", 1)
+    catalog.register_table("sales.theirs", theirs.metadata_location)
+    assert verified(catalog, "newest").ok
+    next(Path(theirs.location().removeprefix("file://")).rglob("*.parquet")).unlink()
+    (finding,) = verified(catalog, "newest").findings
+    assert finding.message.startswith("table 'sales.theirs': its file file://")
+    with catalog.lakehouse.transaction() as txn:
+        txn.drop_table("sales", "theirs")
+        uri = {"metadata_location": "strange://bucket/a.metadata.json"}
+        txn.create_table("sales", "far", table_type="EXTERNAL", table_format="ICEBERG", format_properties=uri)
+    assert not verified(catalog, "newest").ok, "the message that was overwritten waits, and names the file"
+    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
+    report = verified(catalog, "newest")
+    assert (True, 2, 1, 1) == (
+        report.ok, report.tables_checked, report.tables_unknown, report.table_files["unknown"],
+    )  # fmt: skip
+
+
+def test_damaged_nodes_and_definitions_hide_no_other_table(catalog: TrinityLakeCatalog) -> None:
+    one(catalog, "*.parquet").unlink()
+    lake = catalog.lakehouse
+    good = next(each.path for each in lake.objects(kind="table") if each.name == "good")
+    Path(lake.root.removeprefix("file://"), good).write_bytes(b"garbage")
+    found = {each.invariant for each in verified(catalog, "newest").findings}
+    assert {"I15", "I20"} == found
+
+
+def test_a_sample_looks_at_some_tables(tmp_path: Path) -> None:
+    catalog = new_iceberg(tmp_path)
+    for number in range(12):
+        with_table(catalog, f"sales.t{number:02}", number)
+    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
+    every, half = verified(catalog, "newest"), verified(catalog, "newest", share=0.5)
+    assert 12 == every.tables_checked
+    assert 0 < half.tables_checked < 12
+    assert half.table_files["file"] == half.tables_checked
+
+
+def test_deep_needs_tables() -> None:
+    with pytest.raises(InvalidInput, match="give the share"):
+        verify.Config(deep=True)
+
+
+def test_the_command_prints_findings_and_counts(
+    catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = catalog.lakehouse.root
+    assert 0 == main(["verify", root, "--all", "--tables", "--deep", "--engine", "local", "--json"])
+    assert 6 == json.loads(capsys.readouterr().out)["table_files"]["file"]
+    one(catalog, "*-m0.avro").unlink()
+    assert 1 == main(["verify", root, "--tables", "--deep", "--engine", "local"])
+    printed = capsys.readouterr()
+    assert "table 'sales.bad': its manifest" in printed.out
+    assert 2 == main(["verify", root, "--deep"])
+
+
+def test_spark_finds_the_same(catalog: TrinityLakeCatalog, spark: SparkSession) -> None:
+    assert verified(catalog, "newest").table_files == verified(catalog, "newest", spark).table_files
+    one(catalog, "*.parquet").unlink()
+    truncate(one(catalog, "*-m0.avro", "sales.good"))
+    found = verified(opened(catalog.lakehouse.root), "newest", spark)
+    assert verified(catalog, "newest").findings == found.findings
+    assert 2 == len(found.findings)
