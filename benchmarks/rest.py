@@ -4,8 +4,9 @@
 
 Each client sets a property on a table of its own as soon as it is answered; all share one process, the endpoint has
 another, and the S3 server, which answers after 30 ms, a third. On disk every commit is synced. Beside it PyIceberg's
-SQL catalog on a PostgreSQL that waits for the disk, in eight processes with threads (256 are more than it admits).
-CPU is that of the endpoint; so is its memory, which is read at the end.
+SQL catalog on a PostgreSQL that waits for the disk, in eight processes with threads (256 are more than it admits), and
+Iceberg's own REST server over the same kind of PostgreSQL, if Maven and Java are there. CPU is that of the endpoint; so
+is its memory, which is read at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import asyncio
 import json
 import multiprocessing
 import os
+import shutil
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -24,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import load_catalog
 
@@ -91,21 +95,22 @@ async def _until_up(port: int) -> None:
             return
 
 
-async def _client(port: int, number: int, work: str, until: float, took: _Took) -> None:
+async def _client(port: int, number: int, work: str, until: float, took: _Took, prefix: str) -> None:
     """Send one request after another over one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    path, count, known = f"/v1/lake/namespaces/a/tables/t{number}", 0, ""
+    path, count, known = f"/v1/{prefix}namespaces/a/tables/t{number}", 0, ""
     while (began := time.perf_counter()) < until:
         if work == "commit":
             updates = [{"action": "set-properties", "updates": {"n": str(count)}}]
             body = json.dumps({"requirements": [], "updates": updates})
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+            kind = "content-type: application/json\r\n"
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{kind}content-length: {len(body)}\r\n\r\n{body}"
         else:
             head = f"GET {path} HTTP/1.1\r\nhost: x\r\n{known}\r\n"
         writer.write(head.encode())
         answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in answer[1:] if line)
-        await reader.readexactly(int(headers.get("content-length", "0")))
+        await _read_body(reader, headers)
         if work == "poll" and "etag" in headers:
             known = f"if-none-match: {headers['etag']}\r\n"
         if answer[0].split()[1] in {"200", "304"}:
@@ -116,9 +121,18 @@ async def _client(port: int, number: int, work: str, until: float, took: _Took) 
     writer.close()
 
 
-async def _loaded(port: int, clients: int, work: str, seconds: float) -> _Took:
+async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> None:
+    if headers.get("transfer-encoding") != "chunked":
+        await reader.readexactly(int(headers.get("content-length", "0")))
+        return
+    while size := int(await reader.readline(), 16):
+        await reader.readexactly(size + len("\r\n"))
+    await reader.readline()
+
+
+async def _loaded(port: int, clients: int, work: str, seconds: float, prefix: str = "lake/") -> _Took:
     took, began = _Took(), time.perf_counter()
-    await asyncio.gather(*(_client(port, number, work, began + seconds, took) for number in range(clients)))
+    await asyncio.gather(*(_client(port, number, work, began + seconds, took, prefix) for number in range(clients)))
     took.duration = time.perf_counter() - began
     return took
 
@@ -134,10 +148,10 @@ def _mebibytes(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
 
 
-def _measured(port: int, pid: int, clients: int, work: str, seconds: float) -> dict[str, Any]:
-    asyncio.run(_loaded(port, clients, work, 1.0))
+def _measured(port: int, pid: int, clients: int, work: str, seconds: float, prefix: str = "lake/") -> dict[str, Any]:
+    asyncio.run(_loaded(port, clients, work, 1.0, prefix))
     cpu = _spent(pid)
-    took = asyncio.run(_loaded(port, clients, work, seconds))
+    took = asyncio.run(_loaded(port, clients, work, seconds, prefix))
     per_thousand = (_spent(pid) - cpu) / max(1, len(took.seconds)) * 1000
     return took.row() | {"CPU s per 1000": round(per_thousand, 2), "MiB": _mebibytes(pid)}
 
@@ -215,6 +229,49 @@ def _postgresql(folder: Path, clients: Sequence[int], seconds: float) -> dict[st
     return rows
 
 
+@contextmanager
+def _reference(folder: Path) -> Iterator[tuple[int, int]]:
+    """Run Iceberg's own REST server, for tests, over PostgreSQL; its port and its process ID."""
+    jars, port = folder / "jars", free_port()
+    pom = Path(__file__).parents[1] / "tests" / "support" / "rest_kit.xml"
+    resolve = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
+    subprocess.run(resolve, check=True)
+    with postgres() as uri:
+        server = urlsplit(uri)
+        settings = {
+            "URI": f"jdbc:postgresql://{server.hostname}:{server.port}{server.path}",
+            "JDBC_USER": server.username or "",
+            "JDBC_PASSWORD": unquote(server.password or ""),
+            "JDBC_SCHEMA__VERSION": "V1",
+            "WAREHOUSE": (folder / "reference").as_uri(),
+            "REST_PORT": str(port),
+        }
+        env = os.environ | {f"CATALOG_{name}": value for name, value in settings.items()}
+        command = ["java", "-cp", jars.read_text(), "org.apache.iceberg.rest.RESTCatalogServer"]
+        log = folder / "reference.log"
+        with log.open("w") as out, subprocess.Popen(command, env=env, stdout=out, stderr=out) as process:
+            try:
+                asyncio.run(_until_up(port))
+                yield port, process.pid
+            finally:
+                process.terminate()
+
+
+def _iceberg(folder: Path, clients: Sequence[int], seconds: float) -> dict[str, Any]:
+    """Return the figures of Iceberg's own server."""
+    rows = {}
+    with _reference(folder) as (port, pid):
+        catalog = load_catalog("bench", type="rest", uri=f"http://127.0.0.1:{port}")
+        catalog.create_namespace("a")
+        for number in range(max(clients)):
+            catalog.create_table(f"a.t{number}", SCHEMA)
+        for number in clients:
+            label = f"disk, Iceberg's server on PostgreSQL, {number}"
+            rows[label] = _measured(port, pid, number, "commit", seconds, "")
+            print(label, rows[label], flush=True)
+    return rows
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(prog="benchmarks rest", description=__doc__)
@@ -226,6 +283,8 @@ def main(arguments: Sequence[str]) -> None:
         folder = Path(name)
         rows |= _endpoint((folder / "lake").as_uri(), {}, "disk", chosen.clients, chosen.seconds)
         rows |= _postgresql(folder, chosen.clients, chosen.seconds)
+        if shutil.which("mvn") and shutil.which("java"):
+            rows |= _iceberg(folder, chosen.clients, chosen.seconds)
         with run_slow_s3(folder) as server:
             server.set(delay=_DELAY_SECONDS)
             rows |= _endpoint(server.new_root(), server.options, "S3", chosen.clients, chosen.seconds)

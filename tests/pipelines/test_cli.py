@@ -417,7 +417,7 @@ def test_verify_reports_findings_and_ends_with_1(run: Run, sales: str, tmp_path:
     clean = run("verify", sales, "--all", "--definitions")
     assert (0, "2 versions checked: every invariant holds\n") == (clean.code, clean.out)
     checked = {"nodes_read": 1, "nodes_named": 1, "definitions_read": 0, "definitions_proved": 0}
-    checked |= {"tables_checked": 0, "tables_unknown": 0}
+    checked |= {"tables_checked": 0, "tables_unknown": 0, "table_files": {}}
     whole = {"root": sales, "versions": [1], "ok": True, "findings": []}
     assert whole | checked == run("verify", sales, "--json").json
     definition = run("show", sales, "sales.orders", "--json").json["path"]

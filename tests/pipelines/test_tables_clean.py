@@ -436,7 +436,7 @@ def test_spark_finds_the_same(catalog: TrinityLakeCatalog, spark: SparkSession, 
     assert 0 < local.orphan_files
 
 
-@pytest.mark.parametrize("what", ["*-m0.avro", "*.metadata.json"])
+@pytest.mark.parametrize("what", ["*-m0.avro", pytest.param("*.metadata.json", marks=pytest.mark.slow)])
 def test_spark_leaves_the_same_tables_in_doubt_alone(
     catalog: TrinityLakeCatalog, spark: SparkSession, what: str
 ) -> None:

@@ -187,6 +187,7 @@ def test_the_command_prints_findings_and_counts(
     assert 2 == main(["verify", root, "--deep"])
 
 
+@pytest.mark.slow
 def test_spark_finds_the_same(catalog: TrinityLakeCatalog, spark: SparkSession) -> None:
     assert verified(catalog, "newest").table_files == verified(catalog, "newest", spark).table_files
     one(catalog, "*.parquet").unlink()
