@@ -33,6 +33,7 @@ from pyiceberg.catalog import load_catalog
 
 from benchmarks import report
 from benchmarks.iceberg import SCHEMA, postgres
+from tests.support.rest_kit import class_path
 from tests.support.s3_servers import free_port
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
@@ -232,10 +233,7 @@ def _postgresql(folder: Path, clients: Sequence[int], seconds: float) -> dict[st
 @contextmanager
 def _reference(folder: Path) -> Iterator[tuple[int, int]]:
     """Run Iceberg's own REST server, for tests, over PostgreSQL; its port and its process ID."""
-    jars, port = folder / "jars", free_port()
-    pom = Path(__file__).parents[1] / "tests" / "support" / "rest_kit.xml"
-    resolve = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
-    subprocess.run(resolve, check=True)
+    jars, port = class_path(folder), free_port()
     with postgres() as uri:
         server = urlsplit(uri)
         settings = {
@@ -247,7 +245,7 @@ def _reference(folder: Path) -> Iterator[tuple[int, int]]:
             "REST_PORT": str(port),
         }
         env = os.environ | {f"CATALOG_{name}": value for name, value in settings.items()}
-        command = ["java", "-cp", jars.read_text(), "org.apache.iceberg.rest.RESTCatalogServer"]
+        command = ["java", "-cp", jars, "org.apache.iceberg.rest.RESTCatalogServer"]
         log = folder / "reference.log"
         with log.open("w") as out, subprocess.Popen(command, env=env, stdout=out, stderr=out) as process:
             try:

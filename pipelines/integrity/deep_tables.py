@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, union
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Kept, Row, Rows, union
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
 from pipelines.files.tablewalk import (
     DOUBT,
@@ -69,9 +69,9 @@ def prove_table_files(
         return _counts(engine, tables, asked, found)
 
 
-def _keep(kept: ExitStack, rows: Rows) -> Rows:
+def _keep(kept: ExitStack, rows: Rows, progress: Kept | None = None) -> Rows:
     """Keep rows by their path until the end: Spark would find them again for an equal query of another time."""
-    rows = rows.keep("path", repeatable=True)
+    rows = rows.keep("path", repeatable=True, progress=progress)
     kept.callback(rows.drop)
     return rows
 
@@ -82,9 +82,7 @@ def _ask_for_files(engine: Engine, storage: Storage, tables: TableWalk, progress
     live = _keep(kept, live)
     total = live.count()
     asked = engine.map(_asked, live, _ASKED, storage, each=READ_AHEAD)
-    asked = asked.keep("path", repeatable=True, progress=lambda rows: progress("ask for files", rows, total))
-    kept.callback(asked.drop)
-    return asked
+    return _keep(kept, asked, lambda rows: progress("ask for files", rows, total))
 
 
 def _asked(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:

@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 
 from tests.support.lakes import FAST
+from tests.support.rest_kit import class_path
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Warehouses, application
 from trinitylake_core.rest.serving import running
 
-_POM: Final = Path(__file__).parents[1] / "support" / "rest_kit.xml"
 _SUITE: Final = "org.apache.iceberg.rest.RESTCompatibilityKitSuite"
 _LAUNCHER: Final = "org.junit.platform.console.ConsoleLauncher"
 _MUST_FAIL: Final = {
@@ -46,9 +46,7 @@ def test_the_kit_passes_but_for_what_is_known(tmp_path: Path) -> None:
 
 def _kit(tmp_path: Path, uri: str) -> str:
     """Run the kit and return its tree of tests."""
-    jars = tmp_path / "jars"
-    resolve = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
-    subprocess.run(resolve, check=True, timeout=900)
+    jars = class_path(tmp_path)
     properties = {
         "rck.local": "false",
         "rck.requires-namespace-create": "true",
@@ -56,6 +54,6 @@ def _kit(tmp_path: Path, uri: str) -> str:
         "uri": uri,
         "warehouse": "lake",
     }
-    command = ["java", "-Xmx1g", "-cp", jars.read_text(), *(f"-D{name}={value}" for name, value in properties.items())]
+    command = ["java", "-Xmx1g", "-cp", jars, *(f"-D{name}={value}" for name, value in properties.items())]
     command += [_LAUNCHER, "execute", "--select-class", _SUITE, "--disable-ansi-colors", "--details=tree"]
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=tmp_path).stdout
