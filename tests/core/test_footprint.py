@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trinitylake_core.keys import EVERYTHING, KeyRange
-from trinitylake_core.transactions.footprint import Footprint, MergedRanges
+from trinitylake_core.transactions.edits import Footprint, MergedRanges
 from trinitylake_core.tree.node import Messages
 
 

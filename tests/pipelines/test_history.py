@@ -27,7 +27,7 @@ from trinitylake_core.storage import open_storage
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
     """Versions 0 to 4 by two authors, then a compaction."""
     made = filled(new_lake(tmp_path), tables=8)
-    monkeypatch.setattr("trinitylake_core.transactions.transaction_change.whoami", lambda: "bot@ci")
+    monkeypatch.setattr("trinitylake_core.transactions.transaction.whoami", lambda: "bot@ci")
     with made.transaction(reason="Nightly deploy") as txn:
         txn.drop_table("ns0", "t000")
     compacted(made.refresh())

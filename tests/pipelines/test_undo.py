@@ -32,7 +32,7 @@ def commit(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Commit:
     """Commit a namespace as somebody; return the version."""
 
     def committed(author: str, name: str, reason: str) -> int:
-        monkeypatch.setattr("trinitylake_core.transactions.transaction_change.whoami", lambda: author)
+        monkeypatch.setattr("trinitylake_core.transactions.transaction.whoami", lambda: author)
         with lake.transaction(reason=reason) as txn:
             txn.create_namespace(name)
         return lake.refresh().version

@@ -26,10 +26,10 @@ from trinitylake_core.iceberg import added
 from trinitylake_core.recovery import recover
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below
-from trinitylake_core.transactions import saved, savedfile
+from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.group import CommitGroup
-from trinitylake_core.transactions.transaction_change import TransactionChange
+from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Versions, search
 from trinitylake_core.versions.files import RootFiles
 
@@ -184,7 +184,7 @@ _fence = orphans.Cleaning.fence
 _added = added.AddedFiles._added
 _add = added.AddedFiles.add
 _finished = commits.finished
-_prove = TransactionChange.prove
+_prove = Transaction.prove
 _decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
 _mark_since = marking.Marking.mark_since
@@ -226,16 +226,16 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")
     ),
     "a save keeps the one before": Mutation(
-        lambda: {(savedfile.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
+        lambda: {(saved.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
     ),
     "pending saves are marked": Mutation(
         lambda: {(gc_roots, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
     ),
     "a commit takes the saved transaction": Mutation(
-        lambda: {(savedfile.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
+        lambda: {(saved.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
     ),
     "saves are compared and set": Mutation(
-        lambda: {(savedfile.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
+        lambda: {(saved.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
     ),
     "the abort of what was taken is decided by a root": Mutation(
         lambda: {(saved, "decide_abort"): lambda files, base, transaction_id: None}, ("publish", "abort")
@@ -263,7 +263,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(recover, "newest_base"): _on_the_readable_one}, ("recover", "write")
     ),
     "a late commit meets the abort": Mutation(
-        lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")
+        lambda: {(Transaction, "_recognise"): lambda self, root: None}, ("publish", "abort")
     ),
     "writers delete nothing": Mutation(
         lambda: {(commits, "confirm_commit"): _deleting}, ("write", "later"), faults=1, fault=("lose",)
@@ -287,7 +287,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(added.AddedFiles, "refuse_void"): lambda self, base: None}, ("append", "tables-clean")
     ),
     "they are held to a fence that came in between": Mutation(
-        lambda: {(TransactionChange, "prove"): _proved_once}, ("append", "tables-clean")
+        lambda: {(Transaction, "prove"): _proved_once}, ("append", "tables-clean")
     ),
     "manifest lists that are new are read": Mutation(
         lambda: {(added._Added, "new_lists"): lambda self: set()}, ("append", "tables-clean")

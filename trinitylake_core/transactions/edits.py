@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final, TypeVar, Unpack
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -31,7 +33,6 @@ from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmp
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
-from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
@@ -43,6 +44,106 @@ _FEW: Final = 32
 """How many keys are looked up one by one, so that what is read for them stays cached for the next transaction."""
 _Definition = NamespaceDef | TableDef | ViewDef
 _T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
+
+
+# -- dependencies ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Footprint:
+    """What a transaction depends on, for conflict detection.
+
+    ``needs``: keys that must not be deleted by others; ``closed``: ranges in which others must set
+    nothing; ``keys`` and ``ranges``: what was read, which counts under SERIALIZABLE only.
+    """
+
+    needs: set[str] = field(default_factory=set)
+    closed: list[KeyRange] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    ranges: list[KeyRange] = field(default_factory=list)
+
+    def against(self, writes: Mapping[str, object], *, serializable: bool) -> Conflicts:
+        """Return a detector of conflicts with this footprint and with the writes of the transaction.
+
+        Costs ranges times log ranges comparisons, once for all the versions that are compared.
+        """
+        return Conflicts(
+            writes,
+            frozenset(self.needs),
+            MergedRanges(self.closed),
+            frozenset(self.keys if serializable else ()),
+            MergedRanges(self.ranges if serializable else ()),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the footprint as JSON data, for a saved transaction."""
+        ranges = {"closed": self.closed, "ranges": self.ranges}
+        return {"needs": sorted(self.needs), "keys": sorted(self.keys)} | {
+            name: [[r.lo, r.hi] for r in each] for name, each in ranges.items()
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any] | None) -> Footprint:
+        """Return the footprint in the data of :meth:`to_json`."""
+        if found is None:
+            return cls()
+        closed, ranges = ([KeyRange(lo, hi) for lo, hi in found[name]] for name in ("closed", "ranges"))
+        return cls(set(found["needs"]), closed, set(found["keys"]), ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicts:
+    """A footprint that is prepared for comparisons with many versions."""
+
+    writes: Mapping[str, object]
+    needs: frozenset[str]
+    closed: MergedRanges
+    keys: frozenset[str]
+    ranges: MergedRanges
+
+    def touched(self, messages: Messages) -> list[str]:
+        """Return the keys of another transaction's messages that this one may not overlook.
+
+        Costs log ranges comparisons for each message.
+        """
+        return [
+            key
+            for key, value in zip(messages.keys, messages.values, strict=True)
+            if key in self.writes
+            or (value is None and key in self.needs)
+            or (value is not None and key in self.closed)
+            or key in self.keys
+            or key in self.ranges
+        ]
+
+
+class MergedRanges:
+    """The union of ranges, both ends included: as disjoint ranges in order, so that a look-up bisects."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self, ranges: Iterable[KeyRange]) -> None:
+        self._starts: list[str] = []
+        self._ends: list[str] = []
+        for each in sorted((r.lo, r.hi) for r in ranges):
+            self._add(*each)
+
+    def _add(self, lo: str, hi: str) -> None:
+        if self._ends and lo <= self._ends[-1]:
+            self._ends[-1] = max(self._ends[-1], hi)
+        elif lo <= hi:
+            self._starts.append(lo)
+            self._ends.append(hi)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __contains__(self, key: str) -> bool:
+        index = bisect_right(self._starts, key) - 1
+        return index >= 0 and key <= self._ends[index]
+
+
+# -- changes ---------------------------------------------------------------------------------------
 
 
 class CatalogEdits(CatalogView):

@@ -18,12 +18,7 @@ from trinitylake_core.commits.commit import Draft, commit, new_id, refuse_outliv
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
-from trinitylake_core.transactions.transaction_change import (
-    AlreadyCommitted,
-    TransactionChange,
-    appended,
-    set_and_deleted,
-)
+from trinitylake_core.transactions.transaction import AlreadyCommitted, Transaction, appended, set_and_deleted
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Delta, ObjectCounts, Root
@@ -38,7 +33,7 @@ _AUTHORS: Final = 3
 class Entry:
     """A transaction that waits for its outcome: a version or an error."""
 
-    txn: TransactionChange
+    txn: Transaction
     author: str
     version: int | None = None
     error: Exception | None = None
@@ -70,7 +65,7 @@ class CommitGroup:
         self._waiting: list[Entry] = []
         self._recent: OrderedDict[int, Delta] = OrderedDict()
 
-    def commit(self, txn: TransactionChange) -> int:
+    def commit(self, txn: Transaction) -> int:
         """Commit a transaction whose definitions are written, and return its version.
 
         Raises what ``commits.commit`` raises, for this transaction alone.
@@ -211,7 +206,7 @@ class _GroupChange:
         """Write the definitions of all members again. Those that cannot leave the group."""
         self._keep(lambda txn: txn.renew(base))
 
-    def _keep(self, prove: Callable[[TransactionChange], None]) -> None:
+    def _keep(self, prove: Callable[[Transaction], None]) -> None:
         kept = []
         for entry in self.members:
             try:
