@@ -30,6 +30,7 @@ from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
 from trinitylake_core.storage import Storage, open_storage, root_uri
 from trinitylake_core.transactions.group import CommitGroup
+from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Versions, from_millis, to_millis, version_info
 
@@ -136,7 +137,12 @@ class Lakehouse(Handle):
         return CommitGroup(self._files)
 
     def transaction(
-        self, *, isolation: str | None = None, reason: str | None = None, group: CommitGroup | None = None
+        self,
+        *,
+        isolation: str | None = None,
+        reason: str | None = None,
+        group: CommitGroup | None = None,
+        request: RequestKey | None = None,
     ) -> Transaction:
         """Begin a transaction at the newest version this handle knows.
 
@@ -144,9 +150,11 @@ class Lakehouse(Handle):
             isolation: SNAPSHOT or SERIALIZABLE; by default the level in the lakehouse definition.
             reason: why, for the history.
             group: what commits it together with others (:meth:`group`); by default it becomes a version of its own.
+            request: the key of a request, with a group; it is committed at most once.
 
         Raises:
             ReadOnly: another generation of the format wrote this lakehouse.
+            Repeated, OutcomeUnknown: as ``Requests.refuse_repeated``, of the request.
         """
         base = (
             self._root
@@ -154,7 +162,9 @@ class Lakehouse(Handle):
             else self._files.newest_seen
         )
         require_writable(self._files, base)
-        return Transaction(self._files, base, isolation=isolation, reason=reason, group=group)
+        if request is not None and group is not None:
+            group.requests.refuse_repeated(request, base)
+        return Transaction(self._files, base, isolation=isolation, reason=reason, group=group, request=request)
 
     def resume_transaction(self, transaction_id: str) -> Transaction:
         """Return a transaction that was saved, by this process or another. Two ``get``.

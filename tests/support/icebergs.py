@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,3 +56,9 @@ def with_table(
     if numbers:
         table.append(rows(*numbers))
     return table
+
+
+def request_key(ahead_seconds: float = 0) -> str:
+    """Return a UUIDv7 of now, or of another time, as clients send it in `Idempotency-Key`."""
+    text = f"{int((time.time() + ahead_seconds) * 1000):012x}7{secrets.token_hex(10)}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-8{text[17:20]}-{text[20:32]}"

@@ -45,7 +45,7 @@ from pyiceberg.table.update import (
 from pipelines import compaction, expiration, export, load, orphans, tables_clean, upgrade
 from pipelines.files.tablefiles import TableFiles
 from tests.support.faults import FaultPlan, Mode, attach
-from tests.support.icebergs import SCHEMA, rows
+from tests.support.icebergs import SCHEMA, request_key, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
 from tests.support.moto_s3 import RAW
 from tests.support.s3_servers import S3Server
@@ -71,6 +71,7 @@ from trinitylake_core.rest.table_routes import commit_tables
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, base, open_storage
 from trinitylake_core.tables import base_uri
+from trinitylake_core.transactions.requests import Repeated, RequestKey, asked_by
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
@@ -132,6 +133,11 @@ def _lake(directory: Path) -> Lakehouse:
 
 def _some(directory: Path) -> None:
     _lake(directory)
+
+
+def _with_key(directory: Path) -> str:
+    _lake(directory)
+    return request_key()
 
 
 def _with_snapshot(directory: Path) -> None:
@@ -214,7 +220,7 @@ def _iceberg(open_at: Open, arg: Any) -> Action:
 
 
 def _endpoint(open_at: Open, arg: Any) -> Action:
-    """Two tables created by one `transactions/commit` of the REST endpoint, which commits in groups."""
+    """Two tables created by one `transactions/commit` of the REST endpoint, in a group; ``arg`` is its key."""
     lake = Lakehouse.open(open_at(""))
     warehouse = Warehouses({"lake": lambda: lake}).get("lake")
     changes, columns = [], assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(SCHEMA))
@@ -243,7 +249,10 @@ def _endpoint(open_at: Open, arg: Any) -> Action:
 
     def act() -> None:
         try:
-            commit_tables(request)
+            with asked_by(None if arg is None else RequestKey.of(arg, "sweep")):
+                commit_tables(request)
+        except Repeated:
+            return
         except CommitFailedException as error:
             raise AlreadyExists(str(error)) if "already exists" in str(error) else error from error
         except Exception as error:  # PyIceberg's exception for one of ours
@@ -530,6 +539,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             done=(AlreadyExists,),
             expect=lambda log, states: sum(path.endswith(".metadata.json") for _, path in log) == 2,
         ),
+        Operation("endpoint-key", _with_key, _endpoint),
         Operation("compact", _some, _on(_compact), expect=lambda log, states: _writes_nodes(log)),
         Operation("compact-rebased", _some, _compact_rebased, steps=True),
         Operation("upgrade", _source, lambda open_at, arg: _upgrade(open_at, history=False), target="dst/", steps=True),

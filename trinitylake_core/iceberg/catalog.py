@@ -21,6 +21,7 @@ from trinitylake_core.iceberg.views import Views
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.recovery.target import moment
 from trinitylake_core.storage import root_uri
+from trinitylake_core.transactions.requests import asked
 
 _T = TypeVar("_T")
 GROUP_COMMITS: Final = "group-commits"
@@ -112,7 +113,9 @@ class TrinityLakeCatalog(Views):
                 "'timestamp' and 'snapshot' to change it"
             )
         lake = self.lakehouse if fresh else Lakehouse(self._files, self._files.newest_seen)
-        return Attempt(lake.transaction(reason=reason, isolation=isolation, group=self._group), self._places)
+        key = None if self._group is None else asked()
+        txn = lake.transaction(reason=reason, isolation=isolation, group=self._group, request=key)
+        return Attempt(txn, self._places)
 
     def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
         lost: CommitConflict | None = None

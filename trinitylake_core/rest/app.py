@@ -22,8 +22,10 @@ from trinitylake_core.commits.commit import acting_as, whoami
 from trinitylake_core.rest import namespace_routes, table_routes, view_routes
 from trinitylake_core.rest.principals import MANAGE, Principal, Principals
 from trinitylake_core.rest.problems import Problem, problem_of
+from trinitylake_core.rest.repeats import again, key_of
 from trinitylake_core.rest.requests import Reply, Request
 from trinitylake_core.rest.warehouses import Warehouses
+from trinitylake_core.transactions.requests import LIFETIME_MINUTES, Repeated, asked_by
 
 LOG: Final = logging.getLogger("trinitylake.rest")
 _T = TypeVar("_T")
@@ -135,7 +137,8 @@ class _Endpoint:
         warehouse = await self._in_thread(lambda: self._warehouses.get(name))
         offered = [f"{method} {path}" for method, path in HANDLERS]
         overrides = {"prefix": name, "warehouse": name}
-        return JSONResponse({"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered})
+        found = {"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered}
+        return JSONResponse(found | {"idempotency-key-lifetime": f"PT{LIFETIME_MINUTES}M"})
 
     def _only(self) -> str:
         if len(self._warehouses.names) == 1:
@@ -154,8 +157,12 @@ class _Endpoint:
                 warehouse = self._warehouses.get(path.pop("prefix"))
                 headers = {key.lower(): value for key, value in http.headers.items()}
                 request = Request(warehouse, principal, path, dict(http.query_params), headers, body)
-                with acting_as(principal.name):
-                    return handler(request)
+                key = key_of(http.method, f"{http.url.path}?{http.url.query}", request)
+                try:
+                    with acting_as(principal.name), asked_by(key):
+                        return handler(request)
+                except Repeated as done:
+                    return again(done, key, request, handler, self._warehouses)
 
             reply = await self._in_thread(handled)
             if reply.value is None:

@@ -61,12 +61,23 @@ def drop_namespace(request: Request) -> Reply:
 def update_namespace(request: Request) -> Reply:
     """Remove and set properties of a namespace."""
     request.require(WRITE, request.namespace)
-    body = request.json()
-    removals, updates = set(names(body.get("removals"))), strings(body.get("updates"))
+    removals, updates = _removals_and_updates(request)
     if both := sorted(removals & updates.keys()):
         raise Problem(422, "UnprocessableEntityException", f"both removed and set: {', '.join(both)}")
     found = request.warehouse.catalog.update_namespace_properties(request.namespace, removals, updates)
     return Reply({"removed": found.removed, "updated": found.updated, "missing": found.missing})
+
+
+def updated(request: Request) -> Reply:
+    """Return what :func:`update_namespace` answers over a warehouse that it does not change."""
+    removals, updates = _removals_and_updates(request)
+    before = request.warehouse.catalog.load_namespace_properties(request.namespace).keys()
+    return Reply({"removed": list(removals & before), "updated": list(updates), "missing": list(removals - before)})
+
+
+def _removals_and_updates(request: Request) -> tuple[set[str], dict[str, str]]:
+    body = request.json()
+    return set(names(body.get("removals"))), strings(body.get("updates"))
 
 
 def _require_seen(request: Request) -> None:

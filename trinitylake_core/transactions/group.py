@@ -18,6 +18,7 @@ from trinitylake_core.commits.commit import Draft, commit, new_id, refuse_outliv
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
+from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.transactions.transaction import AlreadyCommitted, Transaction, appended, set_and_deleted
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
@@ -49,9 +50,9 @@ class Entry:
             raise self.error
         return self.version or 0
 
-    def about(self) -> dict[str, str]:
+    def about(self) -> dict[str, Any]:
         """Return its part of the summary of the version."""
-        found = {"txn": self.txn.id, "author": self.author}
+        found = {"txn": self.txn.id, "author": self.author, **self.txn.facts}
         return found | {"reason": self.txn.reason} if self.txn.reason else found
 
 
@@ -64,6 +65,7 @@ class CommitGroup:
         self._turn = threading.Lock()
         self._waiting: list[Entry] = []
         self._recent: OrderedDict[int, Delta] = OrderedDict()
+        self.requests = Requests(files)
 
     def commit(self, txn: Transaction) -> int:
         """Commit a transaction whose definitions are written, and return its version.
@@ -108,6 +110,7 @@ class CommitGroup:
         """Keep what versions changed, for members that stand below them."""
         for delta in newer:
             self._recent[delta.version] = delta
+            self.requests.note(delta)
         while len(self._recent) > _REMEMBERED:
             self._recent.popitem(last=False)
 
@@ -138,7 +141,7 @@ class _GroupChange:
     Attributes:
         members: those that are still in it.
         id: the transaction ID of the version: that of the only member, or one of the group's own.
-        is_alone: whether there was one member from the beginning.
+        is_alone: whether there was one member from the beginning, and no other process can have its ID.
     """
 
     files: LakehouseStore
@@ -151,8 +154,8 @@ class _GroupChange:
     def add(self, entry: Entry) -> None:
         """Take a transaction in, unless it conflicts with one that is in already: then that is its outcome."""
         txn = entry.txn
-        conflicts = txn.conflicts()
-        if touched := conflicts.touched(self._taken):
+        touched = txn.conflicts().touched(self._taken)
+        if touched or any(each.txn.id == txn.id for each in self.members):
             text = "a transaction of the same group changed what this one depends on; read again and retry it"
             entry.error = CommitConflict(text, keys=touched, version=self.files.newest_seen.version)
             return
@@ -167,7 +170,7 @@ class _GroupChange:
 
     def begin(self) -> None:
         """Give the change its identity, by which it is recognised, even when members have left it."""
-        self.is_alone = len(self.members) == 1
+        self.is_alone = len(self.members) == 1 and self.members[0].txn.request is None
         self.id = self.members[0].txn.id if self.is_alone else new_id()
 
     def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
@@ -177,7 +180,7 @@ class _GroupChange:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base`` with the messages of all members."""
-        self._keep(lambda txn: txn.prove(base))
+        self._keep(lambda txn: txn.prove(base, created_at_millis))
         rows = sorted((key, value) for entry in self.members for key, value, _ in entry.txn.messages())
         own = Messages.of([(key, value, self.id) for key, value in rows])
         node, counts = appended(self.files, base, own, self._gained, created_at_millis, writer)
@@ -213,6 +216,8 @@ class _GroupChange:
                 prove(entry.txn)
             except (CommitConflict, TransactionExpired) as error:
                 entry.error = error
+            except AlreadyCommitted as done:  # by another process, to which the client sent the same request
+                entry.version = done.version
             else:
                 kept.append(entry)
         self.members = kept

@@ -31,6 +31,7 @@ from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import UNPROVED
 from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.edits import CatalogEdits, Conflicts, Footprint
+from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.saved import SavedFile, abort_saved, decide_abort
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
@@ -95,6 +96,8 @@ class Transaction(CatalogEdits):
         reason: why, for the history.
         began_at_millis: when it began, in epoch milliseconds.
         ttl_millis: for how long it may be committed.
+        facts: what the summary of its version contains besides.
+        request: the key of the request that it carries out, if it has one: its ID.
     """
 
     def __init__(
@@ -110,13 +113,14 @@ class Transaction(CatalogEdits):
         facts: Mapping[str, Any] | None = None,
         system: Mapping[str, str | None] | None = None,
         group: Committer | None = None,
+        request: RequestKey | None = None,
     ) -> None:
         definition = files.definition(base)
         default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
         if isolation not in (None, SNAPSHOT, SERIALIZABLE):
             raise InvalidInput(f"isolation must be {SNAPSHOT} or {SERIALIZABLE}, not {isolation!r}")
         codec = codec_of(definition, sdk=files.versions.sdk)
-        super().__init__(transaction_id or new_id(), base, files.store, codec)
+        super().__init__(request.id if request else transaction_id or new_id(), base, files.store, codec)
         self.isolation = isolation or default
         self.reason = reason
         self.version: int | None = None
@@ -124,7 +128,8 @@ class Transaction(CatalogEdits):
         self.ttl_millis = definition.txn_ttl_millis
         self._files = files
         self._operation = operation
-        self._facts = dict(facts or {})
+        self.request = request
+        self.facts = {**(facts or {}), **(request.facts() if request else {})}
         self._system = dict(system or {})
         self._written: set[str] = set()
         self._saved_definitions: frozenset[str] = frozenset()
@@ -178,11 +183,13 @@ class Transaction(CatalogEdits):
         """
         self._proofs.append(proof)
 
-    def prove(self, base: Root) -> None:
-        """Prove what is required of ``base``.
+    def prove(self, base: Root, created_at_millis: int | None = None) -> None:
+        """Prove what is required of ``base``, and of the time of a version on top of it.
 
         Raises ``CommitConflict``; also where tables were cleaned and table metadata are named without any proof.
         """
+        if created_at_millis is not None and self.request and created_at_millis < self.request.not_before_millis:
+            raise CommitConflict("the clock of this machine went back; try again", version=base.version)
         for proof in self._proofs:
             proof(base)
         if base.tables_void_before_millis and not self._proofs and (named := self.new_table_files()):
@@ -205,9 +212,9 @@ class Transaction(CatalogEdits):
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
-        self.prove(base)
+        self.prove(base, created_at_millis)
         own = self.messages()
-        summary = {"author": whoami(), **set_and_deleted(own), **self._facts}
+        summary = {"author": whoami(), **set_and_deleted(own), **self.facts}
         if self.reason:
             summary["reason"] = self.reason
         node, counts = appended(self._files, base, own, self.gained, created_at_millis, writer)

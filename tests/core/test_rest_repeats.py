@@ -1,0 +1,227 @@
+"""Requests with an idempotency key that a client sends again: each is carried out once, whichever endpoint gets it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any, Final
+
+import pytest
+
+from pipelines import expiration, orphans
+from tests.core.test_rest import _FIELDS, Answer, Client, _app, _view
+from tests.support.faults import FaultPlan, Mode, attach, detach
+from tests.support.icebergs import request_key
+from tests.support.lakes import FAST
+from trinitylake_core import Lakehouse
+from trinitylake_core.transactions import requests as keys
+
+_TABLES: Final = "/v1/lake/namespaces/a/tables"
+
+
+def _sets(**properties: str) -> dict[str, Any]:
+    return {"requirements": [], "updates": [{"action": "set-properties", "updates": properties}]}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
+
+
+@pytest.fixture
+def two(lake: Lakehouse) -> Iterator[tuple[Client, Client]]:
+    """Two endpoints that know nothing of each other, over a lakehouse with a table."""
+    with _app(lake) as first, _app(Lakehouse.open(lake.root, storage_options=FAST)) as second:
+        first("POST", "/v1/lake/namespaces", {"namespace": ["a"], "properties": {"old": "1"}})
+        first("POST", _TABLES, {"name": "t", "schema": _FIELDS})
+        yield first, second
+
+
+_REQUESTS: Final[dict[str, tuple[str, str, Any]]] = {
+    "namespace": ("POST", "/v1/lake/namespaces", {"namespace": ["b"], "properties": {"x": "1"}}),
+    "properties": ("POST", "/v1/lake/namespaces/a/properties", {"removals": ["old", "none"], "updates": {"x": "1"}}),
+    "table": ("POST", _TABLES, {"name": "new", "schema": _FIELDS}),
+    "commit": ("POST", f"{_TABLES}/t", _sets(x="1")),
+    "transaction": (
+        "POST",
+        "/v1/lake/transactions/commit",
+        {"table-changes": [{"identifier": {"namespace": ["a"], "name": "t"}, **_sets(x="1")}]},
+    ),
+    "rename": (
+        "POST",
+        "/v1/lake/tables/rename",
+        {"source": {"namespace": ["a"], "name": "t"}, "destination": {"namespace": ["a"], "name": "u"}},
+    ),
+    "drop": ("DELETE", f"{_TABLES}/t", None),
+    "view": ("POST", "/v1/lake/namespaces/a/views", _view("v", ("spark", "select 1"))),
+}
+
+
+@pytest.mark.parametrize("name", _REQUESTS)
+def test_after_a_lost_answer_another_endpoint_gives_the_same(
+    name: str, two: tuple[Client, Client], lake: Lakehouse
+) -> None:
+    """Also where the object was changed since, and where the version has expired."""
+    method, path, body = _REQUESTS[name]
+    first, second, key = *two, request_key()
+    answer = first(method, path, body, Idempotency_Key=key)
+    assert answer.status in {200, 204}, answer
+    version = lake.refresh().version
+    for client in (second, first):
+        assert _content(answer) == _content(client(method, path, body, Idempotency_Key=key))
+    assert version == lake.refresh().version
+    assert [key] == [each["txn"] for each in next(lake.refresh().history()).summary["members"]]
+    assert answer.status != second(method, path, body, Idempotency_Key=request_key()).status or name in {
+        "commit",
+        "properties",
+        "transaction",
+    }
+
+
+def _content(answer: Answer) -> tuple[int, Any]:
+    """Return what matters of an answer: lists in any order, and not what clients know of the storage already."""
+    found = json.loads(answer.text) if answer.text else {}
+    shown = {name: sorted(value) if name in {"removed", "missing"} else value for name, value in found.items()}
+    shown.pop("config", None)
+    return answer.status, shown
+
+
+def test_of_the_same_request_at_two_endpoints_at_once_one_is_carried_out(
+    two: tuple[Client, Client], lake: Lakehouse
+) -> None:
+    """Both are told the same, though each made metadata of its own; others commit to the table at the same time."""
+    for number in range(12):
+        before, key, ready = lake.refresh().version, request_key(), Barrier(5)
+
+        def send(index: int, key: str = key, number: int = number, ready: Barrier = ready) -> Answer:
+            ready.wait()
+            if index == 4:
+                return two[0]("POST", f"{_TABLES}/t", _sets(other=str(number)))
+            return two[index % 2]("POST", f"{_TABLES}/t", _sets(number=str(number)), Idempotency_Key=key)
+
+        with ThreadPoolExecutor(5) as threads:
+            *twins, other = threads.map(send, range(5))
+        assert {200} == {each.status for each in (*twins, other)}, [each.text for each in (*twins, other)]
+        assert 1 == len({each.json()["metadata-location"] for each in twins})
+        members = [
+            each["txn"]
+            for info in lake.refresh().history(limit=lake.refresh().version - before)
+            for each in info.summary.get("members", ())
+        ]
+        assert 1 == members.count(key)
+
+
+@pytest.mark.parametrize("mode", ["fail_from", "lose_from"])
+def test_an_endpoint_that_ends_at_any_request_is_asked_again_elsewhere(
+    mode: Mode, two: tuple[Client, Client], lake: Lakehouse
+) -> None:
+    """From one request of the storage on nothing reaches it, or no answer reaches the endpoint: as if it was killed."""
+    path, refused, plan = f"{_TABLES}/t", 0, FaultPlan(mode)
+    for number in range(1, 60):
+        two[0]("POST", path, _sets(number="0"), Idempotency_Key=request_key())  # it knows all versions now
+        storage, key, before = lake.storage, request_key(), lake.refresh().version
+        plan = attach(storage, FaultPlan(mode, at=number))
+        first = two[0]("POST", path, _sets(number=str(number)), Idempotency_Key=key)
+        detach(storage)
+        again = two[1]("POST", path, _sets(number=str(number)), Idempotency_Key=key)
+        assert (200, str(number)) == (again.status, again.json()["metadata"]["properties"]["number"]), again.text
+        assert before + 1 == lake.refresh().version
+        if plan.count < number:
+            break
+        refused += first.status != 200
+    assert refused > 2
+    assert plan.count < plan.at
+
+
+def test_a_key_serves_one_request(two: tuple[Client, Client], lake: Lakehouse) -> None:
+    key = request_key()
+    assert 200 == two[0]("POST", f"{_TABLES}/t", _sets(x="1"), Idempotency_Key=key.upper()).status
+    version = lake.refresh().version
+    for client in two:
+        other = client("POST", f"{_TABLES}/t", _sets(x="2"), Idempotency_Key=key)
+        assert (422, "UnprocessableEntityException") == other.problem
+    assert version == lake.refresh().version
+    assert "PT30M" == two[0]("GET", "/v1/config").json()["idempotency-key-lifetime"]
+
+
+@pytest.mark.parametrize(
+    "key", ["", "x", "550e8400-e29b-41d4-a716-446655440000", "a" * 36, request_key(-1900), request_key(90)]
+)
+def test_a_key_that_is_none_is_refused(key: str, two: tuple[Client, Client], lake: Lakehouse) -> None:
+    version = lake.refresh().version
+    answer = two[0]("POST", f"{_TABLES}/t", _sets(x="1"), Idempotency_Key=key)
+    assert (400, "BadRequestException") == answer.problem
+    assert "idempotency key" in answer.json()["error"]["message"]
+    assert version == lake.refresh().version
+    assert 200 == two[0]("GET", f"{_TABLES}/t", Idempotency_Key=key).status  # nothing is changed, so nothing is asked
+
+
+def test_what_was_refused_is_judged_again(two: tuple[Client, Client]) -> None:
+    key, body = request_key(), {"name": "t", "schema": _FIELDS}
+    assert 409 == two[0]("POST", _TABLES, body, Idempotency_Key=key).status
+    two[0]("DELETE", f"{_TABLES}/t")
+    assert 200 == two[1]("POST", _TABLES, body, Idempotency_Key=key).status
+
+
+def test_the_answer_is_that_of_its_version_or_of_now(two: tuple[Client, Client], lake: Lakehouse) -> None:
+    key, path = request_key(), f"{_TABLES}/t"
+    made = two[0]("POST", path, _sets(x="1"), Idempotency_Key=key)
+    two[0]("POST", path, _sets(x="2"))
+    assert made.json()["metadata"] == two[1]("POST", path, _sets(x="1"), Idempotency_Key=key).json()["metadata"]
+    lake.refresh().rollback(version=lake.refresh().version - 2, reason="a rollback undoes it, and it stays done")
+    assert "1" == two[1]("POST", path, _sets(x="1"), Idempotency_Key=key).json()["metadata"]["properties"]["x"]
+    assert "x" not in two[1]("GET", path).json()["metadata"]["properties"]
+
+
+def test_versions_are_looked_through_once_and_no_further_than_the_key_needs(
+    two: tuple[Client, Client], lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_AHEAD_MILLIS", 0)
+    for number in range(20):
+        two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
+    middle = request_key()
+    time.sleep(0.01)
+    for number in range(20):
+        two[0]("POST", f"{_TABLES}/t", _sets(y=str(number)))
+    cold = Lakehouse.open(lake.root, storage_options=FAST)
+
+    def gets(key: str | None = None) -> int:
+        before = cold.storage.counts.snapshot()
+        given = {} if key is None else {"Idempotency_Key": key}
+        assert 200 == client("POST", f"{_TABLES}/t", _sets(z=secrets.token_hex(4)), **given).status
+        return (cold.storage.counts - before).get
+
+    with _app(cold) as client:
+        plain = gets()
+        assert plain == gets(request_key())  # the newest version is older than the key
+        assert plain + 20 <= gets(middle) <= plain + 40
+        assert plain == gets(request_key())
+
+
+def test_where_versions_have_expired_the_outcome_is_unknown(two: tuple[Client, Client], lake: Lakehouse) -> None:
+    for number in range(3):
+        two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
+    month = time.time_ns() // 1_000_000 + 30 * 86_400_000  # younger versions than a transaction may live never expire
+    expiration.run(lake.refresh(), expiration.Config(keep_last=1, engine="local", now_millis=month))
+    orphans.run(lake.refresh(), orphans.Config(engine="local", now_millis=month))
+    with _app(Lakehouse.open(lake.root, storage_options=FAST)) as cold:
+        answer = cold("POST", f"{_TABLES}/t", _sets(x="9"), Idempotency_Key=request_key())
+    assert (500, "CommitStateUnknownException") == answer.problem
+
+
+def test_what_is_remembered_is_bounded(
+    two: tuple[Client, Client], lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_MOST", 8)
+    first = request_key()
+    for number in range(30):
+        two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)), Idempotency_Key=first if number == 0 else request_key())
+    version = lake.refresh().version
+    again = two[0]("POST", f"{_TABLES}/t", _sets(x="0"), Idempotency_Key=first)
+    assert "0" == again.json()["metadata"]["properties"]["x"]
+    assert version == lake.refresh().version

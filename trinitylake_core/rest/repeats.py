@@ -1,0 +1,74 @@
+"""What a request gets that a client sends again, with the same idempotency key: the answer of the first time.
+
+The version that the first one became proves that it was carried out; it is read as a warehouse of the past.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from trinitylake_core.rest.namespace_routes import create_namespace, load_namespace, update_namespace, updated
+from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.requests import NOTHING, Reply, Request
+from trinitylake_core.rest.table_routes import commit_table, create_table, load_table, register_table
+from trinitylake_core.rest.view_routes import commit_view, create_view, load_view, register_view
+from trinitylake_core.rest.warehouses import Warehouses
+from trinitylake_core.transactions.requests import Repeated, RequestKey
+
+_SIZE: Final = 16
+
+
+def key_of(method: str, url: str, request: Request) -> RequestKey | None:
+    """Return the idempotency key of a request that changes something. Raises ``InvalidInput``."""
+    text = request.headers.get("idempotency-key")
+    if text is None or method not in {"POST", "DELETE"}:
+        return None
+    asked = f"{request.principal.name}\n{method}\n{url}\n".encode() + request.body
+    return RequestKey.of(text, hashlib.sha256(asked).hexdigest()[:_SIZE])
+
+
+def again(
+    done: Repeated, key: RequestKey | None, request: Request, handler: Callable[[Request], Reply], all_: Warehouses
+) -> Reply:
+    """Return the answer to a request that was carried out before. Where its version has expired, that of now.
+
+    Raises ``Problem`` (422): another request had its key.
+    """
+    if key is None or done.digest != key.digest:
+        text = f"version {done.version} was made by another request with this idempotency key; use each key once"
+        raise Problem(422, "UnprocessableEntityException", text)
+    how = _HOW.get(handler)
+    if how is None:
+        return NOTHING
+    name, version = request.warehouse.name, done.version - (handler is update_namespace)
+    try:
+        return how(replace(request, warehouse=all_.get(f"{name}@{version}"), query={}))
+    except Problem as problem:
+        if problem.kind != "NotFoundException":
+            raise
+        return how(replace(request, query={}))
+
+
+def _named(kind: str, load: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
+    """Return what loads the table or view that the body names."""
+    return lambda request: load(replace(request, path={**request.path, kind: str(request.json()["name"])}))
+
+
+def _created(request: Request) -> Reply:
+    return load_namespace(replace(request, path={"namespace": "\x1f".join(request.json()["namespace"])}))
+
+
+_HOW: Final[dict[Callable[[Request], Reply], Callable[[Request], Reply]]] = {
+    create_namespace: _created,
+    update_namespace: updated,
+    create_table: _named("table", load_table),
+    register_table: _named("table", load_table),
+    commit_table: load_table,
+    create_view: _named("view", load_view),
+    register_view: _named("view", load_view),
+    commit_view: load_view,
+}
+"""What answers again; everything else that changes something answers 204."""
