@@ -13,9 +13,9 @@ import dagster as dg
 from dagster_project import crash_retry
 from dagster_project.check_results import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
-from dagster_project.config.values import resolved
 from dagster_project.poll import Trouble
 from dagster_project.scope import FLEET, PARTITION_TAG
+from pipelines.lakehouses import looked_up
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
@@ -42,7 +42,7 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
             return
         found = crash_retry.outlook(context.instance, context.dagster_run)
         if not (found.wanted and found.repeats):
-            post(checked_url(resolved(notifications.webhook)), message(context, found, notifications))
+            post(checked_url(looked_up(notifications.webhook)), message(context, found, notifications))
 
     return [send]
 
@@ -80,7 +80,7 @@ def _send(notifications: Notifications, severity: str, text: str, more: dict[str
     if notifications.webhook is None:
         return
     try:
-        url = checked_url(resolved(notifications.webhook))
+        url = checked_url(looked_up(notifications.webhook))
         page = _page(notifications, f"assets/{'/'.join(asset.path)}?view=checks")
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
@@ -89,7 +89,7 @@ def _send(notifications: Notifications, severity: str, text: str, more: dict[str
 
 def _page(notifications: Notifications, path: str) -> str | None:
     """Return the URL of a page of Dagster, where `ui` is configured."""
-    return None if notifications.ui is None else f"{checked_url(resolved(notifications.ui)).rstrip('/')}/{path}"
+    return None if notifications.ui is None else f"{checked_url(looked_up(notifications.ui)).rstrip('/')}/{path}"
 
 
 def message(

@@ -7,6 +7,7 @@ answer is decided afterwards, without touching the storage.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,7 +17,6 @@ import dagster as dg
 from dagster_project import assets, check_results, compaction_policy
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.config.values import EnvRef
 from dagster_project.metadata import health
 from dagster_project.resources import open_for_poll
 from dagster_project.sensor_state import SensorState
@@ -109,8 +109,8 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
 def _endpoint(settings: LakehouseSettings) -> str:
     """Return where a storage is, if the stanza names it: never with a password, nor the value of a variable."""
     endpoint = settings.storage_options.get("endpoint_url")
-    if isinstance(endpoint, EnvRef):
-        return f" at {{env: {endpoint.name}}}"
+    if isinstance(endpoint, Mapping):
+        return f" at {{env: {endpoint['env']}}}"
     return "" if endpoint is None else f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
 
 

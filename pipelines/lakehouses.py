@@ -87,11 +87,14 @@ def without_stanzas(text: str) -> str:
 # -- stanzas, unchecked ------------------------------------------------------------------------------------
 
 
-def raw_stanzas(text: str, path: Path) -> list[Any]:
-    """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``, also for two of one name."""
-    stanzas = parsed(text, path).get("lakehouses")
+def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None) -> list[Any]:
+    """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``, also for two of one name.
+
+    ``raw``: the fields of the file, if they are parsed already.
+    """
+    stanzas = (parsed(text, path) if raw is None else raw).get("lakehouses")
     if not isinstance(stanzas, list):
-        raise ConfigError(f"{path}: lakehouses: required, a list of lakehouses")
+        raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")
     _refuse_same_names(stanzas, text, path)
     fill_in_here(stanzas, path)
     return stanzas

@@ -2,20 +2,21 @@
 
 Reading it touches no storage and starts nothing. An error names the file, the stanza and the field.
 
-With ``layout: assets`` the whole file is read when definitions are loaded, and one mistake is an error. With
-``layout: partitions`` (:class:`Stanzas`) a mistake concerns one lakehouse alone, and the file is read again when it
-has changed, so a lakehouse is added without loading any definitions again.
+Each stanza is checked by itself, and against the others. With ``layout: assets`` one mistake is an error of the file.
+With ``layout: partitions`` (:class:`Stanzas`) it concerns one lakehouse alone, and the file is read again when it has
+changed, so a lakehouse is added without loading any definitions again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 import dagster_project
 from dagster_project.config.settings import LakehouseSettings, Notifications
@@ -24,7 +25,6 @@ from pipelines.lakehouses import (
     FILE_NAME,
     VARIABLE,
     ConfigError,
-    fill_in_here,
     label,
     named_file,
     parsed,
@@ -42,6 +42,7 @@ _REMOVED: Final = {
 }
 """Fields of older releases, and what to write instead."""
 
+M = TypeVar("M", bound=Model)
 Layout = Literal["assets", "partitions"]
 """Whether each lakehouse has assets and jobs of its own, or is a partition of those that all share."""
 
@@ -76,83 +77,52 @@ def load(path: Path | None = None) -> ProjectSettings:
 def load_head(path: Path | None = None) -> Head:
     """Return the settings of the file without its stanzas, which are not read. Raises ``ConfigError``."""
     path = config_path() if path is None else path
-    raw = parsed(without_stanzas(read(path)), path)
-    try:
-        return Head.model_validate({name: value for name, value in raw.items() if name != "lakehouses"})
-    except ValidationError as error:
-        raise ConfigError("\n".join(_mistakes(error, [], path))) from None
+    return _validated(Head, _head(parsed(without_stanzas(read(path)), path)), f"{path}: ")
 
 
-def parse_stanza(raw: Any, path: Path) -> LakehouseSettings:
+def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
     """Return the settings of one stanza. Raises ``ConfigError`` with one line for each mistake."""
-    try:
-        return LakehouseSettings.model_validate(raw)
-    except ValidationError as error:
-        name = raw.get("name") if isinstance(raw, Mapping) else None
-        lines = [line.replace(f"{path}: ", f"{path}: lakehouse {name!r}: ", 1) for line in _mistakes(error, [], path)]
-        raise ConfigError("\n".join(lines)) from None
+    return _validated(LakehouseSettings, raw, f"{path}: {label(raw, number)}: ")
 
 
 def parse(text: str, path: Path) -> ProjectSettings:
     """Return the settings in the text of the file at ``path``. Raises ``ConfigError``."""
     raw = parsed(text, path)
-    stanzas = raw.get("lakehouses")
-    stanzas = stanzas if isinstance(stanzas, list) else []
-    fill_in_here(stanzas, path)
+    stanzas, mistakes, head = raw_stanzas(text, path, raw), [], Head()
     try:
-        settings = ProjectSettings.model_validate(raw)
+        head = _validated(Head, _head(raw), f"{path}: ")
+    except ConfigError as error:
+        mistakes.append(str(error))
+    known = _checked(stanzas, path)
+    mistakes += known.bad.values()
+    if not stanzas:
+        mistakes.append(f"{path}: lakehouses: must list at least one lakehouse")
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return ProjectSettings(**dict(head), lakehouses=tuple(known.good.values()))
+
+
+def _head(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if name != "lakehouses"}
+
+
+def _validated(model: type[M], raw: Any, where: str) -> M:
+    try:
+        return model.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError("\n".join(_mistakes(error, stanzas, path))) from None
-    if not settings.lakehouses:
-        raise ConfigError(f"{path}: lakehouses: must list at least one lakehouse")
-    collisions = list(_collisions(settings.lakehouses, path))
-    if collisions:
-        raise ConfigError("\n".join(collisions))
-    return settings
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise ConfigError("\n".join(where + _mistake(each) for each in found)) from None
 
 
-def _mistakes(error: ValidationError, stanzas: Sequence[Any], path: Path) -> Iterator[str]:
-    for each in error.errors(include_url=False, include_input=False, include_context=False):
-        where, fields = f"{path}: ", [str(part) for part in each["loc"]]
-        if len(fields) > 1 and fields[0] == "lakehouses":
-            number = int(fields[1])
-            where += f"{label(stanzas[number] if number < len(stanzas) else None, number + 1)}: "
-            fields = fields[2:]
-        field = ".".join(fields)
-        yield where + (f"{field}: " if field else "") + _in_words(field, each["type"], each["msg"])
-
-
-def _in_words(field: str, kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return _REMOVED.get(field, "unknown field")
-    if kind == "missing":
-        return "required, but missing"
-    message = message.removeprefix("Value error, ")
-    return message[0].lower() + message[1:] if message.startswith(("Input ", "Tuple ", "List ")) else message
-
-
-def _collisions(lakehouses: Sequence[LakehouseSettings], path: Path) -> Iterator[str]:
-    names: dict[str, str] = {}
-    roots: dict[str, str] = {}
-    for each in lakehouses:
-        if each.slug in names:
-            yield (
-                f"{path}: lakehouse {each.name!r}: name: collides with {names[each.slug]!r}; both become "
-                f"{each.slug!r} in the names of jobs and pools"
-            )
-        elif each.root in roots:
-            yield f"{path}: lakehouse {each.name!r}: root: already the root of {roots[each.root]!r}"
-        names.setdefault(each.slug, each.name)
-        roots.setdefault(each.root, each.name)
-    for each in lakehouses:
-        target = None if each.backup is None else each.backup.target
-        if target is not None and target in roots:
-            yield f"{path}: lakehouse {each.name!r}: backup.target: already the root or the backup of {roots[target]!r}"
-        elif target is not None:
-            roots[target] = each.name
-
-
-# -- a fleet: stanzas that are looked up by name when they are needed, each checked by itself ------------
+def _mistake(error: ErrorDetails) -> str:
+    field, message = ".".join(str(part) for part in error["loc"]), error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = _REMOVED.get(field, "unknown field")
+    elif error["type"] == "missing":
+        message = "required, but missing"
+    elif message.startswith(("Input ", "Tuple ", "List ")):
+        message = message[0].lower() + message[1:]
+    return f"{field}: {message}" if field else message
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +161,7 @@ class Stanzas:
         with self._lock:
             path = self._refreshed()
             if self._known is None:
-                self._known = _checked(self._raw, path)
+                self._known = _checked([*self._raw.values()], path)
             return self._known
 
     def _refreshed(self) -> Path:
@@ -209,23 +179,30 @@ class Stanzas:
         return path
 
 
-def _checked(raw: Mapping[str, Any], path: Path) -> Known:
+def _checked(stanzas: Sequence[Any], path: Path) -> Known:
+    """Return the settings of stanzas, each validated by itself, and what collides with another one."""
     good: dict[str, LakehouseSettings] = {}
     bad: dict[str, str] = {}
     slugs: dict[str, str] = {}
     roots: dict[str, str] = {}
-    for name, stanza in raw.items():
+    for number, raw in enumerate(stanzas, 1):
+        name = label(raw, number)
         try:
-            settings = parse_stanza(stanza, path)
+            each = parse_stanza(raw, path, number)
         except ConfigError as error:
-            bad[name] = str(error)
+            bad[raw["name"] if name.endswith("'") else name] = str(error)
             continue
-        targets = [settings.root] + ([] if settings.backup is None else [settings.backup.target])
-        taken = next((roots[each] for each in targets if each in roots), slugs.get(settings.slug))
-        if taken is not None:
-            bad[name] = f"{path}: lakehouse {name!r}: its name, its root or its backup is already that of {taken!r}"
-            continue
-        slugs[settings.slug] = name
-        roots |= dict.fromkeys(targets, name)
-        good[name] = settings
+        if each.slug in slugs:
+            text = f"name: collides with {slugs[each.slug]!r}; both become {each.slug!r} in the names of jobs and pools"
+            bad[each.name] = f"{path}: {name}: {text}"
+        elif each.root in roots:
+            bad[each.name] = f"{path}: {name}: root: already the root of {roots[each.root]!r}"
+        else:
+            good[each.name], slugs[each.slug], roots[each.root] = each, each.name, each.name
+    for name, each in [*good.items()]:
+        target = None if each.backup is None else each.backup.target
+        if target is not None and roots.setdefault(target, name) != name:
+            text = f"backup.target: already the root or the backup of {roots[target]!r}"
+            bad[name] = f"{path}: lakehouse {name!r}: {text}"
+            del good[name]
     return Known(good, bad)

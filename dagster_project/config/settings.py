@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from dagster_project.config.values import Cron, Duration, EnvRef, MaybeEnv, Model, Options, Owner, TimeZone, resolved
+from dagster_project.config.values import Cron, Duration, MaybeEnv, Model, Options, Owner, TimeZone
+from pipelines.lakehouses import looked_up
 from pipelines.session import SessionConfig
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.patterns import Pattern
@@ -23,6 +24,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _DAY: Final = timedelta(days=1)
 
 Engine = Literal["spark", "local", "auto"]
+RootUri = Annotated[str, AfterValidator(normalise_root)]
 Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
 
 
@@ -43,11 +45,11 @@ class Spark(Model):
 
     def session_config(self, app_name: str) -> SessionConfig:
         """Return the settings of a session, with the environment filled in."""
-        conf = {name: _spark_value(value) for name, value in resolved(self.conf).items()}
+        conf = {name: _spark_value(value) for name, value in looked_up(self.conf).items()}
         return SessionConfig(
             mode=self.mode,
             master=self.master,
-            remote=resolved(self.remote),
+            remote=looked_up(self.remote),
             app_name=app_name,
             conf=conf,
             parallelism=self.parallelism,
@@ -183,13 +185,8 @@ class Export(Model):
     The default of ``storage_options`` is those of the lakehouse.
     """
 
-    target: str | None = None
+    target: RootUri | None = None
     storage_options: Options | None = None
-
-    @field_validator("target")
-    @classmethod
-    def _is_a_root(cls, root: str | None) -> str | None:
-        return None if root is None else normalise_root(root)
 
 
 class Backup(Model):
@@ -198,22 +195,17 @@ class Backup(Model):
     The default of ``storage_options`` is those of the lakehouse. With ``definitions`` the check reads them all, too.
     """
 
-    target: str
+    target: RootUri
     storage_options: Options | None = None
     max_age: Duration = timedelta(days=2)
     definitions: bool = True
-
-    @field_validator("target")
-    @classmethod
-    def _is_a_root(cls, root: str) -> str:
-        return normalise_root(root)
 
 
 class LakehouseSettings(Model):
     """One lakehouse: where it is, and how it is maintained."""
 
     name: str
-    root: str
+    root: RootUri
     description: str | None = None
     owners: tuple[Owner, ...] = ()
     storage_options: Options = Field(default_factory=dict)
@@ -236,15 +228,11 @@ class LakehouseSettings(Model):
             raise ValueError(f"{name!r} must be 1 to 63 letters, digits, '-' or '_', starting with a letter or a digit")
         return name
 
-    @field_validator("root")
-    @classmethod
-    def _is_a_root(cls, root: str) -> str:
-        return normalise_root(root)
-
     @model_validator(mode="after")
     def _backup_is_elsewhere(self) -> Self:
-        if self.backup is not None and _overlap(self.root, self.backup.target):
-            raise ValueError(f"backup.target: {self.backup.target} and the root must not contain each other")
+        target = self.root if self.backup is None else self.backup.target
+        if self.backup is not None and (self.root.startswith(target) or target.startswith(self.root)):
+            raise ValueError(f"backup.target: {target} and the root must not contain each other")
         return self
 
     @property
@@ -264,7 +252,7 @@ class LakehouseSettings(Model):
 
     def resolved_storage_options(self) -> dict[str, Any]:
         """Return the storage options with the environment filled in. They may hold secrets: use them only to open."""
-        options: dict[str, Any] = resolved(self.storage_options)
+        options: dict[str, Any] = looked_up(self.storage_options)
         return options
 
     def resolved_target_options(self, target: str) -> dict[str, Any]:
@@ -273,12 +261,8 @@ class LakehouseSettings(Model):
         given = self.backup.storage_options if self.backup is not None and backs_up else self.export.storage_options
         if given is None:
             return self.resolved_storage_options()
-        options: dict[str, Any] = resolved(given)
+        options: dict[str, Any] = looked_up(given)
         return options
-
-
-def _overlap(one: str, two: str) -> bool:
-    return one.startswith(two) or two.startswith(one)
 
 
 class Notifications(Model):
@@ -293,7 +277,7 @@ class Notifications(Model):
     @field_validator("webhook", "ui")
     @classmethod
     def _is_a_url(cls, url: object) -> object:
-        return url if url is None or isinstance(url, EnvRef) else checked_url(url)
+        return url if url is None or isinstance(url, Mapping) else checked_url(url)
 
 
 def checked_url(url: object) -> str:
