@@ -33,7 +33,7 @@ import yaml
 
 from benchmarks import report
 from benchmarks.soak import TICKS, Load, role
-from dagster_project import sensor_state
+from dagster_project import poll
 from tests.support.deployment import Deployment, deployed
 from tests.support.fleets import TROUBLES, WRONG, Silent, Webhook, lakehouses_yaml, made, troubled, webhook
 from tests.support.postgres import PostgresServer, run_postgres
@@ -148,7 +148,7 @@ class Looks:
         """Read the cursor."""
         for (body,) in query(self.server, "SELECT instigator_body FROM instigators"):
             for text in re.findall(r'"(2:[A-Za-z0-9+/=]{20,})"', body):
-                for name, mark in sensor_state.parse(text).items():
+                for name, mark in poll.states_of(text).items():
                     self.seen.setdefault(name, set()).add(mark.next_poll - _MINUTE * min(2**mark.quiet, 8))
 
     def figures(self, names: Iterable[str], begun: float, ended: float) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from playwright.sync_api import Page, expect
 
 from benchmarks import report
 from benchmarks.fleet import LOAD
-from dagster_project import sensor_state
+from dagster_project import poll
 from dagster_project.config.file import Stanzas
 from dagster_project.factory import fleet
 from dagster_project.scope import FLEET
@@ -109,8 +109,8 @@ class Rounds:
 
     def later(self) -> None:
         """Make the time of the next look of every lakehouse come; none has anything new to record."""
-        marks = sensor_state.parse(self.cursor)
-        self.cursor = sensor_state.text(
+        marks = poll.states_of(self.cursor)
+        self.cursor = poll.cursor_of(
             {
                 name: replace(mark, next_poll=mark.next_poll - _DAY, observed_at=time.time())
                 for name, mark in marks.items()
@@ -118,7 +118,7 @@ class Rounds:
         )
 
     def _looked_at_since(self, now: float) -> list[str]:
-        return [name for name, mark in sensor_state.parse(self.cursor).items() if mark.next_poll > now]
+        return [name for name, mark in poll.states_of(self.cursor).items() if mark.next_poll > now]
 
     def _tick(self) -> None:
         with dg.build_sensor_context(

@@ -1,20 +1,23 @@
 """The assets of a lakehouse, or of a fleet. Each calls one function of ``pipelines`` and reports the result."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import dagster as dg
-from pydantic import Field
 
-from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
+from dagster_project import launchpad
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import health, pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.schedule_times import freshness
-from dagster_project.scope import Scope
+from dagster_project.scope import PARTITION_TAG, Scope, last_result
 from dagster_project.supervised import (
     RETRY,
     Context,
+    Launch,
     Supervisor,
     advice,
     failure,
@@ -24,7 +27,6 @@ from dagster_project.supervised import (
 )
 from pipelines import compaction, compaction_policy, export, stats
 from pipelines.engine_choice import choose_engine
-from pipelines.job import dry_run
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
@@ -42,6 +44,8 @@ TABLE_CLEANING: Final = "table_cleaning"
 OF_TABLES: Final = (TABLE_HEALTH, TABLE_EXPIRATION, TABLE_CLEANING)
 ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TABLES)
 """What maintenance of a fleet may materialise."""
+INTEGRITY: Final = "integrity"
+"""The check that stops what deletes."""
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
@@ -73,67 +77,132 @@ def maintained(settings: LakehouseSettings) -> list[str]:
 def assets_of(scope: Scope) -> list[dg.AssetsDefinition | dg.AssetSpec]:
     """Return the assets that observe, measure, compact and back up."""
     backups = [] if scope.known is not None and scope.known.backup is None else [backup_asset(scope)]
-    return [definition_of(scope), tree_health(scope), tree_compaction(scope), *backups]
+    return [lakehouse_definition(scope), tree_health(scope), tree_compaction(scope), *backups]
 
 
-def reading(
-    scope: Scope, name: str, *, after: Sequence[str], description: str, on_spark: bool = False, **more: Any
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return the decorator of an asset of a lakehouse, which is retried if the storage fails."""
-    decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the assets; each has some of them in its launchpad.
+
+    Attributes:
+        reason: recorded in the history.
+        engine: spark, local or auto.
+        dry_run: show what would be done; change nothing.
+        delete_without_policy: delete by the default policy where lakehouses.yaml has none for this lakehouse.
+    """
+
+    reason: str = "maintenance"
+    engine: str | None = None
+    dry_run: bool = False
+    delete_without_policy: bool = False
+
+
+def step(
+    scope: Scope,
+    name: str,
+    work: Callable[[Launch], Result],
+    *,
+    after: Sequence[str],
+    description: str,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    policy: str | None = None,
+    without: str = "",
+    deletes: bool = False,
+    writes: bool = True,
+    on_spark: bool = True,
+    **more: Any,
+) -> dg.AssetsDefinition:
+    """Return an asset, whose step opens the lakehouse and does one thing with it. It is retried if the storage fails.
+
+    Args:
+        scope: what it is for.
+        name: its name.
+        work: what the step does.
+        after: the assets that it follows.
+        description: what it does, for the browser.
+        options: those of :class:`Options` that its launchpad has, with their defaults.
+        policy: the field of lakehouses.yaml without which the step does nothing, unless it is asked to by an option.
+        without: the outcome where there is no policy.
+        deletes: whether it is refused after an integrity check with findings, unless it is a dry run.
+        writes: whether one run at a time does it.
+        on_spark: whether it may start Spark.
+        more: further arguments of the asset.
+    """
+    checks = [each.name for each in more.get("check_specs", ())]
+    passed = [dg.AssetCheckResult(check_name=each, passed=True, description="nothing was read") for each in checks]
+    decorate: Callable[[Callable[..., Result]], dg.AssetsDefinition] = dg.asset(
         key=key(scope, name),
         deps=[key(scope, each) for each in after],
         description=description,
+        config_schema=launchpad.fields_of(Options, options, options) if options else None,
         retry_policy=RETRY,
         group_name=scope.slug,
         owners=scope.owners,
         kinds={"trinitylake", "spark"} if on_spark else {"trinitylake"},
         tags=scope.tags,
         partitions_def=scope.partitions,
+        pool=scope.pool if writes else None,
         **more,
     )
-    return decorator
+
+    def done(context: dg.AssetExecutionContext, spark: SparkResource) -> Result:
+        settings = settings_of(scope, context)
+        chosen = Options(**(context.op_execution_context.op_config if options else {}))
+        asked = chosen.delete_without_policy or chosen.dry_run
+        if policy is not None and getattr(settings, policy) is None and not asked:
+            context.log.info(without)
+            return dg.MaterializeResult(metadata={"outcome": without}, check_results=passed)
+        if deletes and not chosen.dry_run:
+            refuse_unsound(context, scope)
+
+        def launched(lake: Lakehouse, watch: Supervisor) -> Result:
+            return work(Launch(lake, settings, chosen, chosen.dry_run, context, watch))
+
+        timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout
+        return run_supervised(context, settings, spark, launched, timeout=timeout)
+
+    return decorate(done)
 
 
-def writing(
-    scope: Scope, name: str, *, on_spark: bool = True, **more: Any
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return the decorator of an asset that writes to a lakehouse, one at a time."""
-    return reading(scope, name, on_spark=on_spark, pool=scope.pool, **more)
+def refuse_unsound(context: dg.AssetExecutionContext, scope: Scope) -> None:
+    """Stop if the last integrity check, of whichever run, had findings.
+
+    In a run that includes the check, the check itself blocks; this is for a run that only deletes.
+    """
+    partition = context.run.tags.get(PARTITION_TAG)
+    if last_result(context.instance, key(scope, HEALTH), INTEGRITY, partition) is False:
+        raise dg.Failure(
+            "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair them "
+            f"(rollback, or restore from an export), and materialise {HEALTH} with its check again",
+            allow_retries=False,
+        )
 
 
-def definition_of(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
-    """Return the asset that stands for a lakehouse as its writers left it. In a fleet only the sensor observes it."""
-    if scope.known is not None:
-        return lakehouse_definition(scope.known)
-    return dg.AssetSpec(
-        key(scope, DEFINITION),
-        description="A TrinityLake lakehouse with many concurrent writers. Observed by the sensor, never materialised; "
-        "its data version is the number of the newest version that changed objects.",
-        group_name=scope.slug,
-        kinds={"trinitylake"},
-        partitions_def=scope.partitions,
-    )
+def lakehouse_definition(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
+    """Return the asset that stands for a lakehouse as its writers left it.
 
-
-def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
-    """Return the asset that stands for one lakehouse, which a run can observe, too."""
-    asset_key = key(settings, DEFINITION)
-    where = settings.description or "A TrinityLake lakehouse with many concurrent writers."
+    In a fleet only the sensor observes it; a run can observe that of one lakehouse, too.
+    """
+    known, asset_key = scope.known, key(scope, DEFINITION)
+    where = known.description if known is not None else None
+    root = "" if known is None else f"Root: `{known.root}`. "
     spec = dg.AssetSpec(
         asset_key,
-        description=f"{where}\n\nRoot: `{settings.root}`. Observed, never materialised; its data version is the "
-        "number of the newest version that changed objects.",
-        metadata={"root": settings.root, "dagster/uri": settings.root},
-        group_name=settings.slug,
-        owners=settings.owners,
+        description=f"{where or 'A TrinityLake lakehouse with many concurrent writers.'}\n\n{root}Observed, never "
+        "materialised; its data version is the number of the newest version that changed objects.",
+        metadata={} if known is None else {"root": known.root, "dagster/uri": known.root},
+        group_name=scope.slug,
+        owners=scope.owners,
         kinds={"trinitylake"},
-        tags={LAKEHOUSE_TAG: settings.slug},
+        tags=scope.tags,
+        partitions_def=scope.partitions,
     )
+    if known is None:
+        return spec
 
     def observe() -> Iterator[dg.ObserveResult]:
         try:
-            lake = open_lakehouse(settings)
+            lake = open_lakehouse(known)
         except TrinityLakeError as error:  # such an asset takes no retry policy
             if permanent(error):
                 raise failure(error) from error
@@ -169,86 +238,64 @@ def content_version(lake: Lakehouse) -> int:
         return lake.version
 
 
-def tree_health(scope: Scope) -> dg.AssetsDefinition:
-    """Return the asset that measures the tree."""
-
-    @reading(
-        scope,
-        HEALTH,
-        after=[DEFINITION],
-        description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
-        "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
-        "A damaged node is reported with advice instead of them. Terminating the run stops Spark.",
-        freshness_policy=freshness(scope.known),
-    )
-    def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
-        settings = settings_of(scope, context)
-
-        def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
-            metadata = reports.with_sizes(_health(lake, settings, watch))
-            return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(lake.version)))
-
-        return run_supervised(context, settings, spark, work)
-
-    return measured
-
-
-def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Supervisor) -> reports.Metadata:
-    """Return the figures of the tree; those of the root alone, with advice, where a node is damaged."""
-    summary = lake.stats()
-    if not settings.health.levels:
-        return health.of_stats(summary)
-    engine = choose_engine("auto", watch.spark, summary.objects or 0, settings.health.spark_from_objects)
-    try:
-        picture = pictures.tree(sketch(lake), f"version {lake.version}")
-        deep = stats.deep(lake, engine, watch.progress)
-        return {"picture": picture} | health.of_deep(deep)
-    except Corrupt as error:  # the integrity check runs next and reports everything that is broken
-        return health.of_stats(summary) | {"levels_not_measured": f"{error}\n{advice(error)}"}
-
-
 def settings_of(scope: Scope, context: Context) -> LakehouseSettings:
     """Return the settings that a run is for. Raises ``dagster.Failure`` with advice."""
     with with_advice():
         return scope.settings(context)
 
 
+def tree_health(scope: Scope) -> dg.AssetsDefinition:
+    """Return the asset that measures the tree."""
+    return step(
+        scope,
+        HEALTH,
+        _measured,
+        after=[DEFINITION],
+        description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
+        "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
+        "A damaged node is reported with advice instead of them. Terminating the run stops Spark.",
+        writes=False,
+        on_spark=False,
+        freshness_policy=freshness(scope.known),
+    )
+
+
+def _measured(launch: Launch) -> Result:
+    """Measure the tree; from the root alone, with advice, where a node is damaged."""
+    lake, watch, how = launch.lake, launch.supervisor, launch.settings.health
+    summary = lake.stats()
+    figures = health.of_stats(summary)
+    if how.levels:
+        engine = choose_engine("auto", watch.spark, summary.objects or 0, how.spark_from_objects)
+        try:
+            picture = pictures.tree(sketch(lake), f"version {lake.version}")
+            figures = {"picture": picture} | health.of_deep(stats.deep(lake, engine, watch.progress))
+        except Corrupt as error:  # the integrity check runs next and reports everything that is broken
+            figures |= {"levels_not_measured": f"{error}\n{advice(error)}"}
+    return dg.MaterializeResult(metadata=reports.with_sizes(figures), data_version=dg.DataVersion(str(lake.version)))
+
+
 def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that pushes the write buffers down."""
-
-    @writing(
+    return step(
         scope,
         COMPACTION,
+        _compacted,
         after=[HEALTH],
         description="Pushes all buffered messages down to the nodes where their keys live. Reads and rewrites only "
         "nodes that have messages waiting, and proves that the content is unchanged before it commits. Terminating the "
         "run stops Spark; nothing is committed.",
+        options={"reason": "maintenance", "engine": None, "dry_run": False},
     )
-    def compacted(
-        context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        settings = settings_of(scope, context)
-
-        def work(lake: Lakehouse, watch: Supervisor) -> compaction.Report:
-            how = compaction.Config(engine=config.engine or settings.compaction.engine, reason=config.reason)
-            review = dry_run if config.dry_run else None
-            return compaction.run(lake, how, watch.spark, review=review, cancel=watch, progress=watch.progress)
-
-        report = run_supervised(context, settings, spark, work, timeout=settings.compaction.timeout)
-        return dg.MaterializeResult(
-            metadata=reports.of_report(report, **_before_and_after(settings, report)),
-            data_version=dg.DataVersion(str(report.version_after or report.version_before)),
-        )
-
-    return compacted
 
 
-class CompactionConfig(dg.Config):
-    """The launchpad options of one compaction."""
-
-    reason: str = "maintenance"
-    engine: str | None = None
-    dry_run: bool = False
+def _compacted(launch: Launch) -> Result:
+    how = compaction.Config(engine=launch.engine, reason=launch.options.reason)
+    report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
+    return dg.MaterializeResult(
+        metadata=reports.of_report(report, **_before_and_after(launch.settings, report)),
+        data_version=dg.DataVersion(str(report.version_after or report.version_before)),
+    )
 
 
 def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> reports.Metadata:
@@ -264,49 +311,32 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     return {"picture": picture} | health.of_gains(gain)
 
 
-class BackupConfig(dg.Config):
-    """The launchpad options of one backup."""
-
-    engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
-
-
 def backup_asset(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that copies new files to the backup."""
     known = None if scope.known is None else scope.known.backup
     where = "" if known is None else f" at `{known.target}`"
-
-    @writing(
+    return step(
         scope,
         BACKUP,
+        _backed_up,
         after=[SNAPSHOTS],
         description=f"A complete copy{where}, with all retained versions and all snapshots; it opens as "
         "a lakehouse of its own. Copies only new files, and reads each one back to compare it. Versions expire only "
         "after they have been copied.",
+        options={"engine": None},
+        policy="backup",
+        without=NO_BACKUP,
         metadata={} if known is None else {"target": known.target},
         freshness_policy=freshness(scope.known),
     )
-    def backed_up(
-        context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        settings = settings_of(scope, context)
-        policy = settings.backup
-        if policy is None:  # maintenance of a fleet, launched by hand, materialises every asset
-            context.log.info(NO_BACKUP)
-            return dg.MaterializeResult(metadata={"outcome": NO_BACKUP})
 
-        def work(lake: Lakehouse, watch: Supervisor) -> export.Report:
-            how = export.Config(
-                history=True,
-                engine=config.engine or settings.compaction.engine,
-            )
-            options = settings.resolved_target_options(policy.target)
-            return export.run(
-                lake, policy.target, how, watch.spark, storage_options=options, cancel=watch, progress=watch.progress
-            )
 
-        done = run_supervised(context, settings, spark, work)
-        metadata = reports.of_report(done)
-        context.log.info(metadata["outcome"])
-        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
-
-    return backed_up
+def _backed_up(launch: Launch) -> Result:
+    policy = launch.settings.backup
+    target = "" if policy is None else policy.target
+    there = launch.settings.resolved_target_options(target)
+    how = export.Config(history=True, engine=launch.engine)
+    done = export.run(launch.lake, target, how, launch.spark, **launch.writes, storage_options=there)
+    metadata = reports.of_report(done)
+    launch.context.log.info(metadata["outcome"])
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))

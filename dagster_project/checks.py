@@ -1,44 +1,51 @@
-"""The asset checks of a lakehouse, or of a fleet.
+"""The asset checks of a lakehouse, or of a fleet, and their results.
 
-``integrity`` and ``backup_verified`` read nodes. The others judge the newest root alone. Dagster evaluates a check when
-its asset is materialised; an asset that is no longer materialised would keep its last result for ever, so the
+``integrity`` and ``backup_verified`` read nodes. For the others the newest root suffices. Dagster evaluates a check
+when its asset is materialised; an asset that is no longer materialised would keep its last result for ever, so the
 sensor evaluates these, too, and records every result that changes.
 """
 
+import logging
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import dagster as dg
 
-from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, NO_BACKUP, SNAPSHOTS, key, settings_of
-from dagster_project.check_results import (
-    BACKUP_VERIFIED,
-    COMPACTION_FRESH,
-    DEBT,
+from dagster_project import compaction_policy
+from dagster_project.assets import (
+    BACKUP,
+    COMPACTION,
+    DEFINITION,
+    HEALTH,
     INTEGRITY,
-    NOT_FROZEN,
-    REACHABLE,
-    SNAPSHOTS_FRESH,
-    evaluate_compactions,
-    evaluate_debt,
-    evaluate_freeze,
-    evaluate_snapshots,
-    evaluate_unreachable,
-    opened,
+    NO_BACKUP,
+    SNAPSHOTS,
+    key,
+    settings_of,
 )
-from dagster_project.config.settings import Backup, LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
-from dagster_project.poll import trouble_of
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, run_supervised, with_advice
-from pipelines import backup, verify
+from dagster_project.supervised import RETRY, Supervisor, advice, permanent, run_supervised, sentences, with_advice
+from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.engine_choice import choose_engine
-from trinitylake_core import Lakehouse, TrinityLakeError
+from pipelines.summary import utc
+from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError
 
-REPAIR = "Run the job `verify`, then `rollback` to an intact version, or restore from an export."
+BACKUP_VERIFIED: Final = "backup_verified"
+DEBT: Final = "compaction_debt"
+COMPACTION_FRESH: Final = "compaction_fresh"
+SNAPSHOTS_FRESH: Final = "snapshots_fresh"
+REACHABLE: Final = "reachable"
+NOT_FROZEN: Final = "not_frozen"
+REPAIR: Final = "Run the job `verify`, then `rollback` to an intact version, or restore from an export."
+_log: Final = logging.getLogger(__name__)
 
 
 def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
@@ -184,7 +191,13 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return dg.AssetCheckResult(passed=True, description=NO_BACKUP)
 
         def work(lake: Lakehouse, watch: Supervisor) -> backup.Report:
-            return proved(settings, policy, lake, watch)
+            how = backup.Config(
+                max_age_seconds=policy.max_age.total_seconds(),
+                definitions=policy.definitions,
+                engine=settings.compaction.engine,
+            )
+            there = settings.resolved_target_options(policy.target)
+            return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
         return dg.AssetCheckResult(
@@ -194,12 +207,164 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     return check
 
 
-def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: Supervisor) -> backup.Report:
-    """Return the report on the state of the backup."""
-    how = backup.Config(
-        max_age_seconds=policy.max_age.total_seconds(),
-        definitions=policy.definitions,
-        engine=settings.compaction.engine,
+# -- a lakehouse that cannot be opened -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a lakehouse cannot be opened, and what to do. ``passes``: it may end by itself."""
+
+    cause: str
+    advice: str
+    passes: bool
+
+    @property
+    def text(self) -> str:
+        """Cause and advice."""
+        return sentences(self.cause, self.advice)
+
+
+def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> Trouble:
+    """Return why a lakehouse cannot be opened and what to do about it, where nothing was launched."""
+    if not isinstance(error, TrinityLakeError):
+        _log.error("unexpected error while polling %s", settings and settings.name, exc_info=error)
+        cause = f"{type(error).__name__}: {error}"
+        return Trouble(cause, "Unexpected: see the log of the code server.", passes=True)
+    text = advice(error)
+    if isinstance(error, InvalidInput):
+        text = "Correct lakehouses.yaml, or the environment of the code server."
+    elif settings is not None and not permanent(error):
+        text = (
+            f"{settings.root}{_endpoint(settings)} is polled again until it answers. Check the storage and the network."
+        )
+    return Trouble(str(error), text, not permanent(error))
+
+
+def _endpoint(settings: LakehouseSettings) -> str:
+    """Return where a storage is, if the stanza names it: never with a password, nor the value of a variable."""
+    endpoint = settings.storage_options.get("endpoint_url")
+    if isinstance(endpoint, Mapping):
+        return f" at {{env: {endpoint['env']}}}"
+    return "" if endpoint is None else f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
+
+
+# -- what the newest root shows ---------------------------------------------------------------------------
+
+
+def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
+    """Return the result for a lakehouse that cannot be opened."""
+    return dg.AssetCheckResult(
+        check_name=REACHABLE,
+        passed=False,
+        description=sentences(cause, what_to_do),
+        metadata={"cause": cause, "advice": what_to_do},
     )
-    options = settings.resolved_target_options(policy.target)
-    return backup.run(lake, policy.target, how, watch.spark, storage_options=options, progress=watch.progress)
+
+
+def opened(version: int) -> dg.AssetCheckResult:
+    """Return the result for a lakehouse that could be opened."""
+    return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
+
+
+def evaluate_freeze(lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether the lakehouse takes commits; who froze it, why, since when and until when. No request."""
+    freeze = lake.frozen
+    return _result(
+        NOT_FROZEN,
+        "writers may commit"
+        if freeze is None
+        else f"{freeze}. Commits and loads are refused; the job `thaw` ends that",
+        passed=freeze is None,
+    )
+
+
+def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
+    """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
+    decision = compaction_policy.too_many(settings.compaction, lake.stats())
+    estimate = compaction.estimate(lake) if cost and decision.wanted and not lake.read_only else None
+    return _result(
+        DEBT,
+        decision.reason,
+        passed=not decision.wanted,
+        buffered_messages=compaction_policy.debt_of(lake.stats()),
+        threshold=settings.compaction.messages,
+        nodes_a_compaction_would_rewrite=None if estimate is None else estimate.nodes,
+        bytes_a_compaction_would_write=None if estimate is None else estimate.bytes,
+    )
+
+
+def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether compactions keep up. A lakehouse with a small backlog is never stale."""
+    policy = settings.compaction
+    found = stats.debt(lake, policy.messages, policy.max_age.total_seconds())
+    message = f"version {found.version}: {found.messages:,} buffered messages, threshold {found.threshold:,}"
+    if found.since is not None:
+        message += f"; above it since {utc(found.since)} or earlier, in all {found.looks} versions examined"
+    if found.stale:
+        message += f"; the limit is {format_duration(policy.max_age)}. {_late_compaction(settings)}"
+    return _result(
+        COMPACTION_FRESH,
+        message,
+        passed=not found.stale,
+        buffered_messages=found.messages,
+        too_many_since=None if found.since is None else dg.MetadataValue.timestamp(found.since),
+    )
+
+
+def _late_compaction(settings: LakehouseSettings) -> str:
+    job = f"{settings.slug}_compaction"
+    return f"Check the runs of {job}, that its sensor is on and that the daemon is running; then launch {job}"
+
+
+def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether every required snapshot exists."""
+    if not settings.snapshots:
+        return _result(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
+    graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
+    late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
+    lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
+    if late:
+        job = f"{settings.slug}_maintenance"
+        lines.append(f"check the runs of {job} and its schedule, then launch it")
+    message = "; ".join(lines) or f"every required snapshot exists: {', '.join(graces)}"
+    newest = max((each.created_at for each in lake.snapshots()), default=None)
+    shown = None if newest is None else dg.MetadataValue.timestamp(newest)
+    return _result(SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown)
+
+
+def _result(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=check,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=message,
+        metadata=reports.given(**metadata),
+    )
+
+
+def evaluate_root(
+    settings: LakehouseSettings, lake: Lakehouse, *, over_too_long: bool
+) -> Iterator[tuple[str, dg.AssetCheckResult]]:
+    """Yield the results of the checks that the root of a version suffices for, each with the asset of the check.
+
+    Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
+    """
+    debt = evaluate_debt(settings, lake, cost=False)
+    yield DEFINITION, evaluate_freeze(lake)
+    yield COMPACTION, debt
+    if settings.snapshots:
+        yield SNAPSHOTS, evaluate_snapshots(settings, lake)
+    if debt.passed or over_too_long:
+        yield COMPACTION, evaluate_compactions(settings, lake)
+
+
+def evaluation(asset: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Return a result as an event that a sensor may report."""
+    return dg.AssetCheckEvaluation(
+        asset_key=asset,
+        check_name=str(result.check_name),
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
+    )

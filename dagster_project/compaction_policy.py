@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dagster_project.config.settings import Compaction
 from dagster_project.config.values import format_duration
-from dagster_project.sensor_state import SensorState
 from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse, Stats
 
@@ -31,22 +30,15 @@ def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
     )
 
 
-def with_debt(state: SensorState, lake: Lakehouse, now: float) -> SensorState:
-    """Return the state of the waiting messages for the next poll. No request.
+def compaction_pays(policy: Compaction, lake: Lakehouse, waiting_since: float | None, now: float) -> Decision:
+    """Return whether to compact: too many messages, too many bytes of them in the root, or too old. No request.
 
-    Fewer than half of the messages of the last poll: another process has compacted in between.
+    ``waiting_since``: when messages were first seen after the last compaction; ``None`` without any.
     """
-    debt = debt_of(lake.stats())
-    since = state.waiting_since if debt * 2 >= state.debt else None
-    return replace(state, waiting_since=(since or now) if debt else None, debt=debt)
-
-
-def compaction_pays(policy: Compaction, lake: Lakehouse, state: SensorState, now: float) -> Decision:
-    """Return whether to compact: too many messages, too many bytes of them in the root, or too old. No request."""
     decision = too_many(policy, lake.stats())
-    if state.waiting_since is None or lake.read_only:
+    if waiting_since is None or lake.read_only:
         return decision
-    reasons, in_root, waited = [decision.reason], waiting_bytes(lake)[0], now - state.waiting_since
+    reasons, in_root, waited = [decision.reason], waiting_bytes(lake)[0], now - waiting_since
     wanted = decision.wanted
     if policy.root_bytes is not None:
         wanted = wanted or in_root >= policy.root_bytes

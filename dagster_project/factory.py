@@ -10,8 +10,7 @@ import dagster as dg
 
 from dagster_project import assets
 from dagster_project.assets import assets_of
-from dagster_project.check_results import NOT_FROZEN, REACHABLE
-from dagster_project.checks import checks_of
+from dagster_project.checks import NOT_FROZEN, REACHABLE, checks_of
 from dagster_project.config import load, load_head
 from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings, Notifications

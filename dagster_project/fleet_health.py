@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import assets, check_results, poll
+from dagster_project import assets, checks, poll
 from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata.reports import given, table, with_sizes
-from dagster_project.scope import FLEET, PARTITION_TAG, Scope
-from dagster_project.sensor_state import SensorState
+from dagster_project.poll import SensorState
+from dagster_project.scope import FLEET, PARTITION_TAG, Scope, last_evaluation
 from pipelines import fleet
 from pipelines.deadline_pool import Bounded
 from pipelines.fleet import Member, Report, State
@@ -21,11 +21,11 @@ from trinitylake_core import InvalidInput
 
 NAME: Final = "fleet_health"
 CHECKS: Final = {
-    check_results.REACHABLE: "Fails while a lakehouse cannot be opened.",
-    check_results.NOT_FROZEN: "Warns while a lakehouse is frozen: by whom, why and until when.",
-    check_results.DEBT: "Warns while so many messages are buffered somewhere that a compaction pays.",
-    check_results.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
-    check_results.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",
+    checks.REACHABLE: "Fails while a lakehouse cannot be opened.",
+    checks.NOT_FROZEN: "Warns while a lakehouse is frozen: by whom, why and until when.",
+    checks.DEBT: "Warns while so many messages are buffered somewhere that a compaction pays.",
+    checks.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
+    checks.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",
 }
 _COLUMNS: Final = (
     "lakehouse", "problem", "debt", "messages", "objects", "version", "last_commit", "versions_kept", "snapshots",
@@ -101,7 +101,7 @@ def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], c
         asset_key=asset,
         check_name=check,
         passed=not names,
-        severity=dg.AssetCheckSeverity.ERROR if check == check_results.REACHABLE else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if check == checks.REACHABLE else dg.AssetCheckSeverity.WARN,
         description=f"{len(names)} of {count} lakehouses fail: {shown}" if names else f"none of {count} fails",
         metadata={"failing": len(names), "lakehouses": table(rows, ("lakehouse", "why"))},
     )
@@ -109,7 +109,7 @@ def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], c
 
 def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
     """Return why each lakehouse failed a check when it was last recorded, for 500 at most."""
-    last = check_results.last_evaluation(instance, asset, check)
+    last = last_evaluation(instance, asset, check)
     shown = None if last is None else last.metadata.get("lakehouses")
     rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
     return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}
@@ -120,12 +120,12 @@ def _polled(known: Known) -> dict[str, dict[str, str]]:
     now = time.time()
     failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
     for name, reason in known.bad.items():
-        failing[check_results.REACHABLE][name] = poll.trouble_of(InvalidInput(reason)).text
+        failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
     work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
     for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
         if outcome.error is not None:
-            trouble = poll.trouble_of(outcome.error, known.good[outcome.name]).text
-            failing[check_results.REACHABLE][outcome.name] = trouble
+            trouble = checks.trouble_of(outcome.error, known.good[outcome.name]).text
+            failing[checks.REACHABLE][outcome.name] = trouble
             continue
         for _, each in outcome.get().results:
             if not each.passed:

@@ -6,7 +6,7 @@ A field's name, type and default are those of the dataclass, its description is 
 
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import datetime
 from types import NoneType, UnionType
@@ -25,10 +25,11 @@ _HIDDEN: Final = ("spark_from_", "source_options")
 _ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 
 
-def fields_of(config: type, changed: Mapping[str, Any]) -> dict[str, dg.Field]:
-    """Return the fields of a launchpad; ``changed`` holds the defaults that differ from those of the dataclass."""
+def fields_of(config: type, changed: Mapping[str, Any], only: Collection[str] | None = None) -> dict[str, dg.Field]:
+    """Return the fields of a launchpad, or ``only`` some; ``changed`` has defaults that differ from the dataclass."""
     kinds, texts = typing.get_type_hints(config), descriptions(config)
     shown = [each for each in fields(config) if each.init and not each.name.startswith(_HIDDEN)]
+    shown = [each for each in shown if only is None or each.name in only]
     return {
         each.name: _engine() if each.name == ENGINE else _field(each, kinds[each.name], texts.get(each.name), changed)
         for each in shown

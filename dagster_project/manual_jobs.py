@@ -211,7 +211,7 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
             options = replace(options, source_options=there)
 
         def run(review: Review[Any]) -> Any:
-            return pipeline.run(launch.lake, options, **launch.writes | {"review": review})
+            return pipeline.run(launch.lake, options, launch.spark, **launch.writes | {"review": review})
 
         def show(planned: Summarised) -> None:
             launch.context.log.info(reports.text_of(planned))
@@ -232,11 +232,11 @@ def _diff(launch: Launch) -> reports.Metadata:
         other = Lakehouse.open(options.other, storage_options=there, damaged=True)
     old = version_ref.at(launch.lake, options.before, "before")
     new = version_ref.at(other, options.after, "after")
-    return reports.of_report(diff.report(old, new, options, limit=options.limit, **launch.more))
+    return reports.of_report(diff.report(old, new, options, launch.spark, limit=options.limit, **launch.more))
 
 
 def _verify(launch: Launch) -> reports.Metadata:
-    done = verify.run(launch.lake, launch.options, **launch.more)
+    done = verify.run(launch.lake, launch.options, launch.spark, **launch.more)
     metadata = reports.of_report(done)
     if not done.ok:
         advice = "See `violations` for the remedy of each; most often: roll back to an intact version."
@@ -249,7 +249,7 @@ def _copy(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
         target = chosen_target(launch.options.target, launch.settings)
         there = launch.settings.resolved_target_options(target)
         return reports.of_report(
-            pipeline.run(launch.lake, target, launch.options, storage_options=there, **launch.writes)
+            pipeline.run(launch.lake, target, launch.options, launch.spark, storage_options=there, **launch.writes)
         )
 
     return work

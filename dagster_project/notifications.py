@@ -11,9 +11,8 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import crash_retry
-from dagster_project.check_results import REACHABLE
+from dagster_project.checks import REACHABLE, Trouble
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
-from dagster_project.poll import Trouble
 from dagster_project.scope import FLEET, PARTITION_TAG
 from pipelines.lakehouses import looked_up
 

@@ -1,4 +1,4 @@
-"""One poll of a lakehouse: what the sensor reads from its newest root, or why it cannot be opened.
+"""One poll of a lakehouse: what the sensor reads from its newest root, and remembers until the next one.
 
 All requests are made in :func:`poll_lakehouse`, so that it can run in a thread with a deadline. What follows from the
 answer is decided afterwards, without touching the storage.
@@ -6,32 +6,87 @@ answer is decided afterwards, without touching the storage.
 
 from __future__ import annotations
 
-import logging
+import base64
+import json
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
-from urllib.parse import urlsplit
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import assets, check_results, compaction_policy
+from dagster_project import assets, checks, compaction_policy
+from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import health
 from dagster_project.resources import open_for_poll
-from dagster_project.sensor_state import SensorState
-from dagster_project.supervised import advice, permanent, sentences
 from pipelines.deadline_pool import Bounded
-from trinitylake_core import InvalidInput, TrinityLakeError
+from trinitylake_core import Lakehouse
 
 DATA_VERSION: Final = "dagster/data_version"
 DATA_VERSION_IS_OURS: Final = "dagster/data_version_is_user_provided"
 """Tags of Dagster's event log, which has no public names for them."""
 POLLS: Final = Bounded()
 """The threads of all polls of this process."""
-_log: Final = logging.getLogger(__name__)
+_FORMAT: Final = "2:"
+"""How a cursor begins. It stays small for thousands of lakehouses."""
 _TRIES: Final = 2
 """A storage that fails may be well again in a minute: so many polls in a row fail before the webhook receives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SensorState:
+    """What is remembered of one lakehouse. Times are in epoch seconds.
+
+    Attributes:
+        version: the newest version that was recorded.
+        requested_at: when a compaction was last requested.
+        over_since: when the backlog was first seen above the threshold, or when the history was last searched for how
+            long it has been so; ``None`` if the last poll saw it below.
+        failing: how many polls in a row could not open the lakehouse.
+        alerted: whether the webhook has received that it cannot be opened.
+        next_poll: when to poll again.
+        quiet: how many polls in a row found nothing new.
+        observed_at: when a version was recorded last.
+        results: whether each check passed at the last poll that evaluated it.
+        waiting_since: when messages were first seen after the last compaction; ``None`` without any.
+        debt: how many messages were buffered at the last poll.
+    """
+
+    version: int | None = None
+    requested_at: float = 0.0
+    over_since: float | None = None
+    failing: int = 0
+    alerted: bool = False
+    next_poll: float = 0.0
+    quiet: int = 0
+    observed_at: float = 0.0
+    results: Mapping[str, bool] = field(default_factory=dict)
+    waiting_since: float | None = None
+    debt: int = 0
+
+
+def states_of(cursor: str | None) -> dict[str, SensorState]:
+    """Return the states of a cursor by lakehouse; none if it is empty or of another format."""
+    if not cursor or not cursor.startswith(_FORMAT):
+        return {}
+    try:
+        rows = json.loads(zlib.decompress(base64.b64decode(cursor.removeprefix(_FORMAT))))
+        return {name: SensorState(*row) for name, row in rows.items()}
+    except (AttributeError, TypeError, ValueError, zlib.error):
+        return {}
+
+
+def cursor_of(states: Mapping[str, SensorState]) -> str:
+    """Return the cursor."""
+    rows = {name: [_short(each) for each in astuple(states[name])] for name in sorted(states)}
+    packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 6)
+    return _FORMAT + base64.b64encode(packed).decode()
+
+
+def _short(value: Any) -> Any:
+    return int(value) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +108,6 @@ class Poll:
     results: tuple[tuple[str, dg.AssetCheckResult], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a lakehouse cannot be opened, and what to do. ``passes``: it may end by itself."""
-
-    cause: str
-    advice: str
-    passes: bool
-
-    @property
-    def text(self) -> str:
-        """Cause and advice."""
-        return sentences(self.cause, self.advice)
-
-
 def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) -> Poll:
     """Read the newest root. Costs four requests, and some more where compactions may be stale.
 
@@ -75,13 +116,13 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     lake = open_for_poll(settings)
     policy = settings.compaction
     too_many = compaction_policy.too_many(policy, lake.stats()).wanted
-    state = compaction_policy.with_debt(state, lake, now)
-    pays = compaction_policy.compaction_pays(policy, lake, state, now)
+    state = with_debt(state, lake, now)
+    pays = compaction_policy.compaction_pays(policy, lake, state.waiting_since, now)
     over_since = (state.over_since or now) if too_many else None
     too_long = over_since is not None and now - over_since >= policy.max_age.total_seconds()
     # to search the history costs more than one root: at most once per max_age, and not while the check fails already
-    search = too_long and state.results.get(check_results.COMPACTION_FRESH) is not False
-    results = tuple(check_results.evaluate_root(settings, lake, over_too_long=search))
+    search = too_long and state.results.get(checks.COMPACTION_FRESH) is not False
+    results = tuple(checks.evaluate_root(settings, lake, over_too_long=search))
     observed = None
     if lake.version != state.version:
         waiting = health.of_waiting(lake) if state.debt and not lake.read_only else {}
@@ -90,28 +131,14 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     return Poll(lake.version, observed, pays, state, results)
 
 
-def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> Trouble:
-    """Return why a lakehouse cannot be opened and what to do about it, where nothing was launched."""
-    if not isinstance(error, TrinityLakeError):
-        _log.error("unexpected error while polling %s", settings and settings.name, exc_info=error)
-        cause = f"{type(error).__name__}: {error}"
-        return Trouble(cause, "Unexpected: see the log of the code server.", passes=True)
-    text = advice(error)
-    if isinstance(error, InvalidInput):
-        text = "Correct lakehouses.yaml, or the environment of the code server."
-    elif settings is not None and not permanent(error):
-        text = (
-            f"{settings.root}{_endpoint(settings)} is polled again until it answers. Check the storage and the network."
-        )
-    return Trouble(str(error), text, not permanent(error))
+def with_debt(state: SensorState, lake: Lakehouse, now: float) -> SensorState:
+    """Return the state of the waiting messages for the next poll. No request.
 
-
-def _endpoint(settings: LakehouseSettings) -> str:
-    """Return where a storage is, if the stanza names it: never with a password, nor the value of a variable."""
-    endpoint = settings.storage_options.get("endpoint_url")
-    if isinstance(endpoint, Mapping):
-        return f" at {{env: {endpoint['env']}}}"
-    return "" if endpoint is None else f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
+    Fewer than half of the messages of the last poll: another process has compacted in between.
+    """
+    debt = compaction_policy.debt_of(lake.stats())
+    since = state.waiting_since if debt * 2 >= state.debt else None
+    return replace(state, waiting_since=(since or now) if debt else None, debt=debt)
 
 
 def observation_event(

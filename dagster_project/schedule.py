@@ -13,7 +13,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import assets, fleet_health, schedule_times
-from dagster_project.check_results import REACHABLE
+from dagster_project.checks import REACHABLE
 from dagster_project.config.file import Known
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.scope import AT_WORK, FLEET, PARTITION_TAG, AssetJob, Scope

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
 import dagster as dg
@@ -31,6 +32,7 @@ AT_WORK: Final = [
 _ASSET_JOB: Final = "__ASSET_JOB"
 """The job that Dagster makes for assets that are materialised or checked without one of ours."""
 _MANY: Final = 200
+_RECORDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +110,32 @@ def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterI
             if any(key.has_prefix(scope.key_prefix) for key in run.asset_selection or ()):
                 return run.run_id
     return None
+
+
+def last_result(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
+) -> bool | None:
+    """Return whether a check passed when it was last evaluated by any run; ``None`` if it never was."""
+    last = last_evaluation(instance, asset, check, partition)
+    return None if last is None else last.passed
+
+
+def last_evaluation(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
+) -> dg.AssetCheckEvaluation | None:
+    """Return the last evaluation of a check; ``None`` without one.
+
+    The newest records may belong to runs that have only planned the check, or were cancelled before it.
+    """
+    cursor: int | None = None
+    only: Any = None if partition is None else SimpleNamespace(key=partition)  # its class has no public name
+    while True:
+        records = instance.event_log_storage.get_asset_check_execution_history(
+            dg.AssetCheckKey(asset, check), limit=_RECORDS, cursor=cursor, partition_filter=only
+        )
+        for each in records:
+            if isinstance(each.evaluation, dg.AssetCheckEvaluation):
+                return each.evaluation
+        if len(records) < _RECORDS:
+            return None
+        cursor = records[-1].id

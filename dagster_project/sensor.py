@@ -16,14 +16,14 @@ from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
-from dagster_project import assets, check_results, compaction_policy, fleet_health, notifications, poll, sensor_state
+from dagster_project import assets, checks, compaction_policy, fleet_health, notifications, poll
+from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
 from dagster_project.config.values import format_duration
-from dagster_project.poll import Poll, Trouble
-from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, run_at_work
-from dagster_project.sensor_state import SensorState
+from dagster_project.poll import Poll, SensorState
+from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, last_result, run_at_work
 from pipelines.deadline_pool import Outcome
 from trinitylake_core import InvalidInput
 
@@ -95,7 +95,7 @@ class Tick(ABC):
     def __init__(self, scope: Scope, context: dg.SensorEvaluationContext, notify: Notifications) -> None:
         self.scope, self.context, self.notify = scope, context, notify
         self.now = time.time()
-        self.states = sensor_state.parse(context.cursor)
+        self.states = poll.states_of(context.cursor)
         self.before = self.states
         self.results: dict[str, list[tuple[str, dg.AssetCheckResult]]] = {}
         """What was evaluated, by lakehouse, each with the asset that the check is on."""
@@ -113,7 +113,7 @@ class Tick(ABC):
         names = {**known.good, **known.bad}
         self.states = {name: self.states.get(name, SensorState()) for name in names}
         for name, reason in known.bad.items():
-            self._failed(name, poll.trouble_of(InvalidInput(reason)), _BAD_STANZA_SECONDS)
+            self._failed(name, checks.trouble_of(InvalidInput(reason)), _BAD_STANZA_SECONDS)
         due = self.due(known.good)
         polled = 0
         by_root = {known.good[name].root: known.good[name] for name in due}
@@ -125,7 +125,7 @@ class Tick(ABC):
         return dg.SensorResult(
             run_requests=self.requests,
             skip_reason=None if self.requests else self.skip_reason(polled, len(due) - polled),
-            cursor=sensor_state.text(self.states),
+            cursor=poll.cursor_of(self.states),
             asset_events=events,
             dynamic_partitions_requests=self.partitions(set(names)),
         )
@@ -163,7 +163,7 @@ class Tick(ABC):
         if outcome.error is None:
             self._opened(settings, outcome.get(), seconds)
         else:
-            self._failed(settings.name, poll.trouble_of(outcome.error, settings), seconds)
+            self._failed(settings.name, checks.trouble_of(outcome.error, settings), seconds)
 
     def _failed(self, name: str, trouble: Trouble, seconds: float) -> None:
         """Remember that a lakehouse cannot be opened; report it once."""
@@ -171,7 +171,7 @@ class Tick(ABC):
         if alert:
             self.down[name] = trouble
         self.reasons[name] = trouble.text
-        result = check_results.evaluate_unreachable(trouble.cause, trouble.advice)
+        result = checks.evaluate_unreachable(trouble.cause, trouble.advice)
         self.states[name] = self.again(
             self._evaluated(name, state, (assets.HEALTH, result)), seconds, quiet=state.quiet + 1
         )
@@ -184,7 +184,7 @@ class Tick(ABC):
         if found.observed is not None:
             self.new[name] = (found.version, found.observed)
         state = replace(found.state, failing=0)  # alerted until the webhook has accepted that it is over
-        reachable = (assets.HEALTH, check_results.opened(found.version))
+        reachable = (assets.HEALTH, checks.opened(found.version))
         state = self._evaluated(name, state, *found.results, reachable)
         decision = self._decided(settings, found, before)
         self.reasons[name] = decision.reason
@@ -271,12 +271,12 @@ class LakehouseTick(Tick):
 
     def check_events(self) -> Iterator[Event]:
         """Yield the results that differ from what was recorded last: runs evaluate the same checks."""
-        by_sensor = {check_results.REACHABLE, check_results.NOT_FROZEN}
+        by_sensor = {checks.REACHABLE, checks.NOT_FROZEN}
         for asset, result in [each for some in self.results.values() for each in some]:
             key, check = assets.key(self.scope, asset), str(result.check_name)
-            last = check_results.last_result(self.context.instance, key, check)
+            last = last_result(self.context.instance, key, check)
             if last is not result.passed and not (last is None and check in by_sensor and result.passed):
-                yield check_results.evaluation(key, result)
+                yield checks.evaluation(key, result)
 
     def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
         return "; ".join(self.reasons.values())
@@ -325,12 +325,12 @@ class FleetTick(Tick):
             result = fleet_health.evaluate_fleet(
                 asset, check, {name: reasons.get(name, "") for name in failing}, len(self.states)
             )
-            yield check_results.evaluation(asset, result)
+            yield checks.evaluation(asset, result)
 
     def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
         text = f"looked at {polled} of {len(self.states)} lakehouses in {time.time() - self.now:.1f} s"
         text += f"; {waiting} wait for the next tick" if waiting else ""
-        failing = _failing(self.states, check_results.REACHABLE)
+        failing = _failing(self.states, checks.REACHABLE)
         if failing:
             more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
             text += f"; {len(failing)} cannot be opened: {', '.join(failing[:_NAMED])}{more}"

@@ -141,9 +141,14 @@ class Launch:
         return self.options.engine or self.settings.compaction.engine
 
     @property
+    def spark(self) -> LazySession:
+        """The Spark session, which starts when it is first needed."""
+        return self.supervisor.spark
+
+    @property
     def more(self) -> dict[str, Any]:
-        """The arguments that every pipeline takes: the Spark session, and where to report progress."""
-        return {"engine": self.supervisor.spark, "progress": self.supervisor.progress}
+        """The arguments that every pipeline takes: where to report progress."""
+        return {"progress": self.supervisor.progress}
 
     @property
     def writes(self) -> dict[str, Any]:

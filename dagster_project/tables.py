@@ -20,16 +20,13 @@ from dagster_project.assets import (
     TABLE_HEALTH,
     Result,
     key,
-    reading,
-    settings_of,
-    writing,
+    step,
 )
 from dagster_project.config.settings import LakehouseSettings, TablePolicy, Tables
 from dagster_project.metadata import reports
-from dagster_project.resources import SparkResource
-from dagster_project.retention import PlanConfig, deleting, nothing_done, refuse_unsound
+from dagster_project.retention import ASK, NOTHING_DONE, deleting
 from dagster_project.scope import Scope
-from dagster_project.supervised import Launch, Supervisor, reviewed, run_supervised
+from dagster_project.supervised import Launch, reviewed
 from pipelines import doctor, tables_clean, tables_expire, tables_health
 from pipelines.job import Review
 from pipelines.summary import count
@@ -101,37 +98,33 @@ def _checked(
 
 def table_health(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that measures tables by their metadata."""
-
-    @reading(
+    return step(
         scope,
         TABLE_HEALTH,
+        _measured,
         after=[HEALTH, SNAPSHOTS, EXPIRATION, ORPHANS],
         description="The state of the Iceberg tables, by their metadata: files, small files, delete files, bytes, "
         "manifests, snapshots, and the bytes that only old snapshots keep. The heaviest tables and those that old "
         "snapshots make heavy are tables; the sums are plotted over time.",
+        policy="tables",
+        without=NOTHING_DONE.format("tables"),
+        writes=False,
+        on_spark=False,
         check_specs=_specs(scope, TABLE_HEALTH),
     )
-    def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> Result:
-        settings = settings_of(scope, context)
-        if settings.tables is None:
-            return nothing_done(context, "tables", _CHECKS[TABLE_HEALTH], hint="")
-        policies = settings.tables
 
-        def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
-            found = tables_health.run(lake, tables_health.Config(engine="auto"), watch.spark, progress=watch.progress)
-            return dg.MaterializeResult(
-                metadata=reports.of_tables(found),
-                data_version=dg.DataVersion(str(found.version)),
-                check_results=[
-                    _checked(READABLE, found.failures.items(), "cannot be read", _REPAIR),
-                    _small(policies, found),
-                    _engines(lake),
-                ],
-            )
 
-        return run_supervised(context, settings, spark, work)
-
-    return measured
+def _measured(launch: Launch) -> Result:
+    found = tables_health.run(launch.lake, tables_health.Config(engine="auto"), launch.spark, **launch.more)
+    return dg.MaterializeResult(
+        metadata=reports.of_tables(found),
+        data_version=dg.DataVersion(str(found.version)),
+        check_results=[
+            _checked(READABLE, found.failures.items(), "cannot be read", _REPAIR),
+            _small(launch.settings.tables or Tables(), found),
+            _engines(launch.lake),
+        ],
+    )
 
 
 def _small(policies: Tables, found: tables_health.Report) -> dg.AssetCheckResult:
@@ -174,42 +167,38 @@ def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
 
 def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that expires snapshots of tables."""
-
-    @writing(
+    return step(
         scope,
         TABLE_EXPIRATION,
+        _expired,
         after=[HEALTH, TABLE_HEALTH],
         description="Expires old snapshots of Iceberg tables, by their own properties and the policies of "
         "lakehouses.yaml. A hundred tables of one policy are one version, and no file is deleted: a rollback brings "
         "the snapshots back. Makes a plan and shows it first. Never runs after a failed integrity check.",
+        options={"dry_run": False, "delete_without_policy": False},
+        policy="tables",
+        without=NOTHING_DONE.format("tables") + ASK,
+        deletes=True,
         on_spark=False,
         check_specs=_specs(scope, TABLE_EXPIRATION),
     )
-    def expired(context: dg.AssetExecutionContext, config: PlanConfig, spark: SparkResource) -> Result:
-        settings = settings_of(scope, context)
-        if not config.is_asked_for(settings.tables):
-            return nothing_done(context, "tables", _CHECKS[TABLE_EXPIRATION])
-        refuse_unsound(context, scope, dry_run=config.dry_run)
 
-        def work(lake: Lakehouse, watch: Supervisor) -> tuple[tables_expire.Report, list[tables_expire.Report]]:
-            plans: list[tables_expire.Report] = []
 
-            def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
-                how = _expiration(settings)
-                return tables_expire.run(lake, how, review=review, cancel=watch, progress=watch.progress)
+def _expired(launch: Launch) -> Result:
+    plans: list[tables_expire.Report] = []
+    how, watch = _expiration(launch.settings), launch.supervisor
 
-            return reviewed(run, plans.append, watch, dry=config.dry_run), plans
+    def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
+        return tables_expire.run(launch.lake, how, review=review, cancel=watch, progress=watch.progress)
 
-        done, (planned,) = run_supervised(context, settings, spark, work)
-        metadata = reports.of_report(done, plan=reports.of_table(next(iter(planned.summary_tables()))))
-        context.log.info(metadata["outcome"])
-        return dg.MaterializeResult(
-            metadata=metadata,
-            data_version=dg.DataVersion(str(done.version_after or done.version)),
-            check_results=[_left_alone(done)],
-        )
-
-    return expired
+    done = reviewed(run, plans.append, watch, dry=launch.dry)
+    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
+    launch.context.log.info(metadata["outcome"])
+    return dg.MaterializeResult(
+        metadata=metadata,
+        data_version=dg.DataVersion(str(done.version_after or done.version)),
+        check_results=[_left_alone(done)],
+    )
 
 
 def _left_alone(done: tables_expire.Report) -> dg.AssetCheckResult:
@@ -247,14 +236,14 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
         "fences the files off by a version, and deletes those that nothing needs still. Nothing is deleted from a "
         "directory in doubt. Never runs after a failed integrity check.",
         check_specs=_specs(scope, TABLE_CLEANING),
-        judge=lambda done: [_in_doubt(done)],
+        evaluate=lambda done: [_in_doubt(done)],
     )
 
 
 def _clean(launch: Launch, plan_to: str, review: Review[Any]) -> tables_clean.Report:
     age = (launch.settings.tables or Tables()).older_than.total_seconds()
     how = tables_clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
-    return tables_clean.run(launch.lake, how, **launch.writes | {"review": review})
+    return tables_clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
 
 
 def _in_doubt(done: tables_clean.Report) -> dg.AssetCheckResult:

@@ -12,14 +12,14 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_project import assets, check_results, fleet_health, poll, schedule_times, sensor, sensor_state
+from dagster_project import assets, checks, fleet_health, poll, schedule_times, scope, sensor
 from dagster_project.config.file import Stanzas, load_head
 from dagster_project.config.settings import REASON_TAG, Notifications
 from dagster_project.factory import fleet
+from dagster_project.poll import SensorState
 from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.sensor import FLEET_SENSOR
-from dagster_project.sensor_state import SensorState
 from pipelines import export
 from pipelines.deadline_pool import Bounded
 from pipelines.summary import utc
@@ -83,12 +83,12 @@ class Lakes:
 
     def later(self, seconds: float) -> None:
         """Make the time of the next look of every lakehouse come."""
-        marks = sensor_state.parse(self.cursor)
+        marks = poll.states_of(self.cursor)
         moved = {
             name: replace(mark, next_poll=mark.next_poll - seconds, observed_at=mark.observed_at - seconds)
             for name, mark in marks.items()
         }
-        self.cursor = sensor_state.text(moved)
+        self.cursor = poll.cursor_of(moved)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_the_sensor_adds_and_removes_partitions_from_the_file(lakes: Lakes, inst
     lakes.write()
     lakes.tick()
     assert ["sales"] == list(instance.get_dynamic_partitions(FLEET))
-    assert ["sales"] == list(sensor_state.parse(lakes.cursor))
+    assert ["sales"] == list(poll.states_of(lakes.cursor))
 
 
 def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
@@ -163,7 +163,7 @@ def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
     (event,) = done.get_asset_materialization_events()
     assert "sales" == event.partition
     assert {("sales", True)} == {(each.partition, each.passed) for each in done.get_asset_check_evaluations()}
-    assert check_results.last_result(instance, key(assets.COMPACTION), check_results.DEBT, "sales") is True
+    assert scope.last_result(instance, key(assets.COMPACTION), checks.DEBT, "sales") is True
     assert not lakes.tick().run_requests  # neither is due
     lakes.later(3600)
     result = lakes.tick()
@@ -390,14 +390,14 @@ def test_quiet_lakehouses_are_looked_at_less_often_and_busy_ones_as_often_as_tol
     for _ in range(6):
         result = lakes.tick()
         assert "looked at 1 of 1" in str(result.skip_reason)
-        state = sensor_state.parse(lakes.cursor)["sales"]
+        state = poll.states_of(lakes.cursor)["sales"]
         waits.append(round((state.next_poll - datetime.now(UTC).timestamp()) / 60))
         lakes.later(3600)
     assert [1, 2, 4, 8, 8, 8] == waits
     with lake.transaction() as txn:
         txn.create_namespace("more")
     lakes.tick()
-    assert 0 == sensor_state.parse(lakes.cursor)["sales"].quiet
+    assert 0 == poll.states_of(lakes.cursor)["sales"].quiet
 
 
 def test_a_tick_records_few_versions_and_none_is_forgotten(on_disk: Lakes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,11 +457,11 @@ def test_a_cursor_is_small_and_comes_back_as_it_was() -> None:
         )
 
     states = {f"lake-{n}": state(n) for n in range(3000)}
-    text = sensor_state.text(states)
-    assert states == sensor_state.parse(text)
+    text = poll.cursor_of(states)
+    assert states == poll.states_of(text)
     assert len(text) < 100_000
     for other in (None, "", "x", "2:", "2:abcd", "1:abcd", '{"version": 1}'):
-        assert {} == sensor_state.parse(other)
+        assert {} == poll.states_of(other)
 
 
 def test_a_stanza_is_found_without_parsing_the_others(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project.check_results import evaluate_freeze
+from dagster_project.checks import evaluate_freeze
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.metadata import reports

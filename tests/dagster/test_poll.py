@@ -13,12 +13,12 @@ import dagster as dg
 import pytest
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
-from dagster_project import assets, check_results, poll, resources, sensor_state
+from dagster_project import assets, checks, poll, resources
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
+from dagster_project.poll import SensorState
 from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
-from dagster_project.sensor_state import SensorState
 from pipelines.deadline_pool import Bounded
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
@@ -148,10 +148,10 @@ def test_a_webhook_that_is_away_hears_of_it_later(
     nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
     webhook.status = 500
     _, cursor, _ = tick(nowhere, instance, None, webhook)
-    assert not sensor_state.parse(cursor)["sales-eu"].alerted
+    assert not poll.states_of(cursor)["sales-eu"].alerted
     webhook.status = 200
     _, cursor, _ = tick(nowhere, instance, cursor, webhook)
-    assert (True, 2) == (sensor_state.parse(cursor)["sales-eu"].alerted, len(webhook.messages))
+    assert (True, 2) == (poll.states_of(cursor)["sales-eu"].alerted, len(webhook.messages))
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
 def test_the_check_can_be_executed_by_hand(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    key = dg.AssetCheckKey(assets.key(settings, assets.HEALTH), check_results.REACHABLE)
+    key = dg.AssetCheckKey(assets.key(settings, assets.HEALTH), checks.REACHABLE)
     job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={key})
 

@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, check_results, compaction_policy, sensor_state
+from dagster_project import assets, checks, compaction_policy, poll, scope
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
-from dagster_project.sensor_state import SensorState
+from dagster_project.poll import SensorState
 from pipelines import compaction, snapshot, stats
 from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse
@@ -32,7 +32,7 @@ def look(
 
 def state(cursor: str | None) -> SensorState:
     """Return what a cursor holds of the lakehouse."""
-    return sensor_state.parse(cursor)["sales-eu"]
+    return poll.states_of(cursor)["sales-eu"]
 
 
 def told(result: dg.SensorResult, instance: dg.DagsterInstance) -> list[tuple[str, bool]]:
@@ -65,7 +65,7 @@ def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstan
     assert not result.asset_events
     assert "the minimum interval is 1h" in str(result.skip_reason)
     assert cursor == again
-    waited = sensor_state.text({"sales-eu": SensorState(version=1, requested_at=1.0)})
+    waited = poll.cursor_of({"sales-eu": SensorState(version=1, requested_at=1.0)})
     assert look(settings, instance, waited)[0].run_requests
 
 
@@ -99,7 +99,7 @@ def test_it_looks_closer_once_there_was_too_much_for_too_long(
     monkeypatch.setattr(stats, "debt", counted)
     result, cursor = look(settings, instance)
     assert ([("compaction_debt", False)], []) == (told(result, instance), looks)
-    long_ago = sensor_state.text({"sales-eu": replace(state(cursor), over_since=state(cursor).over_since - 25 * 3600)})
+    long_ago = poll.cursor_of({"sales-eu": replace(state(cursor), over_since=state(cursor).over_since - 25 * 3600)})
     result, cursor = look(settings, instance, long_ago)
     assert [("compaction_fresh", False)] == told(result, instance)
     (stale,) = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
@@ -157,12 +157,12 @@ def test_a_verdict_is_found_behind_those_that_runs_only_planned(
     settings: LakehouseSettings, instance: dg.DagsterInstance
 ) -> None:
     key = assets.key(settings, assets.COMPACTION)
-    assert check_results.last_result(instance, key, check_results.DEBT) is None
-    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, check_results.DEBT, passed=False))
+    assert scope.last_result(instance, key, checks.DEBT) is None
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, checks.DEBT, passed=False))
     job = merged((settings,)).resolve_job_def("sales_eu_compaction")
     for _ in range(9):
         instance.create_run_for_job(job, tags=job.tags)
-    assert check_results.last_result(instance, key, check_results.DEBT) is False
+    assert scope.last_result(instance, key, checks.DEBT) is False
 
 
 def test_compactions_can_be_turned_off_and_what_is_new_is_told_all_the_same(
@@ -215,7 +215,7 @@ def test_it_asks_when_messages_have_waited_too_long(
     result, cursor = look(day, instance)
     assert "waiting for 0s, limit 1d" in str(result.skip_reason)
     since = state(cursor).waiting_since or 0.0
-    older = sensor_state.text({"sales-eu": replace(state(cursor), waiting_since=since - 86_400)})
+    older = poll.cursor_of({"sales-eu": replace(state(cursor), waiting_since=since - 86_400)})
     (request,) = look(day, instance, older)[0].run_requests or []
     assert "limit 1d" in request.tags[REASON_TAG]
     assert not look(patient(settings), instance, older)[0].run_requests, "no limit, no request"
@@ -230,7 +230,7 @@ def test_a_compaction_by_another_process_begins_the_wait_again(
 ) -> None:
     """It left fewer than half of the messages, which came after it."""
     _, cursor = look(settings, instance)
-    long_ago = sensor_state.text({"sales-eu": replace(state(cursor), waiting_since=1.0, debt=10_000)})
+    long_ago = poll.cursor_of({"sales-eu": replace(state(cursor), waiting_since=1.0, debt=10_000)})
     _, cursor = look(patient(settings, older_than="1d"), instance, long_ago)
     assert (state(cursor).waiting_since or 0.0) > 1.0
 

@@ -11,11 +11,10 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets, tables
-from dagster_project.check_results import last_result
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.scope import every
+from dagster_project.scope import every, last_result
 from pipelines.files import tablefiles
 from tests.dagster.test_assets import metadata
 from tests.dagster.test_fleet import Lakes
