@@ -31,7 +31,7 @@ BENCH_SCALE ?= small
 PYTEST_ARGS ?=
 # Half of the time the tests wait, for Java to start or a tick to come: three processes share two cores well.
 TEST_JOBS ?= 3
-PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
+PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
