@@ -96,15 +96,12 @@ def test_a_name_of_the_full_size_fits_and_one_more_byte_does_not(kind: str, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("character", FORBIDDEN)
 @pytest.mark.parametrize("form", ["{}", "a{}", "{}a", "a{}b"])
-def test_a_forbidden_character_is_refused_wherever_it_stands(kind: str, character: str, form: str) -> None:
-    name = form.format(character)
-    with pytest.raises(InvalidName):
-        CODEC.encode(ObjectName(kind, *((name,) if kind == NAMESPACE else ("ns", name))))
-    if kind != NAMESPACE:
-        with pytest.raises(InvalidName):
-            CODEC.encode(ObjectName(kind, name, "t"))
+def test_a_forbidden_character_is_refused_wherever_it_stands(kind: str, form: str) -> None:
+    for name in map(form.format, FORBIDDEN):
+        for names in [(name,)] if kind == NAMESPACE else [("ns", name), (name, "t")]:
+            with pytest.raises(InvalidName):
+                CODEC.encode(ObjectName(kind, *names))
 
 
 @pytest.mark.parametrize("name", ["", None, 7, b"ns", ["ns"], "\ud800", "a\udfff"])
