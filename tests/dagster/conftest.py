@@ -32,6 +32,9 @@ SMALL: dict[str, Any] = {
     "table_name_max_size_bytes": 20,
     "view_name_max_size_bytes": 20,
 }
+STILL = """addEventListener("DOMContentLoaded", () => document.head.appendChild(document.createElement("style"))
+  .textContent = "*, *::before, *::after { animation: none !important; transition: none !important }")"""
+"""Nothing moves on a page: without a graphics card, a wheel that turns while a run is awaited costs a core."""
 Settings = Callable[..., LakehouseSettings]
 Shot = Callable[..., None]
 """Saves a screenshot: its name, and what to crop it to."""
@@ -134,6 +137,7 @@ def context(address: str, chromium: Browser) -> Iterator[BrowserContext]:
     """One profile for all tests of a module, so that the UI at its ``address`` is loaded once."""
     with chromium.new_context(base_url=address, viewport=WINDOW, color_scheme="light") as made:
         made.add_init_script("localStorage.setItem('dagster-nav-collapsed', 'true')")
+        made.add_init_script(STILL)
         made.set_default_timeout(PATIENCE)
         expect.set_options(timeout=PATIENCE)
         yield made

@@ -125,7 +125,7 @@ def measured(
     return chosen.execute_in_process(instance=instance, raise_on_error=False)
 
 
-ENGINES = [pytest.param("local"), pytest.param("spark", marks=pytest.mark.spark)]
+ENGINES = [pytest.param("local"), pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
 
 
 def test_a_corrupt_root_fails_the_measuring_with_advice(
@@ -184,9 +184,8 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
     reached = []
 
     def slow(_: Lakehouse, config: Any, session: Any, **__: Any) -> None:
-        frame = session().range(2).mapInArrow(_sleep, "id long")
         try:
-            frame.count()
+            session().range(2).mapInArrow(_sleep, "id long").count()
         finally:
             reached.append("end")
 

@@ -129,6 +129,7 @@ def address(stage: Stage) -> str:
 # -- the tests -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_click_compacts_and_the_run_shows_before_and_after(stage: Stage, page: Page, shot: Shot) -> None:
     lake = stage.lakes[SALES].refresh()
     before, digest = lake.version, lake.digest()

@@ -26,7 +26,6 @@ from trinitylake_core.storage.local import LocalStorage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
 ENGINES: dict[str, dict[str, Any]] = {
     "spark": {"engine": "spark"},
     "few tasks": {"engine": "spark", "tasks": 2},
@@ -52,9 +51,9 @@ def dirty(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return _dirty(tmp_path_factory.mktemp("dirty"))
 
 
-@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["disk"])
 def place(request: pytest.FixtureRequest, dirty: Files) -> Iterator[Place]:
-    """The same lakehouse on disk and on S3."""
+    """The lakehouse on disk, or on S3."""
     made: Place = DiskPlace() if request.param == "disk" else S3Place(request.getfixturevalue("moto_server"))
     made.reset(dirty)
     yield made
@@ -65,6 +64,7 @@ def _open(place: Place) -> Lakehouse:
     return Lakehouse.open(place.root, storage_options=dict(place.options))
 
 
+@pytest.mark.spark
 def test_every_engine_gives_the_same(spark: SparkSession, place: Place, dirty: Files) -> None:
     """Content, digest, counts and height; before and after, and of each other."""
     lake = _open(place)
@@ -111,6 +111,7 @@ def test_a_dry_run_changes_nothing(place: Place, engine: str) -> None:
     assert lake.stats().messages == report.plan.messages
 
 
+@pytest.mark.spark
 def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
     spark: SparkSession, tmp_path: Path, dirty: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,10 +146,17 @@ def test_spark_needs_a_session(place: Place) -> None:
 # Others commit meanwhile.
 
 
-places_and_engines = pytest.mark.parametrize(
-    ("place", "engine"), [("disk", "local"), ("disk", "spark"), ("s3", "local")], indirect=["place"]
+engines = pytest.mark.parametrize(
+    "engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
 )
-"""Spark on S3: ``test_every_engine_gives_the_same``."""
+"""What the driver decides, whichever engine did the work."""
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, engine: str) -> SparkSession | None:
+    """Return the Spark session, where the engine is Spark."""
+    found: SparkSession | None = request.getfixturevalue("spark") if engine == "spark" else None
+    return found
 
 
 def _once(action: Callable[[], object]) -> Callable[[], None]:
@@ -162,8 +170,16 @@ def _once(action: Callable[[], object]) -> Callable[[], None]:
     return hook
 
 
-@places_and_engines
-def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "engine"),
+    [
+        ("disk", "local"),
+        pytest.param("disk", "spark", marks=pytest.mark.spark),
+        pytest.param("s3", "local", marks=pytest.mark.s3),
+    ],
+    indirect=["place"],
+)
+def test_a_compaction_rebases_over_commits(session: SparkSession | None, place: Place, engine: str) -> None:
     """Three transactions land right before the root is created; none fails, all their changes are there."""
     writer = _open(place)
 
@@ -176,7 +192,7 @@ def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, en
 
     lake = _open(place)
     version = lake.version
-    report = compaction.run(lake, compaction.Config(engine=engine), spark, cancel=CancelBy(_once(commit_three)))
+    report = compaction.run(lake, compaction.Config(engine=engine), session, cancel=CancelBy(_once(commit_three)))
     fresh = _open(place)
     assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
     assert OP_COMPACT == fresh.info().operation
@@ -186,8 +202,8 @@ def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, en
     assert [] == list(fresh.check())
 
 
-@places_and_engines
-def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: Place, engine: str) -> None:
+@engines
+def test_a_compaction_starts_over_after_a_rollback(session: SparkSession | None, place: Place, engine: str) -> None:
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)
     cancel, planned = CancelBy(_once(lambda: writer.rollback(version=8, reason="test"))), list[int]()
@@ -196,7 +212,7 @@ def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: P
         planned.append(report.version_before)
         return True
 
-    report = compaction.run(lake, compaction.Config(engine=engine), spark, review=approve, cancel=cancel)
+    report = compaction.run(lake, compaction.Config(engine=engine), session, review=approve, cancel=cancel)
     assert [writer.version, writer.version + 1] == planned  # a new plan is reviewed again
     fresh = _open(place)
     assert 1 == report.restarts
@@ -208,8 +224,10 @@ def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: P
 # It goes wrong.
 
 
-@places_and_engines
-def test_a_node_that_breaks_between_plan_and_run_stops_it(spark: SparkSession, place: Place, engine: str) -> None:
+@engines
+def test_a_node_that_breaks_between_plan_and_run_stops_it(
+    session: SparkSession | None, place: Place, engine: str
+) -> None:
     """A dirty node's file is damaged: the error names it, nothing is committed."""
     lake = _open(place)
     planned = compaction.estimate(lake, compaction.Config(engine=engine))
@@ -228,20 +246,20 @@ def test_a_node_that_breaks_between_plan_and_run_stops_it(spark: SparkSession, p
     broken[len(broken) // 2] ^= 0xFF
     place.reset({**files, path: bytes(broken)})
     with pytest.raises(CorruptNode) as corrupt:
-        compaction.run(_open(place), compaction.Config(engine=engine), spark)
+        compaction.run(_open(place), compaction.Config(engine=engine), session)
     assert path in str(corrupt.value)
     assert lake.version == _open(place).version
 
 
-@places_and_engines
+@engines
 def test_without_its_proof_nothing_is_committed(
-    spark: SparkSession, place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession | None, place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sums of before and after differ: an error, no version."""
     monkeypatch.setattr("trinitylake_core.tree.rewrite.Rewriter.proved", lambda self: False)
     version = _open(place).version
     with pytest.raises(Exception, match="proof"):
-        compaction.run(_open(place), compaction.Config(engine=engine), spark)
+        compaction.run(_open(place), compaction.Config(engine=engine), session)
     assert version == _open(place).version
 
 
@@ -284,11 +302,12 @@ def test_a_killed_run_leaves_nothing_visible(dirty: Files, tmp_path: Path, phase
 # Secrets.
 
 
+@pytest.mark.spark
 @pytest.mark.s3
 def test_nothing_secret_is_in_sparks_configuration_or_plans(
     spark: SparkSession, moto_server: S3Server, dirty: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks on S3 got their credentials, but Spark shows them nowhere."""
+    """Tasks on S3 got their credentials, and did their work, but Spark shows them nowhere."""
     place = S3Place(moto_server)
     place.reset(dirty)
     plans: list[str] = []

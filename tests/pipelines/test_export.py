@@ -465,14 +465,6 @@ def test_spark_makes_the_same_copy(lake: Lakehouse, target: str, config: export.
     assert files(target + "-here") == files(target)
 
 
-@pytest.mark.spark
-def test_spark_names_a_bad_file(lake: Lakehouse, target: str, spark: Any) -> None:
-    surgery = Surgery(lake.root, lake.definition.order)
-    surgery.remove(lake.root_node.node.children[0])
-    with pytest.raises(Corrupt, match=lake.root_node.node.children[0]):
-        run(Lakehouse.open(lake.root), target, export.Config(), spark)
-
-
 @pytest.mark.parametrize("place", ["..", "below/it"])
 def test_an_export_above_or_below_its_own_lakehouse_is_refused(tmp_path: Path, place: str) -> None:
     lake = Lakehouse.create((tmp_path / "some" / "lake").as_uri())

@@ -178,7 +178,7 @@ on_spark = pytest.mark.spark
     ("engine", "text", "kind", "message"),
     [
         *(("local", *each) for each in (NO_JSON, TWICE, HOMELESS, EMPTY, DROP, LONG)),
-        pytest.param("spark", *TWICE, marks=on_spark),
+        pytest.param("spark", *TWICE, marks=[on_spark, pytest.mark.slow]),
     ],
 )
 def test_what_cannot_be_loaded_changes_nothing(

@@ -222,7 +222,6 @@ def test_a_lazy_session_leaves_one_alone_that_it_did_not_start(spark: SparkSessi
 
 
 @pytest.mark.spark
-@pytest.mark.spark
 def test_a_session_that_runs_is_known_in_every_thread(spark: SparkSession) -> None:
     """Spark itself tells only the thread that started it: another one would stop what it has not started."""
 

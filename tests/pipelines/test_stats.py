@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipelines import stats
-from pipelines.engine import open_engine
 from pipelines.stats import debt, messages_of
 from tests.support.lakes import compacted, filled, new_lake
-from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.errors import CorruptNode
 
 HOUR = 3600
 HOURS_MILLIS = 3_600_000
@@ -78,12 +73,3 @@ def test_many_versions_cost_sixteen_looks_and_a_search(tmp_path: Path) -> None:
 
 def test_what_another_generation_wrote_cannot_be_compacted_and_is_not_stale(java_lakehouse: str) -> None:
     assert not debt(Lakehouse.open(java_lakehouse), 0, 0).stale
-
-
-@pytest.mark.spark
-def test_a_damaged_node_is_named_on_spark_too(lake: Lakehouse, spark: Any) -> None:
-    surgery = Surgery(lake.root, lake.definition.order)
-    leaf = surgery.leaf(lake.version)
-    surgery.remove(leaf)
-    with pytest.raises(CorruptNode, match=f"{leaf}.* is missing"):
-        stats.deep(lake, open_engine("spark", spark))

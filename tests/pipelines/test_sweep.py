@@ -68,7 +68,7 @@ def by_path(files: list[Listed]) -> dict[str, Listed]:
 
 @pytest.mark.parametrize(
     ("engine", "seed"),
-    [*product(["memory", "files"], range(3)), pytest.param("spark", 0, marks=pytest.mark.spark)],
+    [*product(["memory", "files"], range(3)), pytest.param("spark", 0, marks=[pytest.mark.spark, pytest.mark.slow])],
     indirect=["engine"],
 )
 def test_what_is_listed_and_not_marked_is_told_by_age_and_kind(tmp_path: Path, engine: Engine, seed: int) -> None:

@@ -64,18 +64,17 @@ def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSessi
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("wait", [collect, collect_one, count, checkpointed, lambda frame: list(stream(frame))])
-def test_whoever_waits_for_a_task_gets_the_error_that_it_raised(
-    spark: SparkSession, wait: Callable[[DataFrame], object]
-) -> None:
+def test_whoever_waits_for_a_task_gets_the_error_that_it_raised(spark: SparkSession) -> None:
     def fail(rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             raise CorruptNode(f"row {row['size']} is damaged", path="node")
         yield {}
 
     failing = map_rows(spread(spark, [{"size": 1}], _SIZE, 1), fail, _SIZE)
-    with pytest.raises(CorruptNode, match=r"^row 1 is damaged$"):
-        wait(failing)
+    waits: tuple[Callable[[DataFrame], object], ...] = (collect, collect_one, count, checkpointed)
+    for wait in (*waits, lambda frame: list(stream(frame))):
+        with pytest.raises(CorruptNode, match=r"^row 1 is damaged$"):
+            wait(failing)
 
 
 _WAITS: Final = {"collect", "first", "take", "toArrow", "toLocalIterator", "toPandas", "localCheckpoint", "foreach"}

@@ -25,6 +25,7 @@ def test_smaller_nodes_and_the_same_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_file_that_a_task_cannot_write_is_named(spark: Any, tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=20)
     target = tmp_path / "target"

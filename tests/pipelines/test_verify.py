@@ -320,8 +320,10 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: Callable[[Lakehouse, 
 
 @pytest.mark.spark
 def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
-    """The same findings from both engines, all damage at once."""
+    """The same findings from both engines, all damage at once; nothing is left in the session."""
     lake = many(tmp_path, FEW)
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    before = set(kept())
     together = (_wrong_count, _no_link, _no_snapshot, _no_definition, _bad_value, _swapped_levels, _no_namespace)
     for damage in together:
         damage(lake, Surgery(lake.root, ORDER))
@@ -331,17 +333,17 @@ def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
     assert (one.definitions_read, one.definitions_proved) == (two.definitions_read, two.definitions_proved)
     assert 0 < one.definitions_proved
     assert {"I8", "I10", "I14", "I17"} <= {each.invariant for each in one.findings}
+    assert not set(kept()) - before
 
 
 @pytest.mark.spark
-def test_nothing_is_left_in_the_session(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by a verification that ends, nor by one that fails between two queries."""
+@pytest.mark.slow
+def test_a_verification_that_fails_leaves_nothing_in_the_session(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = many(tmp_path, FEW)
-
     kept = spark.sparkContext._jsc.getPersistentRDDs
     before = set(kept())
-    assert verified(lake, "newest", spark).ok
-    assert not set(kept()) - before
 
     def fails(*_: object) -> None:
         raise StorageError("between two queries")
@@ -405,7 +407,8 @@ def _paths(rows: list[Kept], role: int) -> list[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("limit", [4 << 20, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [4 << 20, 0])
 def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_not(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:

@@ -23,7 +23,10 @@ here = pytest.mark.parametrize("engine", ["local"], indirect=True)
 """Of what queries alone decide; that both engines answer them alike, the other tests and those of a sweep prove."""
 
 
-@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+on_both = pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Both engines."""
     made = open_engine(request.param, request.getfixturevalue("spark") if request.param == "spark" else None)
@@ -55,6 +58,7 @@ def leaves_of(walked: Walk) -> list[str]:
     return [row["path"] for row in rows(walked, NODE) if not row["height"]]
 
 
+@on_both
 def test_nodes_that_versions_share_are_read_once(lake: Lakehouse, engine: Engine) -> None:
     seen, before = list[int](), lake.storage.counts.snapshot()
     source = TreeSource(lake.storage, ORDER)
@@ -155,6 +159,7 @@ def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Pat
     assert not set(kept()) - before
 
 
+@here
 def test_a_walk_from_nowhere_finds_nothing(lake: Lakehouse, engine: Engine) -> None:
     walked = walk(engine, TreeSource(lake.storage, ORDER), [], silent)
     assert (0, []) == (walked.nodes_read, rows(walked, NODE, NAMED))
