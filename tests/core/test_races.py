@@ -79,27 +79,6 @@ def test_no_writer_fails_because_of_a_compaction(disk: Place, tmp_path: Path, re
     raced.prove(*disk, began=1)
 
 
-# Rollbacks, restores and writers.
-
-
-@pytest.mark.slow
-def test_rollbacks_and_restores_race_with_writers(disk: Place, tmp_path: Path, record_property: Told) -> None:
-    """A rollback says what its target says; a commit that is acknowledged after it holds, whatever it was based on."""
-    raced = race(write, disk, 8, tmp_path / "stop", 100, recoverers=2)
-    _tell(record_property, raced)
-    for name in ("rollbacks", "restores", "refused"):
-        record_property(name, sum(len(getattr(each, name)) for each in raced.recovered))
-        assert any(getattr(each, name) for each in raced.recovered)
-    raced.prove(*disk, began=0)
-    assert raced.acknowledged
-
-
-# Write skew.
-
-
-# What goes together and what does not. What the others do, they do in a process of their own.
-
-
 def _with_objects(place: Place) -> Lakehouse:
     lake = _open(place)
     with lake.transaction() as txn:
@@ -198,9 +177,6 @@ def test_a_handle_below_the_boundary_finds_the_newest_version(
     for hint in (b"0", b"2", b"4", b"7", b"garbage", b"4000000000"):
         storage.replace("_latest_hint.txt", hint)
         assert 8 == _open(place).version
-
-
-# Lost answers.
 
 
 def test_two_processes_resume_the_same_transaction(disk: Place) -> None:

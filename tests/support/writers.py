@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,8 @@ from pipelines import compaction
 from tests.support.lakes import content
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_version
-from trinitylake_core.errors import CommitConflict, InvalidInput, NamespaceNotEmpty, ObjectNotFound, PlanOutdated
-from trinitylake_core.spec import OP_COMMIT, OP_COMPACT, OP_RESTORE, OP_ROLLBACK
+from trinitylake_core.errors import CommitConflict
+from trinitylake_core.spec import OP_COMMIT, OP_COMPACT
 from trinitylake_core.transactions.transaction import SERIALIZABLE, Transaction
 from trinitylake_core.versions import Root
 
@@ -28,8 +28,6 @@ _COMPACTIONS: Final = 3
 _PATIENCE_SECONDS: Final = 120.0
 _CHECKED: Final = 150
 """So many versions of a long history are looked at whole; their messages are replayed all the same."""
-RECOVERY_REFUSED: Final = (CommitConflict, PlanOutdated, InvalidInput, ObjectNotFound, NamespaceNotEmpty)
-"""The errors of a rollback or a restore when another writer was faster, or there is nothing to restore."""
 _STALE: Final = 0.3
 """How often a writer does not look for what is new before it begins."""
 
@@ -52,30 +50,16 @@ class Compacted:
     restarts: int
 
 
-@dataclass(slots=True)
-class Recovered:
-    """The versions that rollbacks and restores made, each with the version it brought back."""
-
-    rollbacks: dict[int, int] = field(default_factory=dict)
-    restores: dict[int, int] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-
-    def note(self, done: dict[int, int], version: int | None, target: int) -> None:
-        """Note the version that was made, if there was anything to do."""
-        if version is not None:
-            done[version] = target
-
-
 @dataclass(frozen=True, slots=True)
 class GoesOn:
-    """Whether the writers must go on: an opponent in the race has not touched its file yet."""
+    """Whether the writers must go on: the compactor has not touched its file yet."""
 
-    awaited: tuple[Path, ...]
+    awaited: Path
     deadline: float
 
     def __call__(self) -> bool:
         """Return whether to go on; the deadline is one of ``time.monotonic``, the same for all processes."""
-        return time.monotonic() < self.deadline and not all(path.exists() for path in self.awaited)
+        return time.monotonic() < self.deadline and not self.awaited.exists()
 
 
 def forking() -> Any:
@@ -161,52 +145,21 @@ def compact_until(place: Place, stop: Path, had_enough: Path) -> Compacted:
     return Compacted(tuple(versions), rebased, restarts)
 
 
-def recover_until(place: Place, stop: Path, had_enough: Path, seed: int) -> Recovered:
-    """Roll back and restore to versions of the last few moments, again and again, until a file appears."""
-    rng, done = random.Random(seed), Recovered()
-    deadline = time.monotonic() + _COMPACTING_SECONDS
-    while not stop.exists() and time.monotonic() < deadline:
-        lake = Lakehouse.open(place[0], storage_options=place[1])
-        version = max(0, lake.version - rng.randint(1, 20))
-        try:
-            _recover(lake, version, rng, done)
-        except RECOVERY_REFUSED as error:
-            done.refused.append(f"{type(error).__name__}: {error}")
-        if done.rollbacks and done.restores and done.refused:
-            had_enough.touch()
-        time.sleep(0.02)
-    return done
+def race(work: Callable[..., list[Ended]], place: Place, writers: int, stop: Path, *rest: Any) -> Raced:
+    """Let writers and one compactor race; return how everything ended.
 
-
-def _recover(lake: Lakehouse, version: int, rng: random.Random, done: Recovered) -> None:
-    if rng.random() < 0.5:
-        plan = lake.rollback(version=version, reason="race", force=rng.random() < 0.5)
-        done.note(done.rollbacks, plan.version_after, version)
-    else:
-        namespace = rng.choice(NAMESPACES)
-        only = [f"{namespace}.*"] if rng.random() < 0.5 else [namespace, f"{namespace}.*"]
-        plan = lake.restore(only, version=version, reason="race", exact=rng.random() < 0.3)
-        done.note(done.restores, plan.version_after, version)
-
-
-def race(
-    work: Callable[..., list[Ended]], place: Place, writers: int, stop: Path, *rest: Any, recoverers: int = 0
-) -> Raced:
-    """Let writers, one compactor, and those who roll back and restore race; return how everything ended.
-
-    However slow the machine is, the writers go on until each of the others had its share of the race.
+    However slow the machine is, the writers go on until the compactor had its share of the race.
     """
-    enough = [stop.with_name(f"enough-{number}") for number in range(recoverers + 1)]
-    goes_on = GoesOn(tuple(enough), time.monotonic() + _PATIENCE_SECONDS)
-    with pool(writers + recoverers + 1) as processes:
-        compactor = processes.submit(compact_until, place, stop, enough[-1])
-        recovering = [processes.submit(recover_until, place, stop, enough[seed], seed) for seed in range(recoverers)]
+    enough = stop.with_name("enough")
+    goes_on = GoesOn(enough, time.monotonic() + _PATIENCE_SECONDS)
+    with pool(writers + 1) as processes:
+        compactor = processes.submit(compact_until, place, stop, enough)
         try:
             futures = [processes.submit(work, place, writer, goes_on, *rest) for writer in range(writers)]
             ended = [each for future in futures for each in future.result()]
         finally:
             stop.touch()
-        return Raced(ended, compactor.result(), [each.result() for each in recovering])
+        return Raced(ended, compactor.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +168,6 @@ class Raced:
 
     ended: list[Ended]
     compacted: Compacted
-    recovered: list[Recovered] = field(default_factory=list)
 
     @property
     def acknowledged(self) -> dict[str, int]:
@@ -239,34 +191,25 @@ class Raced:
         assert sorted(self.acknowledged.items()) == sorted((str(txn), version) for txn, version in committed)
         made = {root.version for root in race_roots if root.operation == OP_COMPACT}
         assert set(self.compacted.versions) == made
-        rolled_back = {version: target for each in self.recovered for version, target in each.rollbacks.items()}
-        restored = {version: target for each in self.recovered for version, target in each.restores.items()}
-        assert rolled_back.keys() == {root.version for root in race_roots if root.operation == OP_ROLLBACK}
-        assert restored.keys() == {root.version for root in race_roots if root.operation == OP_RESTORE}
-        assert len(race_roots) == len(committed) + len(made) + len(rolled_back) + len(restored)
+        assert len(race_roots) == len(committed) + len(made)
         buffered = {txn for root in race_roots for txn in root.node.buffer.txns}
         assert set() == buffered & self.failed
-        self._prove_contents(lake, roots, rolled_back)
+        self._prove_contents(lake, roots)
         versions = lake.files.versions
         every = max(1, len(roots) // _CHECKED)
         found = [each for root in roots[::every] for each in check_version(versions, root.version)]
         found += check_version(versions, lake.version, definitions=True)
         assert [] == found
 
-    def _prove_contents(self, lake: Lakehouse, roots: Sequence[Root], rolled_back: Mapping[int, int]) -> None:
+    def _prove_contents(self, lake: Lakehouse, roots: Sequence[Root]) -> None:
         replayed: dict[str, str] = {}
-        targets = dict.fromkeys(rolled_back.values(), replayed)
         every = max(1, len(roots) // _CHECKED)
         for root in roots:
-            if root.version in rolled_back:
-                replayed = dict(targets[rolled_back[root.version]])
             own = root.own_messages()
             for key, value in zip(own.keys, own.values, strict=True):
                 replayed.pop(key, None)
                 if value is not None:
                     replayed[key] = value
-            if root.version in targets:
-                targets[root.version] = dict(replayed)
             if not root.version % every or root is roots[-1]:
                 assert replayed == content(lake.at(version=root.version)), f"version {root.version}"
         for entry in lake.objects(kind="table"):
