@@ -333,9 +333,9 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
 
 def _backed_up(launch: Launch) -> Result:
     policy = launch.settings.backup
-    target = "" if policy is None else policy.target
+    target, tables = ("", False) if policy is None else (policy.target, policy.tables)
     there = launch.settings.resolved_target_options(target)
-    how = export.Config(history=True, engine=launch.engine)
+    how = export.Config(history=True, tables=tables, engine=launch.engine)
     done = export.run(launch.lake, target, how, launch.spark, **launch.writes, storage_options=there)
     metadata = reports.of_report(done)
     launch.context.log.info(metadata["outcome"])

@@ -194,6 +194,7 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             how = backup.Config(
                 max_age_seconds=policy.max_age.total_seconds(),
                 definitions=policy.definitions,
+                tables=policy.tables,
                 engine=settings.compaction.engine,
             )
             there = settings.resolved_target_options(policy.target)

@@ -18,6 +18,7 @@ from typing import Any
 
 from pipelines import verify
 from pipelines.engine_choice import choose_engine_for_all
+from pipelines.files.tablefiles import EVERY
 from pipelines.integrity.copies import compare_definitions, digest
 from pipelines.integrity.findings import Finding
 from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
@@ -37,6 +38,7 @@ class Config:
     Attributes:
         max_age_seconds: how long a version may be without a backup; ``None``: for ever.
         definitions: also read and parse every definition of the backup.
+        tables: also read the metadata of Iceberg tables there, and ask for each of their files.
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on
             other machines for large lakehouses.
         now_millis: the time, for tests.
@@ -44,6 +46,7 @@ class Config:
 
     max_age_seconds: float | None = None
     definitions: bool = True
+    tables: bool = False
     engine: str = "spark"
     now_millis: int | None = None
 
@@ -205,7 +208,13 @@ class _Proof:
             )
 
     def verified(self, backup: Lakehouse) -> Iterator[str]:
-        how = verify.Config(backup.version, definitions=self.config.definitions, engine=self.report.engine)
+        how = verify.Config(
+            backup.version,
+            definitions=self.config.definitions,
+            engine=self.report.engine,
+            tables=EVERY if self.config.tables else None,
+            deep=self.config.tables,
+        )
         done = verify.run(self.target, how, self.spark, progress=self.progress)
         self.report = replace(self.report, findings=done.findings, nodes_read=done.nodes_read)
         self.watch.lap("verify")

@@ -1,9 +1,9 @@
 """Export: copy one version, or all retained versions, to another root URI (format, section 6).
 
 The four steps: what the version reaches (**walk**), what both roots hold (**list**), the difference
-(**minus**), and **act**: definitions first, then nodes, roots last. A node is copied only when all below it
-is there. So a killed export leaves a target that is not a lakehouse yet, or still the one it was. Files that are there
-already are not copied again: repeated, an export is an incremental backup.
+(**minus**), and **act**: files of tables where wanted, definitions, nodes, roots last. A node is copied only when all
+below it is there. So a killed export leaves a target that is not a lakehouse yet, or still the one it was. Files that
+are there already are not copied again: repeated, an export is an incremental backup.
 
 Without history the target holds the one version, under its number, and not the snapshots that its
 definition names: these are other versions. So where there are any, the target has a definition without them,
@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine
-from pipelines.files.copy_plan import DEFINITION, NODE, CopyPlan, FilesToCopy, looked_up
+from pipelines.files.copy_plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, looked_up
 from pipelines.files.destination import Destination, inspect, without_snapshots
+from pipelines.files.tablefiles import refuse_no_iceberg
 from pipelines.files.unreadable import Unreadable, unreadable_roots
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -37,7 +38,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import DRY_RUN, count, human_bytes
+from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
@@ -53,17 +54,21 @@ class Config:
     Attributes:
         version: the version to export; by default the newest one.
         history: export every version that is kept, and the snapshots, instead of one version.
+        tables: also copy the files of MANAGED Iceberg tables, of every version that is exported.
         engine: ``spark``, ``local`` or ``auto``: Spark on other machines from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
     """
 
     version: int | None = None
     history: bool = False
+    tables: bool = False
     engine: str = "spark"
     spark_from_files: int = 400_000
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
+        if self.tables:
+            refuse_no_iceberg()
         if self.history and self.version is not None:
             raise InvalidInput("history exports all retained versions; do not give a version")
 
@@ -80,6 +85,8 @@ class Plan:
         snapshots_left_out: snapshots in the definition that are not exported.
         target_version: the newest version at the target before; ``None`` if there is no lakehouse.
         unreadable: versions of the history that cannot be copied, because their roots cannot be read.
+        table_files: files of tables to copy; ``table_files_elsewhere`` lie outside the root and are not.
+        tables_lacking: tables of which the copy will lack files, by label, each with a reason.
     """
 
     version: int
@@ -94,6 +101,9 @@ class Plan:
     snapshots_left_out: int
     target_version: int | None
     unreadable: list[Unreadable] = field(default_factory=list)
+    table_files: int = 0
+    table_files_elsewhere: int = 0
+    tables_lacking: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +121,22 @@ class Report:
     bytes_copied: int = 0
     requests: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    table_files_copied: int = 0
 
     def summary(self) -> Iterator[str]:
         """Yield what the export copied, or would copy."""
         plan = self.plan
         which = f"version {plan.version}" if plan.first == plan.version else f"versions {plan.first} to {plan.version}"
         there = f"; {count(plan.files_there, 'file')} there already" if plan.files_there else ""
-        if not (plan.definitions or plan.nodes or plan.roots or plan.roots_removed):
+        if not (plan.definitions or plan.nodes or plan.roots or plan.roots_removed or plan.table_files):
             yield f"nothing to copy: {self.target} holds {which} already, {count(plan.files_there, 'file')}"
         elif self.dry_run:
             yield f"{DRY_RUN}: {self.target} would hold {which}"
-            yield f"to copy: {_copies(plan.definitions, plan.nodes, plan.roots)}, {human_bytes(plan.bytes)}{there}"
+            copies = _copies(plan.definitions, plan.nodes, plan.roots, plan.table_files)
+            yield f"to copy: {copies}, {human_bytes(plan.bytes)}{there}"
         else:
             yield f"{self.target} holds {which}"
-            copied = _copies(self.definitions_copied, self.nodes_copied, self.roots_created)
+            copied = _copies(self.definitions_copied, self.nodes_copied, self.roots_created, self.table_files_copied)
             yield f"copied, read back and compared: {copied}, {human_bytes(self.bytes_copied)}{there}"
         if removed := plan.roots_removed if self.dry_run else self.roots_removed:
             yield f"{count(removed, 'older version')} {'would be ' * self.dry_run}removed there"
@@ -132,10 +144,25 @@ class Report:
             yield f"{count(plan.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
         for each in plan.unreadable:
             yield f"version {each.version} cannot be copied: {each.why}; {_not_copied(each)}"
+        if plan.table_files_elsewhere:
+            yield f"outside the root, and not copied: {count(plan.table_files_elsewhere, 'file')} of tables"
+        if plan.tables_lacking:
+            tables = f"{count(len(plan.tables_lacking), 'table')}: {', '.join([*plan.tables_lacking][:_NAMED])}"
+            yield f"missing or damaged here, so that the copy lacks files of {tables}"
+            yield _REMEDY
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the tables of which the copy lacks files."""
+        yield Table("lacking", ("table", "reason"), [[*each] for each in self.plan.tables_lacking.items()])
 
 
-def _copies(definitions: int, nodes: int, roots: int) -> str:
-    return f"{count(definitions, 'definition')}, {count(nodes, 'node')}, {count(roots, 'root')}"
+_REMEDY: Final = "`verify --tables --deep` names the files; bring them back, or roll back, restore or drop the tables"
+_NAMED: Final = 5
+
+
+def _copies(definitions: int, nodes: int, roots: int, table_files: int) -> str:
+    catalog = f"{count(definitions, 'definition')}, {count(nodes, 'node')}, {count(roots, 'root')}"
+    return f"{catalog}, {count(table_files, 'file')} of tables" if table_files else catalog
 
 
 def _not_copied(each: Unreadable) -> str:
@@ -295,7 +322,7 @@ class _Export:
 
     def compared(self, engine: Engine) -> FilesToCopy:
         plan = CopyPlan(engine, self.source.storage, self.target, self.order, self.progress)
-        return plan.compare(self.starts(), self.left_out())
+        return plan.compare(self.starts(), self.left_out(), tables=self.config.tables)
 
     def planned(self, engine: str, to: Destination, todo: FilesToCopy) -> Plan:
         sizes = sum(len(data) for _, data in self.roots(to.missing)) if to.missing else 0
@@ -304,8 +331,8 @@ class _Export:
             version=self.version,
             first=self.first,
             engine=engine,
-            definitions=todo.definitions + (own > 0),
-            nodes=todo.nodes,
+            definitions=todo.files.get(DEFINITION, 0) + (own > 0),
+            nodes=todo.files.get(NODE, 0),
             roots=len(to.missing),
             bytes=todo.bytes + sizes + own,
             files_there=todo.there + (self.version - self.first + 1 - len(to.missing)),
@@ -313,6 +340,9 @@ class _Export:
             snapshots_left_out=0 if self.config.history else len(self.source.definition.snapshots),
             target_version=None if to.newest is None else to.newest.version,
             unreadable=self.unreadable,
+            table_files=sum(todo.files.get(each, 0) for each in OF_TABLES),
+            table_files_elsewhere=todo.elsewhere,
+            tables_lacking=todo.lacking,
         )
 
     def definition_missing(self) -> int:
@@ -340,13 +370,16 @@ class _Export:
             yield root_path(version), self.garbage[version]
 
     def act(self, to: Destination, todo: FilesToCopy) -> dict[str, Any]:
-        definitions, size, requests = todo.copy(DEFINITION)
+        table_files, heavy, requests = todo.copy(*OF_TABLES)
+        self.watch.lap("tables")
+        definitions, size, again = todo.copy(DEFINITION)
+        self.requests += requests + again
         if self.definition is not None and self.definition_missing():
             self.target.write_many([self.definition])
             definitions, size = definitions + 1, size + len(self.definition[1])
         self.watch.lap("definitions")
         nodes, more, again = todo.copy(NODE)
-        self.requests += requests + again
+        self.requests += again
         self.watch.lap("nodes")
         self.cancel.check()
         rest = self.create_roots(to)
@@ -358,7 +391,8 @@ class _Export:
             "nodes_copied": nodes,
             "roots_created": len(to.missing),
             "roots_removed": removed,
-            "bytes_copied": size + more + rest,
+            "table_files_copied": table_files,
+            "bytes_copied": heavy + size + more + rest,
         }
 
     def create_roots(self, to: Destination) -> int:

@@ -20,7 +20,7 @@ from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.durations import DAY, millis
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen
 from trinitylake_core.recovery.patterns import Pattern, first_match
-from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION
+from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION, former_root, metadata_uri
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -255,7 +255,9 @@ class _Expiration:
 
         name = f"{table[0]}.{table[1]}"
         try:
-            metadata = self.catalog.metadata_of(table[2])
+            metadata, root = self.catalog.metadata_of(table[2]), self.lake.root
+            if former := former_root(root, metadata_uri(root, table[2]) or "", metadata.location):
+                return name, f"it was written below {former} and came here with its lakehouse: nothing writes it here"
             found = expiring(metadata, self.policy_of(*table[:2]).rules(), self.now)
         except Forbidden:
             return name, None

@@ -110,12 +110,42 @@ def table_location(root: str, table: TableDef) -> str | None:
     return _uri(root, table, table.format_properties.get(LOCATION, "").removesuffix("/"))
 
 
-class Located:
-    """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials."""
+def former_root(root: str, metadata: str, location: str) -> str:
+    """Return the root below which a table was written that came with its lakehouse; empty if that is ``root``.
 
-    def __init__(self, storage: Storage) -> None:
+    Args:
+        root: the root that it is read at.
+        metadata: the URI of its metadata file, or the path below the root.
+        location: where its metadata say that it lies.
+    """
+    path = path_below(root, metadata) if "://" in full_uri(metadata) else metadata
+    directory = (path or "").rpartition("/")[0].removesuffix("/metadata")
+    uri = full_uri(location).rstrip("/")
+    former = uri.removesuffix(directory) if directory and uri.endswith(f"/{directory}") else ""
+    return "" if former == base_uri(root) else former
+
+
+def here(root: str, uri: str, former: str) -> str:
+    """Return the URI at which a file of a table is that was written below a ``former`` root; empty: below this one."""
+    uri = full_uri(uri)
+    return base_uri(root) + uri.removeprefix(former) if former and uri.startswith(former) else uri
+
+
+class Located:
+    """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials.
+
+    ``former`` is the root below which the table was written that names the files, if that was another one.
+    """
+
+    def __init__(self, storage: Storage, former: str = "") -> None:
         self.storage = storage
+        self._former = former
         self._others: dict[str, Storage] = {}
+
+    def of(self, metadata: str, location: str) -> Located:
+        """Return those of a table, by the URI of its metadata file and the location that stands in there."""
+        former = former_root(self.storage.root, metadata, location)
+        return Located(self.storage, former) if former else self
 
     def is_own(self, uri: str) -> bool:
         """Whether a file lies below the root of the lakehouse."""
@@ -123,6 +153,7 @@ class Located:
 
     def find(self, uri: str) -> tuple[Storage, str]:
         """Return the storage of a file, and its path there. No request. Raises ``InvalidInput``."""
+        uri = here(self.storage.root, uri, self._former)
         inside = path_below(self.storage.root, uri)
         if inside is not None:
             return self.storage, inside

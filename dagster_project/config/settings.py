@@ -193,12 +193,14 @@ class Backup(Model):
     """Where maintenance keeps a copy with the whole history, and how far it may lag behind.
 
     The default of ``storage_options`` is those of the lakehouse. With ``definitions`` the check reads them all, too.
+    With ``tables`` the files of MANAGED Iceberg tables are copied, and the check asks for each of them.
     """
 
     target: RootUri
     storage_options: Options | None = None
     max_age: Duration = timedelta(days=2)
     definitions: bool = True
+    tables: bool = False
 
 
 class LakehouseSettings(Model):

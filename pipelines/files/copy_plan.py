@@ -1,6 +1,7 @@
 """Which files that trees at one root URI reach are to be copied to another: walk, list both sides, compare.
 
-A file counts as there when it has the size that it has at the source: files are immutable.
+A file counts as there when it has the size that it has at the source: files are immutable. Files of tables are those
+that the metadata of MANAGED tables name below the root. What is missing or damaged among them is named, and not copied.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows
+from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.files.copying import BATCH, NEW, copy_new
+from pipelines.files.listing import everything, table_shards
+from pipelines.files.tablewalk import DOUBT, LIST, LIVE, MANIFEST, METADATA, UNKNOWN, UNREADABLE, TableWalk
 from pipelines.job import Progress
 from pipelines.trees.walk import NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
@@ -35,8 +38,17 @@ _LISTING: Final = pa.schema({"path": TEXT, "size": LONG})
 _LOOKED_UP: Final = pa.schema({"path": TEXT, "size": LONG, "there": LONG})
 DEFINITION: Final = "definition"
 NODE: Final = "node"
-_TO_COPY: Final = "(there IS NULL OR there <> size)"
+DATA: Final = "data file"
+TABLE_METADATA: Final = "metadata file"
+OF_TABLES: Final = (DATA, TABLE_METADATA)
+_OF_TABLES: Final = (METADATA, LIST, MANIFEST, LIVE)
+"""The same, by the roles of a walk."""
+_TASKS: Final = 256
+"""Tasks of a listing."""
+_DIFFERS: Final = "(there IS NULL OR there <> size)"
+_TO_COPY: Final = f"(here = size AND {_DIFFERS})"
 _OWN_NAME: Final = " OR ".join(f"substr(path, 1, {len(each)}) = {each!r}" for each in _PREFIXES)
+_NO_LISTING: Final = f"here IS NULL OR (kind IN ({DEFINITION!r}, {NODE!r}) AND NOT ({_OWN_NAME}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +56,27 @@ class FilesToCopy:
     """Which files to copy, in a table of an engine.
 
     Attributes:
-        definitions: how many definitions, ``nodes`` how many nodes, of ``bytes`` together.
+        files: how many of each kind, of ``bytes`` together.
         there: how many files are at the target.
         requests: those that tasks made so far, 0 where the work was done in this process.
+        lacking: tables of which the copy will lack files, by label, each with one of the reasons.
+        elsewhere: files of tables that lie outside the root, which are not copied.
     """
 
-    definitions: int
-    nodes: int
+    files: dict[str, int]
     bytes: int
     there: int
     requests: int
+    lacking: dict[str, str]
+    elsewhere: int
     _compared: Rows
     _plan: CopyPlan
 
-    def copy(self, kind: str) -> tuple[int, int, int]:
-        """Copy the files of a kind; return files, bytes, and requests of tasks."""
-        count = self.definitions if kind == DEFINITION else self.nodes
-        return self._plan.copy(self._compared, kind, count)
+    def copy(self, *kinds: str) -> tuple[int, int, int]:
+        """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks."""
+        done = [self._plan.copy(self._compared, kind, self.files.get(kind, 0)) for kind in kinds]
+        files, size, requests = (sum(each) for each in zip(*done, strict=True))
+        return files, size, requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,66 +89,113 @@ class CopyPlan:
     order: int
     progress: Progress
 
-    def compare(self, starts: Sequence[Start], left_out: AbstractSet[str]) -> FilesToCopy:
+    def compare(self, starts: Sequence[Start], left_out: AbstractSet[str], *, tables: bool = False) -> FilesToCopy:
         """Return the files to copy. One ``get`` per node, and a listing of both sides.
+
+        With ``tables`` also one ``get`` for each definition of a table, metadata file, manifest list and manifest, a
+        listing of the directories of tables at both sides, and two ``head`` for each file that none of these shows.
 
         Raises:
             Corrupt: a node is missing or damaged, or a definition missing.
         """
         walked = walk(self.engine, TreeSource(self.source, self.order, figures=False), starts, self.progress)
-        sides = [self._listing(each).keep("path") for each in (self.source, self.target)]
-        reached = self._reached(walked.ask, starts, left_out).keep()
+        sides = [self._listing(each, tables=tables).keep("path") for each in (self.source, self.target)]
+        walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
+        if tables:
+            walk_of_tables.follow(walked.levels)
+        reached = self._reached(walked.ask, starts, left_out, walk_of_tables).keep()
         listed = self.engine.sql(
-            """SELECT r.path, r.kind, coalesce(r.walked, h.size) AS size, t.size AS there
+            """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
+            t.size AS there
             FROM reached r LEFT JOIN here h ON h.path = r.path LEFT JOIN target t ON t.path = r.path""",
             reached=reached,
             here=sides[0],
             target=sides[1],
         ).keep()
         walked.drop()
-        others = self.engine.sql(
-            f"SELECT path FROM listed WHERE size IS NULL OR NOT ({_OWN_NAME})", listed=listed
-        ).keep()
+        others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep()
         looked_up = self.engine.map(_look_up, others, _LOOKED_UP, self.source, self.target).keep("path")
         compared = self.engine.sql(
-            """SELECT l.path, l.kind, coalesce(l.size, o.size) AS size, coalesce(l.there, o.there) AS there
+            """SELECT l.path, l.kind, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
+            coalesce(l.there, o.there) AS there
             FROM listed l LEFT JOIN others o ON o.path = l.path""",
             listed=listed,
             others=looked_up,
         )
         self._refuse_missing(compared)
         query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
-            sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes FROM compared GROUP BY kind"""
-        sums = {row["kind"]: row for row in self.engine.sql(query, compared=compared).list()}
-        in_tasks = walked.nodes_read + 2 * len(_PREFIXES) + 2 * others.count()
+            sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
+            sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
+        sums = self.engine.sql(query, compared=compared).list()
+        in_tasks = walked.nodes_read + 2 * len(_PREFIXES) + 2 * others.count() + sum(walk_of_tables.read.values())
+        lacking, elsewhere = self._lacking(walk_of_tables, compared)
+        walk_of_tables.drop()
         return FilesToCopy(
-            definitions=sums[DEFINITION]["missing"] if DEFINITION in sums else 0,
-            nodes=sums[NODE]["missing"] if NODE in sums else 0,
-            bytes=sum(row["bytes"] for row in sums.values()),
-            there=sum(row["files"] - row["missing"] for row in sums.values()),
+            files={row["kind"]: row["missing"] for row in sums},
+            bytes=sum(row["bytes"] for row in sums),
+            there=sum(row["there"] for row in sums),
             requests=self.engine.not_counted(in_tasks),
+            lacking=lacking,
+            elsewhere=elsewhere,
             _compared=compared,
             _plan=self,
         )
 
-    def _listing(self, storage: Storage) -> Rows:
-        prefixes = self.engine.table([{"prefix": each} for each in _PREFIXES], _PREFIX)
-        return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=1)
+    def _lacking(self, tables: TableWalk, compared: Rows) -> tuple[dict[str, str], int]:
+        """Return the tables of which files are missing or damaged here, and not there; and how many lie elsewhere."""
+        if not tables.found:
+            return {}, 0
+        kinds = ", ".join(repr(each) for each in OF_TABLES)
+        query = f"""SELECT path, max(CASE WHEN here IS NULL THEN 'a file is missing: ' ELSE 'a file has a wrong size: '
+            END) AS about FROM compared WHERE kind IN ({kinds}) AND (here IS NULL OR here <> size) AND {_DIFFERS}
+            GROUP BY path"""
+        files = self.engine.sql(query, compared=compared)
+        unread = tables.ask(f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})")
+        lost = union(self.engine, [files, unread]).keep("path")
+        parts = [tables.ask(f"SELECT label, about FROM found WHERE role = {DOUBT!r} AND path = ''")]
+        if lost.count():
+            query = """SELECT o.label, CASE WHEN l.about LIKE '%: ' THEN l.about || l.path ELSE l.about END AS about
+                FROM owners o JOIN lost l ON l.path = o.origin"""
+            parts.append(self.engine.sql(query, owners=tables.owners(lost), lost=lost))
+        query = "SELECT label, min(about) AS about FROM lost GROUP BY label ORDER BY label"
+        rows = self.engine.sql(query, lost=union(self.engine, parts)).list()
+        far = tables.ask(f"SELECT DISTINCT path FROM found WHERE role IN {_OF_TABLES} AND path LIKE '%://%'")
+        return {row["label"]: row["about"] for row in rows}, far.count()
 
-    def _reached(self, ask: Any, starts: Sequence[Start], left_out: AbstractSet[str]) -> Rows:
-        """Return every file that is reached, but for roots and what is left out: path, kind, the size of nodes."""
+    def _listing(self, storage: Storage, *, tables: bool) -> Rows:
+        names = [*_PREFIXES, *(table_shards(storage, everything).prefixes if tables else ())]
+        prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
+        return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=1 + len(names) // _TASKS)
+
+    def _reached(self, ask: Any, starts: Sequence[Start], left_out: AbstractSet[str], tables: TableWalk) -> Rows:
+        """Return every file that is reached, but for roots and what is left out.
+
+        ``size`` is the one that it should have, and ``walked`` the one that a walk found; ``None`` where a listing
+        shows it.
+        """
         absent = left_out | {each.path for each in starts if _is_root(each.path)}
         query = f"""SELECT path, CASE WHEN max(size) IS NULL THEN {DEFINITION!r} ELSE {NODE!r} END AS kind,
-            max(size) AS walked FROM walked WHERE role IN ({WALKED_NODE}, {NAMED}) GROUP BY path"""
+            max(size) AS size, max(size) AS walked
+            FROM walked WHERE role IN ({WALKED_NODE}, {NAMED}) GROUP BY path"""
+        every = [ask(query)]
+        if tables.found:
+            query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
+                max(size) AS size, CAST(NULL AS BIGINT) AS walked FROM found f
+                WHERE role IN {_OF_TABLES} AND path NOT LIKE '%://%'
+                AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path) GROUP BY path"""
+            unread = tables.ask(f"SELECT DISTINCT path FROM found WHERE role = {UNREADABLE!r}").keep("path")
+            every.append(tables.ask(query, unread=unread))
         table = self.engine.table([{"path": path} for path in sorted(absent)], _PATH).keep("path")
         return self.engine.sql(
             "SELECT e.* FROM every e WHERE NOT EXISTS (SELECT 1 FROM absent a WHERE a.path = e.path)",
-            every=ask(query),
+            every=union(self.engine, every),
             absent=table,
         )
 
     def _refuse_missing(self, compared: Rows) -> None:
-        lost = self.engine.sql("SELECT path FROM compared WHERE size IS NULL", compared=compared)
+        lost = self.engine.sql(
+            f"SELECT path FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL", compared=compared
+        )
         count = lost.count()
         if not count:
             return
@@ -150,10 +213,13 @@ class CopyPlan:
         self.progress(f"copy {kind}s", 0, count)
         if not count:
             return 0, 0, 0
-        files = self.engine.sql(f"SELECT path FROM compared WHERE kind = {kind!r} AND {_TO_COPY}", compared=compared)
+        query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
+        files = self.engine.sql(query, compared=compared)
         work = partial(copy_new, check=partial(_check, self.order))
-        done = self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).list()
-        sums = [sum(row[name] for row in done) for name in NEW.names]
+        sums = [0, 0, 0]
+        for row in self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).stream():
+            sums = [before + row[name] for before, name in zip(sums, NEW.names, strict=True)]
+            self.progress(f"copy {kind}s", sums[0], count)
         return sums[0], sums[1], self.engine.not_counted(sums[2])
 
 

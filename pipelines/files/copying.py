@@ -17,10 +17,13 @@ CHUNK: Final = 20_000
 """Paths that are copied before progress is told: what this process holds at once."""
 BATCH: Final = 64
 """Files that are worth a task: twice as many as it copies at once. With more, workers of a cluster would have none."""
+_TOGETHER: Final = 256 << 20
+"""Bytes of files that are copied at the same time."""
+_PORTION: Final = 4_096
 _PATH: Final = pa.schema({"path": TEXT})
 _COPIED: Final = pa.schema({"path": TEXT, "bytes": LONG})
 NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG})
-"""What :func:`copy_new` yields, once."""
+"""What :func:`copy_new` yields."""
 Check = Callable[[str, bytes], None]
 """Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
 
@@ -80,9 +83,10 @@ def _is_there(target: Storage, path: str, size: int) -> bool:
 
 
 def copy_new(rows: Iterator[Row], source: Storage, target: Storage, *, check: Check) -> Iterator[tuple[int, int, int]]:
-    """Copy files that are not at the target, or are cut short there, and compare what arrived. Durable afterwards.
+    """Copy files that are not at the target, or are cut short there, and compare what arrived. Durable at the end.
 
-    One ``get`` at the source, one ``put`` and one ``get`` at the target for each.
+    One ``get`` at the source, one ``put`` and one ``get`` at the target for each. Memory: twice :data:`_TOGETHER`, or
+    a file that is larger. Yields what was done since it yielded last.
 
     Raises:
         Corrupt: a file is missing or damaged at the source.
@@ -98,11 +102,25 @@ def copy_new(rows: Iterator[Row], source: Storage, target: Storage, *, check: Ch
             raise StorageError(f"{target.root}{path} does not hold what was written to it; copy it again")
         return len(data)
 
-    copied, size = 0, 0
-    for each in _busier(source, target).map((row["path"] for row in rows), copy):
-        copied, size = copied + 1, size + each
+    for some in _portions(rows):
+        sizes = list(_busier(source, target).map(some, copy))
+        yield len(sizes), sum(sizes), 0
     target.barrier()
-    yield copied, size, (source.counts - before[0]).requests() + (target.counts - before[1]).requests()
+    yield 0, 0, (source.counts - before[0]).requests() + (target.counts - before[1]).requests()
+
+
+def _portions(rows: Iterator[Row]) -> Iterator[list[str]]:
+    """Yield the paths of files that fit into memory together; one that does not, by itself."""
+    some: list[str] = []
+    size = 0
+    for row in rows:
+        if some and (size + row["size"] > _TOGETHER or len(some) == _PORTION):
+            yield some
+            some, size = [], 0
+        some.append(row["path"])
+        size += row["size"]
+    if some:
+        yield some
 
 
 def _sound(source: Storage, path: str) -> bytes:

@@ -126,9 +126,10 @@ class TableFiles:
         One ``get`` and one ``head``. Whatever expires snapshots deletes the oldest manifest lists first.
         """
         try:
-            snapshots = self._read(table).get("snapshots") or []
+            metadata, uri = self._read(table), metadata_uri(self._storage.root, table) or ""
+            snapshots = metadata.get("snapshots") or []
             if snapshots and (first := snapshots[0].get("manifest-list")):
-                storage, path = self._located.find(first)
+                storage, path = self._located.of(uri, metadata["location"]).find(first)
                 storage.info(path)
         except FileMissing:
             return True

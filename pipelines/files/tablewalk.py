@@ -29,7 +29,8 @@ from trinitylake_core.tables import (
     ICEBERG,
     Located,
     base_uri,
-    full_uri,
+    former_root,
+    here,
     metadata_uri,
     path_below,
     table_location,
@@ -93,6 +94,7 @@ class TableWalk:
         *,
         share: float = EVERY,
         lenient: bool = False,
+        managed: bool = False,
     ) -> None:
         """Begin without anything.
 
@@ -102,12 +104,13 @@ class TableWalk:
             progress: called with how many files of a kind were read.
             share: the share of the tables that is looked at.
             lenient: look at EXTERNAL tables elsewhere, too; a definition that cannot be read is no error.
+            managed: look at MANAGED tables only, wherever below the root they lie.
         """
         self._engine = engine
         self._storage = storage
         self._progress = progress
-        self._definitions = partial(_definitions, share=share, lenient=lenient)
-        self._metadata = partial(_metadata, everywhere=lenient)
+        self._definitions = partial(_definitions, share=share, lenient=lenient, managed=managed)
+        self._metadata = partial(_metadata, everywhere=lenient or managed)
         self._asked: dict[str, list[Rows]] = {}
         self.found: list[Rows] = []
         self.read: dict[str, int] = {}
@@ -180,7 +183,7 @@ def _contents(rows: Iterator[Row], read: Callable[[Row], Any], storage: Storage)
         yield from zip(some, storage.map(some, read), strict=True)
 
 
-def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient: bool) -> Found:
+def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient: bool, managed: bool) -> Found:
     """Yield what definitions of tables and views name. One ``get`` each; objects of other kinds are not read."""
     wanted = (row for row in rows if kind_of(row["path"])[0] in {TABLE, VIEW} and in_sample(row["path"], share))
     for row, data in _contents(wanted, lambda row: storage.read_or_missing(row["path"]), storage):
@@ -189,16 +192,17 @@ def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient
             if isinstance(data, FileMissing):
                 message = f"definition {path!r} is missing, so the files that it names are unknown"
                 raise CorruptDefinition(message, path=path)
-            yield from _defined(path, data, storage)
+            yield from _defined(path, data, storage, managed=managed)
         except Corrupt:  # the pass over the definitions reports it
             if not lenient:
                 raise
 
 
-def _defined(path: str, data: bytes, storage: Storage) -> Found:
+def _defined(path: str, data: bytes, storage: Storage, *, managed: bool) -> Found:
     if kind_of(path)[0] == TABLE:
-        match = _LABEL.fullmatch(path)
-        yield from _table(decode_table(data, path), path, match[1] if match else path, storage.root)
+        match, table = _LABEL.fullmatch(path), decode_table(data, path)
+        if not managed or table.table_type != EXTERNAL:
+            yield from _table(table, path, match[1] if match else path, storage.root)
     elif uri := view_metadata_uri(storage.root, decode_view(data, path)):
         yield from _named(storage.root, path, [(LIVE, uri, None)])
 
@@ -244,7 +248,7 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool) -> Fou
         if refs.forbidden:
             yield from ((DOUBT, each, path, label, _FORBIDDEN, None) for each in directories)
         yield from ((CLAIM, each, path, label, refs.uuid, None) for each in directories)
-        former = _former(root, path, refs.location)
+        former = "" if "://" in path else former_root(root, path, refs.location)
         inner = ((LIVE, refs.statistics), (LIST, refs.manifest_lists), (MANIFEST, refs.manifests))
         try:
             for role, uris in inner:
@@ -317,17 +321,8 @@ def uri_of(root: str, path: str) -> str:
 
 def _spelled(root: str, uri: str, former: str = "") -> str:
     """Return a file as rows name it: the path below the root, or below the former one, else the URI."""
-    uri = full_uri(uri)
-    if former and uri.startswith(former):
-        uri = base_uri(root) + uri.removeprefix(former)
+    uri = here(root, uri, former)
     return path_below(root, uri) or uri
-
-
-def _former(root: str, metadata: str, location: str) -> str:
-    """Return the root below which metadata were written that lie below this one now; empty if that is the same."""
-    directory = directory_of(metadata).rstrip("/")
-    former = location.removesuffix(directory) if directory and location.endswith(f"/{directory}") else ""
-    return "" if former == base_uri(root) else former
 
 
 def _named(root: str, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:

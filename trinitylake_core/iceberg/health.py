@@ -59,6 +59,7 @@ def figures(located: Located, location: str) -> Figures:
     storage, path = located.find(location)
     found = decoded(storage.read(path), location)
     refs = references_in(found, location)
+    located = located.of(location, refs.location)
     current = _current(found, location)
     lists = dict(_each(located, refs.manifest_lists, manifests_in))
     now = set(lists.get(full_uri(str(current.get("manifest-list", ""))), ()))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pyiceberg.exceptions import ForbiddenError, ValidationError
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Properties
@@ -20,7 +20,7 @@ from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.root_uris import refuse_credentials
-from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
+from trinitylake_core.tables import DIRECTORY, base_uri, former_root, full_uri, here, path_below
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
@@ -33,6 +33,39 @@ class Stored(NamedTuple):
 
     metadata: TableMetadata
     metadata_location: str
+
+
+class MovedIO(FileIO):
+    """Reads the files of a table that came with its lakehouse from another root: where they lie now.
+
+    The metadata keep the locations that they were written with, and so do position deletes, which name data files.
+    """
+
+    def __init__(self, files: FileIO, root: str, former: str) -> None:
+        super().__init__(files.properties)
+        self._files = files
+        self._root = root
+        self.former = former
+
+    def new_input(self, location: str) -> InputFile:
+        """Return a file for reading, by the location that the metadata name."""
+        return self._files.new_input(here(self._root, location, self.former))
+
+    def new_output(self, location: str) -> OutputFile:
+        """Refuse to write: the table is written where its metadata say that it lies. Raises ``ForbiddenError``."""
+        raise self.refusal(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Refuse to delete. Raises ``ForbiddenError``."""
+        raise self.refusal(location if isinstance(location, str) else location.location)
+
+    def refusal(self, what: str) -> ForbiddenError:
+        """Return the error for what others than readers of this catalog want of the table."""
+        return ForbiddenError(
+            f"{what}: the table was written below {self.former} and came here with its lakehouse, so its metadata name "
+            f"files there. PyIceberg's catalog at {self._root} reads it; to write it, and for other engines, export "
+            "the lakehouse with its tables back to that root"
+        )
 
 
 class Places:
@@ -88,6 +121,13 @@ class Places:
                     f"location {each!r} is outside what this catalog may write: {' and '.join(allowed)}; leave the "
                     "location out, set the catalog's property 'warehouse', or register a table that lies elsewhere"
                 )
+
+    def moved(self, files: FileIO, metadata: TableMetadata, location: str) -> FileIO:
+        """Return what reads the files of a table: ``files``, but for one that came here with its lakehouse."""
+        if path_below(self.storage.root, location) is None:
+            return files
+        former = former_root(self.storage.root, location, metadata.location)
+        return MovedIO(files, self.storage.root, former) if former else files
 
     def read(self, location: str) -> TableMetadata:
         """Return the table metadata at a location. One ``get``.

@@ -28,7 +28,7 @@ from trinitylake_core.errors import AlreadyExists
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.places import Stored
+from trinitylake_core.iceberg.places import MovedIO, Stored
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
 from trinitylake_core.iceberg.table_reader import TableReader
 from trinitylake_core.iceberg.table_updates import updated
@@ -238,6 +238,8 @@ class Tables(TableReader):
             found: dict[Identifier, Expiring] = {}
             staged: list[tuple[Table, Stored]] = []
             for current in self._load_many(change.txn, names):
+                if isinstance(current.io, MovedIO):
+                    raise current.io.refusal(".".join(current.name()))
                 losing = expiring(current.metadata, rules, now_millis)
                 if updates := losing.updates():
                     found[current.name()] = losing

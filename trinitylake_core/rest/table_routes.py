@@ -15,6 +15,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 
+from trinitylake_core.iceberg.places import MovedIO
 from trinitylake_core.rest.namespace_routes import may_see
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE
 from trinitylake_core.rest.problems import Problem
@@ -177,6 +178,8 @@ def no_credentials(request: Request) -> Reply:
 
 def _loaded(request: Request, table: Table, *, staged: bool = False) -> Reply:
     metadata, config = table.metadata, request.warehouse.client_properties()
+    if isinstance(table.io, MovedIO):
+        raise table.io.refusal(".".join(table.name()))
     if staged:
         return Reply(_text(metadata, config=config))
     if request.query.get("snapshots") == "refs":

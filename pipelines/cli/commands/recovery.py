@@ -279,6 +279,7 @@ def undo(call: Call) -> Result:
     options=(
         option("--version", metavar="V", help=f"the version to export: {version_ref.MEANING} (default: the newest)"),
         option("--history", is_flag=True, help="export all retained versions and all snapshots"),
+        option("--tables", is_flag=True, help="also copy the files of MANAGED Iceberg tables: metadata and data"),
         DRY_RUN,
         VERBOSE,
         ENGINE,
@@ -290,7 +291,8 @@ def undo(call: Call) -> Result:
 The copy is a lakehouse of its own. Only new files are copied, and each is read back and compared; an interrupted
 export continues where it stopped. Without --history the copy holds one version, which replaces an older one
 only when it is complete. A version of the history whose root cannot be read is named, the rest is copied, and the exit
-code is 1. Of tables it copies the definitions; their data and Iceberg metadata stay where they are.""",
+code is 1. Of tables it copies the definitions; with --tables also the Iceberg metadata and the data of MANAGED tables
+that lie below the root. A table that lacks files is named, the rest is copied, and the exit code is 1.""",
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""
@@ -298,6 +300,7 @@ def export(call: Call) -> Result:
     config = exporting.Config(
         version=version_ref.number(lake, options.version),
         history=options.history,
+        tables=options.tables,
         engine=options.engine,
     )
     done = exporting.run(
@@ -311,8 +314,8 @@ def export(call: Call) -> Result:
     )
     tables = lake.at(version=done.plan.version).info().tables
     left = [f"only definitions are copied, not the data and metadata files of {count(tables, 'table')}"]
-    code = FOUND_PROBLEMS if done.plan.unreadable else DONE
-    return reported(call, done, *(left if tables else []), code=code)
+    code = FOUND_PROBLEMS if done.plan.unreadable or done.plan.tables_lacking else DONE
+    return reported(call, done, *(left if tables and not options.tables else []), code=code)
 
 
 def target_options(call: Call, target: str) -> dict[str, Any]:
