@@ -42,8 +42,7 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
 )
 
-from pipelines import compaction, expiration, export, load, orphans, tables_clean, upgrade
-from pipelines.files.tablefiles import TableFiles
+from pipelines import compaction, expiration, export, load, orphans, tables_clean, upgrade, verify
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA, request_key, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
@@ -51,7 +50,7 @@ from tests.support.moto_s3 import RAW
 from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
-from trinitylake_core.check import check_lakehouse, check_version
+from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import (
@@ -70,7 +69,8 @@ from trinitylake_core.rest.requests import Request
 from trinitylake_core.rest.table_routes import commit_tables
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, base, open_storage
-from trinitylake_core.tables import base_uri
+from trinitylake_core.tables import DIRECTORY as TABLES
+from trinitylake_core.tables import METADATA_LOCATION, base_uri
 from trinitylake_core.transactions.requests import Repeated, RequestKey, asked_by
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
@@ -448,10 +448,31 @@ def _with_copy(*, history: bool) -> Callable[[Path], None]:
     return prepare
 
 
-def _export(*, history: bool) -> Callable[[Open, Any], Action]:
+def _with_copied_tables(directory: Path) -> None:
+    """A lakehouse with an Iceberg table, a copy with its data, and an append since."""
+    above = directory / "lake" / "src"
+    above.mkdir(parents=True)
+    lake = new_lake(above)
+    catalog = TrinityLakeCatalog.over(lake)
+    catalog.create_namespace("ns0")
+    catalog.create_table("ns0.iceberg", SCHEMA).append(rows(1))
+    root, config = (directory / "lake" / "dst").as_uri(), export.Config(engine="local", history=True, tables=True)
+    export.run(lake.refresh(), root, config, storage_options=FAST)
+    catalog.load_table("ns0.iceberg").append(rows(2))
+
+
+def _data_before_roots(log: list[tuple[str, str]], states: list[State | None]) -> bool:
+    """Whether files of tables are written, and all of them before the root that names them."""
+    del states
+    written = [path for kind, path in log if kind in {"put", "create"}]
+    last = max(number for number, path in enumerate(written) if path.startswith(TABLES))
+    return last < min(number for number, path in enumerate(written) if path.startswith(("_0", "_1")))
+
+
+def _export(*, history: bool, tables: bool = False) -> Callable[[Open, Any], Action]:
     def begin(open_at: Open, arg: Any) -> Action:
         source, target = Lakehouse.open(open_at("src/lake/")), open_at("dst/")
-        return lambda: export.run(source, target, export.Config(engine="local", history=history))
+        return lambda: export.run(source, target, export.Config(engine="local", history=history, tables=tables))
 
     return begin
 
@@ -673,6 +694,15 @@ OPERATIONS: Final[dict[str, Operation]] = {
             steps=True,
             expect=lambda log, states: len(states) == 9 and _first(log, "delete") < len(log),
         ),
+        Operation(
+            "export-tables",
+            _with_copied_tables,
+            _export(history=True, tables=True),
+            target="dst/",
+            reads=True,
+            steps=True,
+            expect=_data_before_roots,
+        ),
     )
 }
 
@@ -826,11 +856,10 @@ def violations(uri: str, since: int) -> list[str]:
     for version in range(max(since, _oldest(lake)), lake.version + 1):
         found += check_version(versions, version, definitions=True)
         tables = lake.at(version=version)
-        named = [
-            (str(each.name), each.path, tables.table(each.namespace, each.name or ""))
-            for each in tables.objects(kind="table")
-        ]
-        found += TableFiles(lake.storage).missing(named)
+        named = (tables.table(each.namespace, each.name or "") for each in tables.objects(kind="table"))
+        if any(each.format_properties.get(METADATA_LOCATION) for each in named):
+            deep = verify.run(lake.storage, verify.Config(version, engine="local", tables=1.0, deep=True))
+            found += [Violation(each.invariant, each.file, each.message, each.hint) for each in deep.findings]
     return [f"{each.invariant} {each.file}: {each.message}" for each in found]
 
 
