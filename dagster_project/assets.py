@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_project import launchpad
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.metadata import health, pictures, reports
+from dagster_project.metadata import pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.schedule_times import freshness
 from dagster_project.scope import PARTITION_TAG, Scope, last_result
@@ -221,7 +221,7 @@ def observation(asset: dg.AssetKey, lake: Lakehouse, more: reports.Metadata | No
     return dg.ObserveResult(
         asset_key=asset,
         data_version=dg.DataVersion(str(content_version(lake))),
-        metadata=health.of_stats(lake.stats()) | health.of_definition(lake.definition) | (more or {}),
+        metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition) | (more or {}),
     )
 
 
@@ -264,12 +264,12 @@ def _measured(launch: Launch) -> Result:
     """Measure the tree; from the root alone, with advice, where a node is damaged."""
     lake, watch, how = launch.lake, launch.supervisor, launch.settings.health
     summary = lake.stats()
-    figures = health.of_stats(summary)
+    figures = reports.of_stats(summary)
     if how.levels:
         engine = choose_engine("auto", watch.spark, summary.objects or 0, how.spark_from_objects)
         try:
             picture = pictures.tree(sketch(lake), f"version {lake.version}")
-            figures = {"picture": picture} | health.of_deep(stats.deep(lake, engine, watch.progress))
+            figures = {"picture": picture} | reports.of_deep(stats.deep(lake, engine, watch.progress))
         except Corrupt as error:  # the integrity check runs next and reports everything that is broken
             figures |= {"levels_not_measured": f"{error}\n{advice(error)}"}
     return dg.MaterializeResult(metadata=reports.with_sizes(figures), data_version=dg.DataVersion(str(lake.version)))
@@ -308,7 +308,7 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
         gain = compaction_policy.compare(both["before"], both["after"], report)
     except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
         return {"picture_not_drawn": str(error)}
-    return {"picture": picture} | health.of_gains(gain)
+    return {"picture": picture} | reports.of_gains(gain)
 
 
 def backup_asset(scope: Scope) -> dg.AssetsDefinition:

@@ -59,7 +59,7 @@ def merged(
     return dg.Definitions.merge(
         _shared(notifications, spark, shares=shares),
         dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
-        *(_of_lakehouse(each, jobs[each.name], notifications) for each in lakehouses),
+        *(_of(one(each), jobs[each.name], Known({each.name: each}), notifications) for each in lakehouses),
     )
 
 
@@ -69,20 +69,6 @@ def of_file(path: Path | None = None, *, shares: bool = False) -> dg.Definitions
     if head.layout == "partitions":
         return fleet(Stanzas(path), head.notifications, shares=shares)
     return merged(load(path).lakehouses, head.notifications, shares=shares)
-
-
-def _of_lakehouse(
-    settings: LakehouseSettings, maintained: AssetJob, notifications: Notifications | None
-) -> dg.Definitions:
-    scope, only = one(settings), Known({settings.name: settings})
-    compacted, scheduled = compaction(scope), settings.schedules.maintenance is not None
-    return dg.Definitions(
-        assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope)],
-        asset_checks=checks_of(scope),
-        jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope)],
-        schedules=[maintenance_schedule(scope, maintained, lambda: only)] if scheduled else [],
-        sensors=[compaction_sensor(scope, compacted, lambda: only, notifications or Notifications())],
-    )
 
 
 def fleet(
@@ -97,22 +83,33 @@ def fleet(
     ``shares``: they share a code location with other people's definitions, as :func:`merged` has it.
     """
     scope = every(stanzas.find)
-    maintained, compacted, page = maintenance(scope), compaction(scope), fleet_health(scope, stanzas)
+    maintained, page = maintenance(scope), fleet_health(scope, stanzas)
     survey = dg.define_asset_job(
         f"{scope.slug}_health", dg.AssetSelection.assets(page), description="Surveys all lakehouses."
     )
     return dg.Definitions.merge(
         _shared(notifications, spark, shares=shares),
+        _of(scope, maintained, stanzas, notifications),
         dg.Definitions(
-            assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope), page],
-            asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
-            jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope), survey],
-            schedules=[maintenance_schedule(scope, maintained, stanzas.all), health_schedule(survey)],
-            sensors=[
-                compaction_sensor(scope, compacted, stanzas.all, notifications or Notifications()),
-                repeats_sensor([maintained]),
-            ],
+            assets=[page],
+            asset_checks=[fleet_checks(scope, stanzas)],
+            jobs=[survey],
+            schedules=[health_schedule(survey)],
+            sensors=[repeats_sensor([maintained])],
         ),
+    )
+
+
+def _of(
+    scope: Scope, maintained: AssetJob, lakehouses: Known | Stanzas, notifications: Notifications | None
+) -> dg.Definitions:
+    compacted, scheduled = compaction(scope), scope.known is None or scope.known.schedules.maintenance is not None
+    return dg.Definitions(
+        assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope)],
+        asset_checks=checks_of(scope),
+        jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope)],
+        schedules=[maintenance_schedule(scope, maintained, lakehouses.all)] if scheduled else [],
+        sensors=[compaction_sensor(scope, compacted, lakehouses.all, notifications or Notifications())],
     )
 
 

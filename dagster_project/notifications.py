@@ -52,38 +52,31 @@ def _ours(run: dg.DagsterRun) -> bool:
     return mine or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
-def send_unreachable(
-    notifications: Notifications, troubles: Mapping[str, Trouble], asset: dg.AssetKey, *, fleet: bool
-) -> None:
-    """Send which lakehouses cannot be opened: those of a fleet in one message, or the one. Raises ``OSError``.
+def send(notifications: Notifications, news: Mapping[str, Trouble | int], asset: dg.AssetKey, *, fleet: bool) -> None:
+    """Send why lakehouses cannot be opened, or at which version they can be again: those of a fleet in one message.
 
-    ``asset`` has the check that fails; the message links to its page.
+    ``asset`` has the check; the message links to its page. Raises ``OSError``.
     """
-    text = "\n".join(f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items())
-    each = [{"lakehouse": name, "cause": one.cause, "advice": one.advice} for name, one in troubles.items()]
-    one = {"lakehouse": each[0]["lakehouse"], "errors": [each[0]["cause"]], "advice": each[0]["advice"]}
-    _send(notifications, ERROR, text, {"lakehouses": each} if fleet else one, asset)
-
-
-def send_reachable(
-    notifications: Notifications, versions: Mapping[str, int], asset: dg.AssetKey, *, fleet: bool
-) -> None:
-    """Send which lakehouses can be opened again, as :func:`send_unreachable` does. Raises ``OSError``."""
-    text = "\n".join(f"{name} can be opened again: version {version}" for name, version in versions.items())
-    each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
-    one = {"lakehouse": each[0]["lakehouse"], "errors": []}
-    _send(notifications, INFO, text, {"lakehouses": each} if fleet else one, asset)
-
-
-def _send(notifications: Notifications, severity: str, text: str, more: dict[str, Any], asset: dg.AssetKey) -> None:
     if notifications.webhook is None:
         return
+    lines, rows, one = [], [], {}
+    for name, found in news.items():
+        if isinstance(found, int):
+            lines.append(f"{name} can be opened again: version {found}")
+            rows.append({"lakehouse": name, "version": found})
+            one = {"lakehouse": name, "errors": []}
+        else:
+            lines.append(f"{name} cannot be opened: {found.text}")
+            rows.append({"lakehouse": name, "cause": found.cause, "advice": found.advice})
+            one = {"lakehouse": name, "errors": [found.cause], "advice": found.advice}
+    severity = INFO if "version" in rows[0] else ERROR
     try:
         url = checked_url(looked_up(notifications.webhook))
         page = _page(notifications, f"assets/{'/'.join(asset.path)}?view=checks")
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
-    post(url, {"text": text, "severity": severity, "check": REACHABLE, **more, "url": page})
+    more = {"lakehouses": rows} if fleet else one
+    post(url, {"text": "\n".join(lines), "severity": severity, "check": REACHABLE, **more, "url": page})
 
 
 def _page(notifications: Notifications, path: str) -> str | None:

@@ -19,7 +19,7 @@ from dagster_project import assets, checks, compaction_policy
 from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.metadata import health
+from dagster_project.metadata import reports
 from dagster_project.resources import open_for_poll
 from pipelines.deadline_pool import Bounded
 from trinitylake_core import Lakehouse
@@ -125,7 +125,7 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     results = tuple(checks.evaluate_root(settings, lake, over_too_long=search))
     observed = None
     if lake.version != state.version:
-        waiting = health.of_waiting(lake) if state.debt and not lake.read_only else {}
+        waiting = reports.of_waiting(lake) if state.debt and not lake.read_only else {}
         observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, waiting)
     state = replace(state, over_since=now if too_long else over_since)
     return Poll(lake.version, observed, pays, state, results)

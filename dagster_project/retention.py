@@ -15,7 +15,7 @@ import dagster as dg
 from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, Result, step
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.config.values import format_duration
-from dagster_project.metadata import health, pictures, reports
+from dagster_project.metadata import pictures, reports
 from dagster_project.scope import Scope
 from dagster_project.supervised import Launch, reviewed
 from pipelines import expiration, orphans, snapshot
@@ -53,8 +53,8 @@ def _snapshots(launch: Launch) -> Result:
     done = snapshot.run(
         lake, policies, reason=launch.options.reason, review=dry_run if launch.dry else None, cancel=watch
     )
-    versions = list(lake.history(limit=health.HISTORY_LIMIT))
-    metadata = reports.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
+    versions = list(lake.history(limit=reports.HISTORY_LIMIT))
+    metadata = reports.of_snapshots(done, lake.snapshots()) | reports.of_history(versions)
     return dg.MaterializeResult(
         metadata={"timeline": pictures.timeline(versions)} | metadata, data_version=dg.DataVersion(str(lake.version))
     )

@@ -1,6 +1,6 @@
 """The sensor: polls lakehouses, records what is new, requests compactions that pay, reports what cannot be opened.
 
-Both layouts have the same algorithm, :class:`Tick`. With ``layout: assets`` each lakehouse has a sensor, which records
+Both layouts have the same algorithm. With ``layout: assets`` each lakehouse has a sensor, which records
 check results on its assets. With ``layout: partitions`` one sensor polls those lakehouses that are due, each with a
 deadline, and records on the page of the fleet which of them fail a check.
 """
@@ -8,11 +8,10 @@ deadline, and records on the page of the fleet which of them fail a check.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import dagster as dg
 
@@ -37,6 +36,7 @@ _NAMED: Final = 10
 _OBSERVED: Final = 50
 """Dagster takes some 10 ms of CPU for each event of a tick, one after the other, and keeps them for ever: a thousand
 lakehouses with a commit a minute would be 1.4 million events a day, and ticks of minutes."""
+PartitionsRequest: TypeAlias = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 Event: TypeAlias = dg.AssetObservation | dg.AssetCheckEvaluation
 
 
@@ -84,11 +84,13 @@ def _policy(policy: Compaction) -> str:
     return f"requests a compaction, one at a time, once {' or '.join(limits)}."
 
 
-class Tick(ABC):
-    """One tick. Ends within half a minute, even if storages hang."""
+class LakehouseTick:
+    """A tick of the sensor of one lakehouse, at each of which it is polled and every new version is recorded.
 
-    poll_seconds = 10.0
-    tick_seconds = 25.0
+    Ends within half a minute, even if storages hang.
+    """
+
+    poll_seconds, tick_seconds = 20.0, 21.0
     """The daemon waits 60 s for a tick, which also has to ask the database and, perhaps, the webhook."""
     observe_every_seconds = 0.0
 
@@ -130,23 +132,28 @@ class Tick(ABC):
             dynamic_partitions_requests=self.partitions(set(names)),
         )
 
-    @abstractmethod
     def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:
         """Return the lakehouses to poll now, in this order."""
+        return [*good]
 
-    @abstractmethod
     def again(self, state: SensorState, seconds: float, *, quiet: int) -> SensorState:
-        """Return a state with the time of the next poll."""
+        """Return a state with the time of the next poll; that of one lakehouse follows from the interval of Dagster."""
+        return state
 
-    @abstractmethod
     def check_events(self) -> Iterator[Event]:
-        """Yield the check results that are to be recorded."""
+        """Yield the results that differ from what was recorded last: runs evaluate the same checks."""
+        by_sensor = {checks.REACHABLE, checks.NOT_FROZEN}
+        for asset, result in [each for some in self.results.values() for each in some]:
+            key, check = assets.key(self.scope, asset), str(result.check_name)
+            last = last_result(self.context.instance, key, check)
+            if last is not result.passed and not (last is None and check in by_sensor and result.passed):
+                yield checks.evaluation(key, result)
 
-    @abstractmethod
     def skip_reason(self, polled: int, waiting: int) -> str:
         """Return the findings of a tick that requested nothing."""
+        return "; ".join(self.reasons.values())
 
-    def partitions(self, names: set[str]) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+    def partitions(self, names: set[str]) -> list[PartitionsRequest]:
         """Return the changes of the partitions, if there are any."""
         return []
 
@@ -245,46 +252,21 @@ class Tick(ABC):
         """Tell the webhook what is new; what it does not accept is sent again at the next poll."""
         known = self.scope.known
         page = assets.key(self.scope, fleet_health.NAME if known is None else assets.HEALTH)
-        down, up = notifications.send_unreachable, notifications.send_reachable
-        news: list[tuple[Mapping[str, Any], Callable[..., None]]] = [(self.down, down), (self.up, up)]
-        for found, send in news:
+        for alerted, found in ((True, self.down), (False, self.up)):
             if found:
-                named = {known.slug if known else name: each for name, each in found.items()}
+                news = {known.slug if known else name: each for name, each in found.items()}
                 try:
-                    send(self.notify, named, page, fleet=known is None)
+                    notifications.send(self.notify, news, page, fleet=known is None)
                 except OSError as error:
                     self.context.log.error(str(error))  # noqa: TRY400 - the reason suffices
                 else:
-                    self.states |= {name: replace(self.states[name], alerted=send is down) for name in found}
+                    self.states |= {name: replace(self.states[name], alerted=alerted) for name in found}
 
 
-class LakehouseTick(Tick):
-    """A tick of the sensor of one lakehouse, at each of which it is polled and every new version is recorded."""
-
-    poll_seconds, tick_seconds = 20.0, 21.0
-
-    def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:  # noqa: D102
-        return [*good]
-
-    def again(self, state: SensorState, seconds: float, *, quiet: int) -> SensorState:  # noqa: D102
-        return state  # after Dagster's minimum interval
-
-    def check_events(self) -> Iterator[Event]:
-        """Yield the results that differ from what was recorded last: runs evaluate the same checks."""
-        by_sensor = {checks.REACHABLE, checks.NOT_FROZEN}
-        for asset, result in [each for some in self.results.values() for each in some]:
-            key, check = assets.key(self.scope, asset), str(result.check_name)
-            last = last_result(self.context.instance, key, check)
-            if last is not result.passed and not (last is None and check in by_sensor and result.passed):
-                yield checks.evaluation(key, result)
-
-    def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
-        return "; ".join(self.reasons.values())
-
-
-class FleetTick(Tick):
+class FleetTick(LakehouseTick):
     """A tick of the sensor of a fleet, which polls and records as much as a tick has time for."""
 
+    poll_seconds, tick_seconds = 10.0, 25.0
     observe_every_seconds = 600.0
 
     def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:
@@ -299,12 +281,12 @@ class FleetTick(Tick):
         """Return a state with the time of the next poll: the longer nothing happens, the later."""
         return replace(state, quiet=min(quiet, 8), next_poll=self.now + seconds * min(2.0**quiet, _SELDOM) - 1)
 
-    def partitions(  # noqa: D102
-        self, names: set[str]
-    ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+    def partitions(self, names: set[str]) -> list[PartitionsRequest]:
+        """Return what makes the partitions those of lakehouses.yaml."""
         there = set(self.context.instance.get_dynamic_partitions(FLEET))
-        requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-        requests += [LAKEHOUSES.build_add_request(sorted(names - there))] if names - there else []
+        requests: list[PartitionsRequest] = (
+            [LAKEHOUSES.build_add_request(sorted(names - there))] if names - there else []
+        )
         requests += [LAKEHOUSES.build_delete_request(sorted(there - names))] if there - names else []
         return requests
 
@@ -327,7 +309,8 @@ class FleetTick(Tick):
             )
             yield checks.evaluation(asset, result)
 
-    def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
+    def skip_reason(self, polled: int, waiting: int) -> str:
+        """Return how many lakehouses were polled, and which cannot be opened."""
         text = f"looked at {polled} of {len(self.states)} lakehouses in {time.time() - self.now:.1f} s"
         text += f"; {waiting} wait for the next tick" if waiting else ""
         failing = _failing(self.states, checks.REACHABLE)

@@ -171,33 +171,6 @@ def reviewed(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: 
     return planned
 
 
-def supervised(
-    context: Context,
-    session: LazySession,
-    work: Callable[[Supervisor], T],
-    timeout: timedelta,
-) -> T:
-    """Carry out ``work`` in a thread and return its result.
-
-    Raises:
-        dagster.Failure: the run was cancelled or timed out; it is not retried.
-    """
-    watch = Supervisor(context, session)
-    future: Future[T] = Future()
-    thread = threading.Thread(target=_carry_out, args=(watch, work, future), name="maintenance", daemon=True)
-    thread.start()
-    try:
-        return _followed(context, watch, future, time.monotonic() + timeout.total_seconds())
-    except Stopped:
-        raise _failure(INTERRUPTED, future) from None
-    except dg.DagsterExecutionInterruptedError:
-        _end(watch, thread)
-        raise _failure(INTERRUPTED, future) from None
-    except _TooLate:
-        _end(watch, thread)
-        raise _failure(f"the work exceeded its timeout of {timeout}", future) from None
-
-
 def run_supervised(
     context: Context,
     settings: LakehouseSettings,
@@ -207,17 +180,39 @@ def run_supervised(
     damaged: bool = False,
     timeout: timedelta | None = None,
 ) -> T:
-    """Open a lakehouse and carry out work on it, watched; errors become failures with advice.
+    """Open a lakehouse and carry out work on it in a thread; errors become failures with advice.
 
     With ``damaged`` the work gets the newest version that can be read. ``timeout`` overrides that of lakehouses.yaml.
+
+    Raises:
+        dagster.Failure: the run was cancelled or timed out; it is not retried.
     """
+    seconds, future = timeout or settings.timeout, Future[T]()
     with with_advice():
-        return supervised(
-            context,
-            spark_session(spark, settings),
-            lambda watch: work(open_lakehouse(settings, damaged=damaged), watch),
-            timeout or settings.timeout,
-        )
+        watch = Supervisor(context, spark_session(spark, settings))
+
+        def carry_out() -> None:
+            try:
+                result = work(open_lakehouse(settings, damaged=damaged), watch)
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            finally:
+                hang_up()
+
+        thread = threading.Thread(target=carry_out, name="maintenance", daemon=True)
+        thread.start()
+        try:
+            return _followed(context, watch, future, time.monotonic() + seconds.total_seconds())
+        except Stopped:
+            raise _failure(INTERRUPTED, future) from None
+        except dg.DagsterExecutionInterruptedError:
+            _end(watch, thread)
+            raise _failure(INTERRUPTED, future) from None
+        except _TooLate:
+            _end(watch, thread)
+            raise _failure(f"the work exceeded its timeout of {seconds}", future) from None
 
 
 def _end(watch: Supervisor, thread: threading.Thread) -> None:
@@ -230,17 +225,6 @@ def _end(watch: Supervisor, thread: threading.Thread) -> None:
 
 class _TooLate(Exception):
     """The timeout has passed."""
-
-
-def _carry_out(watch: Supervisor, work: Callable[[Supervisor], T], future: Future[T]) -> None:
-    try:
-        result = work(watch)
-    except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
-        future.set_exception(error)
-    else:
-        future.set_result(result)
-    finally:
-        hang_up()
 
 
 def _followed(context: Context, watch: Supervisor, future: Future[T], deadline: float) -> T:

@@ -132,6 +132,10 @@ class Known:
     good: Mapping[str, LakehouseSettings] = field(default_factory=dict)
     bad: Mapping[str, str] = field(default_factory=dict)
 
+    def all(self) -> Known:
+        """Return these, as :meth:`Stanzas.all` returns those of the file as it is now."""
+        return self
+
 
 class Stanzas:
     """The stanzas of ``lakehouses.yaml`` as it is now."""

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project.metadata import health, pictures
+from dagster_project.metadata import pictures, reports
 from pipelines import stats
 from pipelines.summary import human_bytes
 from pipelines.tables_health import TableHealth
@@ -87,7 +87,7 @@ def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(lake: Lakeho
 def test_the_levels_of_a_tree_are_sentences_with_units(lake: Lakehouse) -> None:
     """On the page of an asset a table of numbers in more columns is cut off at the right."""
     deep = stats.deep(lake)
-    shown = health.of_deep(deep)["levels"]
+    shown = reports.of_deep(deep)["levels"]
     assert ["height", "nodes", "holds"] == [column.name for column in shown.schema.columns]
     root, level = shown.records[0].data, deep.levels[0]
     assert (level.height, level.nodes) == (root["height"], root["nodes"])
