@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.support.icebergs import request_key
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Limits, Principals, Warehouses, application
@@ -85,6 +86,7 @@ class Fuzz:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._keys = [request_key() for _ in range(5)]
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of one request."""
@@ -111,6 +113,9 @@ class Fuzz:
             )
         elif odd < 0.1:
             given["if-none-match"] = self._random.choice(('"', "*", "x" * 3000))
+        elif odd < 0.2:
+            keys = (*self._keys, request_key(), request_key(-9999), "", "x" * 36)
+            given["idempotency-key"] = self._random.choice(keys)
         return given
 
     def _content(self, path: str) -> bytes:

@@ -64,6 +64,16 @@ HANDLERS: Final[dict[tuple[str, str], Handler]] = {
 """What each method and path of the specification does. What is missing here, the endpoint does not offer."""
 
 
+_SLOW: Final = (408, "RequestTimeoutException", "the request did not arrive in time")
+_UNREAD: Final = (503, "ServiceUnavailableException", "the storage did not answer in time; try again later")
+_UNKNOWN: Final = (
+    504,
+    "CommitStateUnknownException",
+    "the storage did not answer in time; what was asked for may still happen: look before you try again",
+)
+_HEADERS: Final = {408: {"connection": "close"}, 413: {"connection": "close"}, 503: {"retry-after": "1"}}
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one endpoint takes at a time; beyond it, clients get 413 or 503 and may come again.
@@ -72,13 +82,18 @@ class Limits:
         body_bytes: of one request.
         threads: requests that are worked on at the same time.
         waiting: requests that may wait for a thread; further ones get 503 with ``Retry-After``.
-        seconds: after which a request is answered without its result. What it began goes on.
+        seconds: after which a request is answered without its result. What it began goes on. A client has as long to
+            send a request, and to read an answer, before its connection is closed.
+        stop_seconds: that requests under way have when the endpoint is ended.
+        connections: at the same time; further ones are closed at once.
     """
 
     body_bytes: int = 16 << 20
     threads: int = 128
     waiting: int = 512
     seconds: float = 60.0
+    stop_seconds: float = 20.0
+    connections: int = 1000
 
 
 def application(
@@ -95,7 +110,9 @@ def application(
         Route(path, partial(endpoint.answer, handler=handler, name=handler.__name__), methods=[method])
         for (method, path), handler in _heads_first()
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    app.state.limits, app.state.stop = endpoint.limits, endpoint.stop
+    return app
 
 
 def _heads_first() -> list[tuple[tuple[str, str], Handler]]:
@@ -109,7 +126,8 @@ class _Endpoint:
     def __init__(self, warehouses: Warehouses, principals: Principals | None, limits: Limits) -> None:
         self._warehouses = warehouses
         self._principals = principals
-        self._limits = limits
+        self.limits = limits
+        self._under_way: set[anyio.CancelScope] = set()
         self._threads = anyio.CapacityLimiter(limits.threads)
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -119,6 +137,11 @@ class _Endpoint:
             "trinitylake_request_seconds", "Time to the answer", ["operation"], registry=self._registry
         )
         self._current = Gauge("trinitylake_requests_current", "Requests under way", registry=self._registry)
+
+    def stop(self) -> None:
+        """Leave requests under way no more time than they have when the endpoint is ended."""
+        for scope in self._under_way:
+            scope.deadline = min(scope.deadline, anyio.current_time() + self.limits.stop_seconds)
 
     async def healthz(self, _: HttpRequest) -> Response:
         """Answer that the process is there. It asks no storage."""
@@ -134,7 +157,7 @@ class _Endpoint:
 
     async def _config(self, http: HttpRequest, principal: Principal) -> Response:
         name = http.query_params.get("warehouse") or self._only()
-        warehouse = await self._in_thread(lambda: self._warehouses.get(name))
+        warehouse = await self._in_thread(http, lambda: self._warehouses.get(name))
         offered = [f"{method} {path}" for method, path in HANDLERS]
         overrides = {"prefix": name, "warehouse": name}
         found = {"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered}
@@ -150,7 +173,7 @@ class _Endpoint:
         """Answer a request of the catalog."""
 
         async def act(http: HttpRequest, principal: Principal) -> Response:
-            body = await self._body(http)
+            body = await self._in_time(self._body(http), _SLOW)
 
             def handled() -> Reply:
                 path = {key: str(value) for key, value in http.path_params.items()}
@@ -164,7 +187,7 @@ class _Endpoint:
                 except Repeated as done:
                     return again(done, key, request, handler, self._warehouses)
 
-            reply = await self._in_thread(handled)
+            reply = await self._in_thread(http, handled)
             if reply.value is None:
                 return Response(status_code=reply.status, headers=reply.headers)
             if isinstance(reply.value, str):
@@ -197,7 +220,7 @@ class _Endpoint:
         return self._principals.of(http.headers.get("authorization"))
 
     async def _body(self, http: HttpRequest) -> bytes:
-        largest = self._limits.body_bytes
+        largest = self.limits.body_bytes
         found = bytearray()
         async for part in http.stream():
             found += part
@@ -205,24 +228,28 @@ class _Endpoint:
                 raise Problem(413, "BadRequestException", f"the body is larger than {largest} bytes")
         return bytes(found)
 
-    async def _in_thread(self, act: Callable[[], _T]) -> _T:
-        if self._threads.statistics().tasks_waiting >= self._limits.waiting:
+    async def _in_thread(self, http: HttpRequest, act: Callable[[], _T]) -> _T:
+        if self._threads.statistics().tasks_waiting >= self.limits.waiting:
             raise Problem(503, "ServiceUnavailableException", "too many requests wait; try again later")
-        with anyio.fail_after(self._limits.seconds):
-            return await to_thread.run_sync(act, limiter=self._threads, abandon_on_cancel=True)
+        acting = to_thread.run_sync(act, limiter=self._threads, abandon_on_cancel=True)
+        return await self._in_time(acting, _UNREAD if http.method in {"GET", "HEAD"} else _UNKNOWN)
+
+    async def _in_time(self, result: Awaitable[_T], late: tuple[int, str, str]) -> _T:
+        with anyio.CancelScope(deadline=anyio.current_time() + self.limits.seconds) as scope:
+            self._under_way.add(scope)
+            try:
+                return await result
+            finally:
+                self._under_way.discard(scope)
+        raise Problem(*late)
 
 
 def _refused(error: Exception) -> Response:
-    if isinstance(error, TimeoutError):
-        text = "the storage did not answer in time; what was asked for may still happen: look before you try again"
-        problem = Problem(504, "CommitStateUnknownException", text)
-    else:
-        problem = problem_of(error)
+    problem = problem_of(error)
     if problem.status == 500 and problem.kind == "InternalServerError":
         LOG.error("a request failed", exc_info=error)
     value = {"error": {"message": str(problem), "type": problem.kind, "code": problem.status}}
-    headers = {"retry-after": "1"} if problem.status == 503 else None
-    return JSONResponse(value, problem.status, headers=headers)
+    return JSONResponse(value, problem.status, headers=_HEADERS.get(problem.status))
 
 
 async def _no_route(_: HttpRequest, error: Exception) -> Response:

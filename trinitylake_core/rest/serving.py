@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import secrets
 import signal
 import socket
@@ -10,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from trinitylake_core.commits.commit import whoami
 from trinitylake_core.errors import InvalidInput
@@ -23,7 +26,8 @@ from trinitylake_core.rest.principals import Principals
 from trinitylake_core.rest.warehouses import Warehouses
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-_STOP_SECONDS: Final = 30
+_STOP_SECONDS: Final = 2
+"""So long an answer may take to leave the endpoint, after all requests under way have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,7 @@ def endpoint(lake: Lakehouse, name: str = "lake", *, limits: Limits | None = Non
 @contextmanager
 def running(app: Starlette) -> Iterator[str]:
     """Run an application in a thread, on a free port of 127.0.0.1, while the block runs; its address."""
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_STOP_SECONDS)
-    server = _Server(config)
+    server = _Server(app)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -93,24 +96,52 @@ def serve(
     """
     if principals is None and host not in _LOOPBACK:
         raise InvalidInput(f"an endpoint on {host} can be reached by others: give it principals (--tokens FILE)")
-    config = uvicorn.Config(
-        application(warehouses, principals, limits),
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        ssl_certfile=certfile,
-        ssl_keyfile=keyfile,
-        timeout_graceful_shutdown=_STOP_SECONDS,
-    )
-    _Server(config).run()
+    app = application(warehouses, principals, limits)
+    _Server(app, host=host, port=port, ssl_certfile=certfile, ssl_keyfile=keyfile).run()
+
+
+class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # the faster of two that is installed
+    """A connection that is closed unless a request arrives, and an answer is read, in time."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Wait for a request."""
+        self._limits: Limits = self.config.app.state.limits
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            transport.abort()
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        """Wait until the answer is read, and for the next request."""
+        super().on_response_complete()
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(self._limits.seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
     """A server that others wait for, and that ends by a signal as it ends otherwise."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, app: Starlette, **more: Any) -> None:
+        seconds = math.ceil(app.state.limits.stop_seconds) + _STOP_SECONDS
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "ws": "none"}
+        super().__init__(uvicorn.Config(app, http=_Connection, timeout_graceful_shutdown=seconds, **quiet, **more))
+        self._app = app
         self._is_up = threading.Event()
 
     @contextmanager
@@ -130,6 +161,11 @@ class _Server(uvicorn.Server):
         """Begin to listen."""
         await super().startup(sockets)
         self._is_up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what is under way, each request when its time is over, and end."""
+        self._app.state.stop()
+        await super().shutdown(sockets)
 
     def wait_until_started(self, thread: threading.Thread) -> None:
         """Wait until it listens. Raises ``RuntimeError`` if it ended before."""

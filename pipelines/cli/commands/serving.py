@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pipelines.cli.command import Call, Result, command, option
 from pipelines.cli.resolve_root import root_of
@@ -14,6 +16,9 @@ from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from trinitylake_core import Lakehouse
+
+_END_SECONDS: Final = 5
+"""So long threads that wait for a storage may keep the process, after all requests are answered."""
 
 
 @command(
@@ -79,6 +84,9 @@ def serve(call: Call) -> Result:
         certfile=options.certfile,
         keyfile=options.keyfile,
     )
+    end = threading.Timer(_END_SECONDS, os._exit, (0,))
+    end.daemon = True  # where none of these threads is left, the process ends before
+    end.start()
     return Result({"served": warehouses.names}, ["stopped"])
 
 

@@ -1,0 +1,179 @@
+"""Slow clients, too many of them, a storage that hangs, the end of an endpoint: all of it takes bounded time."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.core.test_rest import Answer, Client
+from tests.support.lakes import FAST
+from tests.support.s3_servers import free_port
+from trinitylake_core import Lakehouse
+from trinitylake_core.locations import root_path
+from trinitylake_core.rest import Limits, Warehouses, application
+from trinitylake_core.rest.serving import running
+
+_SECONDS: Final = 0.6
+_POST: Final = b"POST /v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
+
+
+@contextmanager
+def _endpoint(lake: Lakehouse, limits: Limits) -> Iterator[Client]:
+    with running(application(Warehouses({"lake": lambda: lake}), None, limits)) as uri:
+        yield Client(uri)
+
+
+def _connected(client: Client) -> socket.socket:
+    parts = urlsplit(client.uri)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20)
+
+
+def _idle(at: socket.socket) -> None:
+    del at
+
+
+def _half_open(at: socket.socket) -> None:
+    at.sendall(_POST[:20])
+
+
+def _trickled_headers(at: socket.socket) -> None:
+    for byte in _POST[:40]:
+        at.sendall(bytes([byte]))
+        time.sleep(_SECONDS / 10)
+
+
+def _trickled_body(at: socket.socket) -> None:
+    at.sendall(_POST)
+    while not select.select([at], [], [], _SECONDS / 10)[0]:
+        at.sendall(b" ")
+
+
+def _next_request_trickled(at: socket.socket) -> None:
+    at.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+    while b"ok" not in at.recv(1000):
+        pass
+    _trickled_headers(at)
+
+
+@pytest.mark.parametrize("slow", [_idle, _half_open, _trickled_headers, _trickled_body, _next_request_trickled])
+def test_a_slow_client_is_cut_off_and_others_are_served(slow: Callable[[socket.socket], None], lake: Lakehouse) -> None:
+    with _endpoint(lake, Limits(seconds=_SECONDS)) as client:
+        began = time.monotonic()
+        with _connected(client) as at:
+            text = b""
+            try:
+                slow(at)
+                while part := at.recv(1000):
+                    text += part
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+        assert slow is not _trickled_body or b"408" in text.splitlines()[0], text
+        assert time.monotonic() - began < _SECONDS * 10
+        assert 200 == client("GET", "/v1/lake/namespaces").status
+
+
+def test_connections_beyond_the_limit_are_closed_and_none_of_them_stays(lake: Lakehouse) -> None:
+    with _endpoint(lake, Limits(seconds=_SECONDS, connections=50)) as client:
+        before = _open_files()
+        held = [_connected(client) for _ in range(80)]
+        time.sleep(_SECONDS / 2)
+        assert _open_files() < before + 80 + 55  # both ends are of this process
+        time.sleep(_SECONDS * 2)
+        assert 200 == client("GET", "/v1/lake/namespaces").status
+        for each in held:
+            each.close()
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _hanging(lake: Lakehouse) -> None:
+    """Make a FIFO of the next root: what looks for the newest version waits for it as long as the process lives."""
+    os.mkfifo(f"{lake.root.removeprefix('file://')}{root_path(lake.version + 1)}")
+
+
+def test_a_storage_that_hangs_is_no_fault_of_the_server_and_reads_may_be_tried_again(lake: Lakehouse) -> None:
+    with _endpoint(lake, Limits(seconds=_SECONDS)) as client:
+        client("GET", "/v1/config")
+        _hanging(lake)
+        answer = client("GET", "/v1/lake/namespaces")
+        assert (503, "ServiceUnavailableException") == answer.problem
+        assert "1" == answer.headers["retry-after"]
+        os.close(os.open(f"{lake.root.removeprefix('file://')}{root_path(lake.version + 1)}", os.O_WRONLY))
+
+
+_SERVE: Final = """
+import sys
+from trinitylake_core import Lakehouse
+from trinitylake_core.rest import Limits, Warehouses, serve
+lake = Lakehouse.open(sys.argv[1])
+serve(Warehouses({"lake": lambda: lake}), port=int(sys.argv[2]), limits=Limits(stop_seconds=1))
+print("returned", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param([sys.executable, "-c", _SERVE], id="library"),
+        pytest.param([sys.executable, "-m", "pipelines.cli", "serve"], id="command", marks=pytest.mark.slow),
+    ],
+)
+def test_an_endpoint_whose_storage_hangs_answers_and_ends(command: list[str], lake: Lakehouse) -> None:
+    """The library returns; the command ends the process, though threads wait in the storage."""
+    port, is_command = free_port(), "serve" in command
+    words = [lake.root, "--name", "lake", "--port", str(port)] if is_command else [lake.root, str(port)]
+    process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    client, found = Client(f"http://127.0.0.1:{port}"), list[Answer]()
+    try:
+        _until_there(port)
+        assert 200 == client("GET", "/v1/lake/namespaces").status
+        _hanging(lake)
+        asking = [
+            threading.Thread(target=lambda method=method: found.append(client(method, "/v1/lake/namespaces/a")))
+            for method in ("GET", "DELETE")
+        ]
+        for each in asking:
+            each.start()
+        time.sleep(0.5)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert ("stopped\n" if is_command else "returned\n") == process.stdout.readline()  # type: ignore[union-attr]
+        for each in asking:
+            each.join()
+        if is_command:
+            assert 0 == process.wait(20)
+        assert time.monotonic() - began < (45 if is_command else 10)
+    finally:
+        process.kill()
+        process.communicate()
+    assert {503, 504} == {each.status for each in found}
+
+
+def _until_there(port: int) -> None:
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
