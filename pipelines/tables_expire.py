@@ -6,14 +6,18 @@ removes their files when those versions have expired. So a table may expire its 
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pipelines.files import plans
+from pipelines.files.gc_roots import gc_roots
+from pipelines.files.listing import Listed
 from pipelines.files.tablefiles import refuse_no_iceberg, tables_of
-from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
-from pipelines.summary import DRY_RUN, Table, count, failures_table
+from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, dry_run, silent
+from pipelines.summary import Table, count, failures_table, unchanged
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef, decode_table
@@ -23,13 +27,21 @@ from trinitylake_core.recovery.patterns import Pattern, first_match
 from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION, former_root, metadata_uri
 
 if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
     from trinitylake_core.iceberg import TrinityLakeCatalog
-    from trinitylake_core.iceberg.snapshot_expiration import SnapshotRules
+    from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 
 MAX_AGE_SECONDS: Final = 5 * DAY
 """The default of Iceberg."""
+_AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
 TOGETHER: Final = 100
 """Tables of one version: a conflict over one of them repeats the others, too."""
+
+
+_JOB: Final = "tables expire"
+_ROW: Final = re.compile(r".+/(?P<uuid>[0-9a-f-]{36})/(?:snapshot|ref)/(?P<snapshot>-?\d+)(?:/(?P<ref>.+))?", re.DOTALL)
+"""What a row of a plan names: a snapshot of a table, or a branch or tag and the snapshot that it named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +82,22 @@ class Config(Policy):
 
     Attributes:
         policies: the first whose pattern matches a table counts; those of this object are for tables that none matches.
+        plan_to: URI to write the plan to, before it is reviewed; without a review nothing expires.
+        plan: URI of a plan to carry out: exactly its snapshots, whatever the rules.
+        plan_options: storage options for these two; by default those of the lakehouse that apply to them.
         now_millis: the time, for tests.
     """
 
     policies: tuple[Policy, ...] = ()
+    plan_to: str | None = None
+    plan: str | None = None
+    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
+
+    def __post_init__(self) -> None:
+        Policy.__post_init__(self)
+        if self.plan is not None and (self.plan_to is not None or self.pattern is not None or self.policies):
+            raise InvalidInput(_AS_IT_IS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +123,7 @@ class Report:
         forbidden: tables that were left alone because their owners forbid it (``gc.enabled=false``).
         idle: patterns of policies that count for no MANAGED table.
         failures: tables that were left alone, with the reason.
+        plan: URI of the plan that was written, or carried out.
     """
 
     root: str
@@ -116,6 +140,7 @@ class Report:
     failures: dict[str, str] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    plan: str | None = None
 
     def summary(self) -> Iterator[str]:
         """Yield what was expired."""
@@ -123,7 +148,7 @@ class Report:
         if not self.expired:
             yield f"nothing to do: no snapshot of {count(self.tables, 'table')} expires"
         else:
-            yield f"{DRY_RUN}: {what} would expire" if self.dry_run else f"{what} expired"
+            yield f"{unchanged(self.plan)}: {what} would expire" if self.dry_run else f"{what} expired"
             yield "no file is deleted: a rollback brings them back; `tables clean` removes what no version needs"
         if self.failures:
             yield f"left alone: {count(len(self.failures), 'table')}"
@@ -161,10 +186,16 @@ def run(
 
     Raises:
         InvalidInput: PyIceberg is not installed.
+        PlanOutdated: the lakehouse has another history than the one that the plan was made for.
         ReadOnly, StorageError.
     """
     refuse_no_iceberg()
-    return _Expiration(lake.refresh(), config or Config(), progress or silent).run(review, cancel or NEVER_CANCELLED)
+    config = config or Config()
+    if config.plan is not None and review is dry_run:
+        raise InvalidInput(_AS_IT_IS)
+    if config.plan_to is not None and review is None:
+        review = dry_run
+    return _Expiration(lake.refresh(), config, progress or silent).run(review, cancel or NEVER_CANCELLED)
 
 
 class _Expiration:
@@ -179,9 +210,12 @@ class _Expiration:
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.failures: dict[str, str] = {}
         self.forbidden: list[str] = []
-        self.losers: dict[SnapshotRules, list[tuple[str, ...]]] = {}
+        self.losers: dict[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]] = {}
+        self.found: list[tuple[str, str, Expiring, TableMetadata]] = []
         self.watch = Stopwatch()
         self.meter = Meter(lake.storage)
+        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
+        self.by_plan = None if config.plan is None else self.read_plan(config.plan)
 
     def run(self, review: Review[Report] | None, cancel: Cancel) -> Report:
         """Plan, have that reviewed, and expire."""
@@ -200,8 +234,11 @@ class _Expiration:
                 idle=tuple(each.pattern or "*" for each in self.config.policies if each not in counting),
                 expired=planned,
                 snapshots=sum(each.snapshots for each in planned),
+                plan=self.config.plan or self.config.plan_to,
             )
         )
+        if self.config.plan_to is not None:
+            self.write_plan(self.config.plan_to)
         if review is not None and not review(found):
             return found
         return self.act(found, cancel) if planned else replace(found, dry_run=False)
@@ -211,6 +248,30 @@ class _Expiration:
         return replace(
             found, failures=dict(self.failures), requests=self.meter.by_kind(), seconds=dict(self.watch.seconds)
         )
+
+    def read_plan(self, uri: str) -> PlannedSnapshots:
+        """Return what a plan takes from tables. Raises ``InvalidInput``, ``PlanOutdated``."""
+        from trinitylake_core.iceberg.snapshot_expiration import PlannedSnapshots
+
+        plan = plans.StoredPlan(uri, self.options)
+        plans.refuse_other(plan.header, _JOB, self.lake.files, gc_roots(self.lake.files))
+        planned = PlannedSnapshots({}, {})
+        for file in plan.files():
+            found = _ROW.fullmatch(file.path)
+            if found is None:
+                raise InvalidInput(f"the plan {uri} names {file.path!r}, which is no snapshot of a table")
+            if found["ref"] is None:
+                planned.snapshots.setdefault(found["uuid"], set()).add(int(found["snapshot"]))
+            else:
+                planned.refs.setdefault(found["uuid"], {})[found["ref"]] = int(found["snapshot"])
+        return planned
+
+    def write_plan(self, uri: str) -> None:
+        """Write what each table would lose, a row for each snapshot, branch and tag."""
+        rows = [row for each in sorted(self.found, key=lambda row: row[:2]) for row in _plan_rows(*each)]
+        head = plans.header(_JOB, self.lake.files, gc_roots(self.lake.files), (len(rows), 0))
+        plans.write(uri, self.options, head, rows)
+        self.watch.lap("write")
 
     def tables(self) -> tuple[list[tuple[str, str, TableDef]], int]:
         """Return the MANAGED Iceberg tables of the pattern that have metadata, and how many EXTERNAL ones there are."""
@@ -245,7 +306,7 @@ class _Expiration:
                 self.failures[name] = found
             elif found.snapshots or found.refs:
                 planned.append(found)
-                self.losers.setdefault(self.policy_of(*table[:2]).rules(), []).append((*table[0].split("."), table[1]))
+                self.losers.setdefault(self.rules_of(table), []).append((*table[0].split("."), table[1]))
         return tuple(planned)
 
     def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str | None]:
@@ -258,18 +319,24 @@ class _Expiration:
             metadata, root = self.catalog.metadata_of(table[2]), self.lake.root
             if former := former_root(root, metadata_uri(root, table[2]) or "", metadata.location):
                 return name, f"it was written below {former} and came here with its lakehouse: nothing writes it here"
-            found = expiring(metadata, self.policy_of(*table[:2]).rules(), self.now)
+            found = expiring(metadata, self.rules_of(table), self.now)
         except Forbidden:
             return name, None
         except (Corrupt, InvalidInput, *REFUSED) as error:
             return name, f"{error}"
+        if self.config.plan_to is not None:
+            self.found.append((name, str(metadata.table_uuid), found, metadata))
         return name, Expired(name, len(found.snapshots), found.refs)
+
+    def rules_of(self, table: tuple[str, str, TableDef]) -> SnapshotRules | PlannedSnapshots:
+        """Return what decides about a table: the plan, or the rules of its policy."""
+        return self.policy_of(*table[:2]).rules() if self.by_plan is None else self.by_plan
 
     def policy_of(self, namespace: str, name: str) -> Policy:
         """Return the policy that counts for a table."""
         return first_match(self.policies, namespace, name, self.config)
 
-    def together(self) -> Iterator[tuple[SnapshotRules, list[tuple[str, ...]]]]:
+    def together(self) -> Iterator[tuple[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]]]:
         """Yield the tables that become one version: some of those with the same rules."""
         for rules, names in self.losers.items():
             for begin in range(0, len(names), TOGETHER):
@@ -314,3 +381,18 @@ class _Expiration:
                 versions=versions,
             )
         )
+
+
+def _plan_rows(name: str, uuid: str, losing: Expiring, metadata: TableMetadata) -> Iterator[plans.PlanRow]:
+    for number in losing.snapshots:
+        snapshot = metadata.snapshot_by_id(number)
+        when = None if snapshot is None else snapshot.timestamp_ms
+        yield _plan_row(f"{name}/{uuid}/snapshot/{number}", when, "no rule keeps this snapshot")
+    for each in losing.refs:
+        yield _plan_row(
+            f"{name}/{uuid}/ref/{metadata.refs[each].snapshot_id}/{each}", None, "this branch or tag is old"
+        )
+
+
+def _plan_row(path: str, millis: int | None, reason: str) -> plans.PlanRow:
+    return plans.PlanRow(Listed(path, 0, millis, "snapshot", None), reason)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
-from pipelines import tables_clean, tables_expire
+from pipelines import orphans, tables_clean, tables_expire
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
 
@@ -261,3 +263,73 @@ def test_the_command_line(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFix
     done = json.loads(capsys.readouterr().out)
     assert (2, 2, None) == (planned["snapshots"], done["snapshots"], planned["version_after"])
     assert done["version_after"] == catalog.lakehouse.version
+
+
+# -- stored plans --------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_carried_out_exactly_whatever_was_written_since(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """What came later stays, although the rules would let it go by now; a table that was renamed is the same one."""
+    plan = (tmp_path / "plan.parquet").as_uri()
+    tables = [grown(catalog, f"sales.t{number}") for number in range(2)]
+    tables[0].manage_snapshots().create_tag(tables[0].metadata.snapshots[0].snapshot_id, "old").commit()
+    planned = expire(catalog, plan_to=plan, max_ref_age_seconds=60)
+    assert (True, plan, 4) == (planned.dry_run, planned.plan, planned.snapshots)
+    rows_of_plan = parquet.read_table(tmp_path / "plan.parquet").to_pylist()
+    assert 5 == len(rows_of_plan)
+    assert any(row["path"].startswith("sales.t0/") and row["path"].endswith("/old") for row in rows_of_plan)
+    catalog.load_table("sales.t0").append(rows(7))
+    catalog.rename_table("sales.t1", "sales.other")
+    done = expire(catalog, plan=plan)
+    assert {("sales.t0", 2, ("old",)), ("sales.other", 2, ())} == {
+        (each.table, each.snapshots, each.refs) for each in done.expired
+    }
+    assert (2, 1) == tuple(len(catalog.load_table(name).metadata.snapshots) for name in ("sales.t0", "sales.other"))
+    assert () == expire(catalog, plan=plan).expired, "a second time there is nothing left of it"
+
+
+def test_a_table_that_needs_by_now_what_a_plan_names_is_left_alone(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """A tag was set, a branch moved, or the table rolled back to such a snapshot."""
+    plan = (tmp_path / "plan.parquet").as_uri()
+    tables = {name: grown(catalog, f"sales.{name}") for name in ("tagged", "back", "moved", "free")}
+    tables["moved"].manage_snapshots().create_tag(tables["moved"].metadata.snapshots[0].snapshot_id, "old").commit()
+    expire(catalog, plan_to=plan, max_ref_age_seconds=60)
+    first = {name: table.metadata.snapshots[0].snapshot_id for name, table in tables.items()}
+    catalog.load_table("sales.tagged").manage_snapshots().create_tag(first["tagged"], "keep").commit()
+    catalog.load_table("sales.back").manage_snapshots().rollback_to_snapshot(first["back"]).commit()
+    moved = catalog.load_table("sales.moved")
+    moved.manage_snapshots().remove_tag("old").commit()
+    moved.refresh().manage_snapshots().create_tag(moved.metadata.snapshots[1].snapshot_id, "old").commit()
+    done = expire(catalog, plan=plan)
+    assert ["sales.free"] == [each.table for each in done.expired]
+    assert {"sales.tagged", "sales.back", "sales.moved"} == done.failures.keys()
+    assert all("have changed since the plan was made" in why for why in done.failures.values())
+    assert [0] == ids(catalog.load_table("sales.back"))
+
+
+def test_a_plan_of_another_history_or_job_is_refused(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    plan = (tmp_path / "plan.parquet").as_uri()
+    grown(catalog, "sales.t")
+    expire(catalog, plan_to=plan)
+    catalog.lakehouse.rollback(version=1, reason="test")
+    assert () == expire(catalog, plan=plan).expired
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InvalidInput, match="made for another lakehouse"):
+        expire(new_iceberg(tmp_path / "other"), plan=plan)
+    with pytest.raises(InvalidInput, match="not of `clean`"):
+        orphans.run(catalog.lakehouse, orphans.Config(engine="local", plan=plan))
+    with pytest.raises(InvalidInput, match="cannot be combined"):
+        expire(catalog, plan=plan, pattern="sales.*")
+    with pytest.raises(InvalidInput, match="cannot be combined"):
+        expire(catalog, dry_run, plan=plan)
+
+
+def test_plans_on_the_command_line(
+    catalog: TrinityLakeCatalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, plan = catalog.lakehouse.root, (tmp_path / "plan.parquet").as_uri()
+    grown(catalog, "sales.t")
+    assert 0 == main(["tables", "expire", root, "--older-than", "0s", "--plan-to", plan])
+    assert f"plan written to {plan}, nothing was changed: 2 snapshots of 1 table" in capsys.readouterr().out
+    assert 0 == main(["tables", "expire", root, "--plan", plan, "--yes", "--json"])
+    assert (2, plan) == ((found := json.loads(capsys.readouterr().out))["snapshots"], found["plan"])

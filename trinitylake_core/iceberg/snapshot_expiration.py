@@ -51,18 +51,39 @@ class Expiring:
         return (*removed, *([RemoveSnapshotsUpdate(snapshot_ids=list(self.snapshots))] if self.snapshots else []))
 
 
-def expiring(metadata: TableMetadata, rules: SnapshotRules, now_millis: int) -> Expiring:
-    """Return what of a table expires now. Pure; no file is deleted.
+@dataclass(frozen=True, eq=False)
+class PlannedSnapshots:
+    """What tables lose by a plan, by their UUIDs: snapshots, and references with the snapshots that they named."""
+
+    snapshots: dict[str, set[int]]
+    refs: dict[str, dict[str, int]]
+
+    def of(self, metadata: TableMetadata) -> Expiring:
+        """Return what of the plan is there still. Raises ``ValueError`` where a branch or tag has changed since."""
+        uuid = str(metadata.table_uuid)
+        planned, refs = self.snapshots.get(uuid, set()), self.refs.get(uuid, {})
+        kept = {name: ref.snapshot_id for name, ref in metadata.refs.items() if refs.get(name) != ref.snapshot_id}
+        moved = sorted(name for name, number in kept.items() if name in refs or number in planned)
+        if moved:
+            raise ValueError(f"these branches or tags have changed since the plan was made: {', '.join(moved)}")
+        gone = tuple(each.snapshot_id for each in metadata.snapshots if each.snapshot_id in planned)
+        return Expiring(gone, tuple(sorted(metadata.refs.keys() - kept.keys())))
+
+
+def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, now_millis: int) -> Expiring:
+    """Return what of a table expires now: by rules, or by a plan. Pure; no file is deleted.
 
     A snapshot stays if a tag names it, if it is among the newest of a branch, or young and of a branch, or young and of
     no branch or tag at all.
 
     Raises:
         Forbidden: the table forbids it (``gc.enabled``).
-        ValueError: a property that must be a number is none.
+        ValueError: a property that must be a number is none, or a plan no longer holds.
     """
     if metadata.properties.get(GC_ENABLED, "true").strip().lower() == "false":
         raise Forbidden(f"the table has the property {GC_ENABLED}=false")
+    if isinstance(rules, PlannedSnapshots):
+        return rules.of(metadata)
     own = _own_rules(metadata, rules)
     snapshots = {each.snapshot_id: each for each in metadata.snapshots}
     refs = {name: ref for name, ref in metadata.refs.items() if _stays(name, ref, snapshots, own, now_millis)}

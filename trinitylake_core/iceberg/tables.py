@@ -29,7 +29,7 @@ from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.places import MovedIO, Stored
-from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
+from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
 from trinitylake_core.iceberg.table_reader import TableReader
 from trinitylake_core.iceberg.table_updates import updated
 from trinitylake_core.keys import TABLE, VIEW
@@ -219,7 +219,7 @@ class Tables(TableReader):
             return self._change(update, what if len(names) <= _NAMED else f"{what}, ... ({len(names)} tables)")
 
     def expire_snapshots(
-        self, identifiers: Sequence[Identifier], rules: SnapshotRules, now_millis: int
+        self, identifiers: Sequence[Identifier], rules: SnapshotRules | PlannedSnapshots, now_millis: int
     ) -> dict[Identifier, Expiring]:
         """Remove snapshots and references of several tables as one version; return what each of them lost.
 

@@ -39,6 +39,7 @@ def tables_health(call: Call) -> Result:
         DRY_RUN,
         VERBOSE,
         YES,
+        *PLANS,
     ),
     details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
     "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
@@ -52,6 +53,8 @@ def tables_expire(call: Call) -> Result:
         older_than_seconds=expiring.MAX_AGE_SECONDS if age is None else age,
         keep_last=options.keep_last,
         max_ref_age_seconds=None if options.refs_older_than is None else parse_age(options.refs_older_than),
+        plan_to=options.plan_to,
+        plan=options.plan,
     )
     return deleting(call, expiring, config)
 
