@@ -27,8 +27,6 @@ from trinitylake_core.recovery.patterns import Pattern, first_match
 from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION, former_root, metadata_uri
 
 if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-
     from trinitylake_core.iceberg import TrinityLakeCatalog
     from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 
@@ -211,7 +209,7 @@ class _Expiration:
         self.failures: dict[str, str] = {}
         self.forbidden: list[str] = []
         self.losers: dict[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]] = {}
-        self.found: list[tuple[str, str, Expiring, TableMetadata]] = []
+        self.found: list[tuple[str, str, Expiring, Any]] = []
         self.watch = Stopwatch()
         self.meter = Meter(lake.storage)
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
@@ -383,7 +381,7 @@ class _Expiration:
         )
 
 
-def _plan_rows(name: str, uuid: str, losing: Expiring, metadata: TableMetadata) -> Iterator[plans.PlanRow]:
+def _plan_rows(name: str, uuid: str, losing: Expiring, metadata: Any) -> Iterator[plans.PlanRow]:
     for number in losing.snapshots:
         snapshot = metadata.snapshot_by_id(number)
         when = None if snapshot is None else snapshot.timestamp_ms
