@@ -91,6 +91,7 @@ def test_a_skip_fails_in_ci() -> None:
     assert "skipped" == expected.outcome
 
 
+@pytest.mark.slow  # xdist compares what its processes collect, each time
 def test_another_process_collects_the_same_tests_in_the_same_order(request: pytest.FixtureRequest) -> None:
     """Tests are shared out by ID: none depends on the time, on randomness or on an address.
 

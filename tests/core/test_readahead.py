@@ -180,7 +180,7 @@ def test_nothing_of_what_was_read_ahead_stays_behind(lake: Lakehouse) -> None:
 def test_what_several_threads_ask_for_at_the_same_time_is_read_once(lake: Lakehouse) -> None:
     """The first waits in its request until all others have asked."""
     path, store = _leaves(lake)[0], _store(lake, 1000)
-    asked, reads = threading.Barrier(5, timeout=30), list[str]()
+    asked, reads = threading.Barrier(5, timeout=300), list[str]()
 
     def slow(kind: str, path: str, action: Callable[[], object]) -> object:
         reads.append(path)
@@ -241,7 +241,7 @@ def test_a_late_file_leaves_no_thread_idle(lake: Lakehouse) -> None:
 
     def read(_: str, path: str, action: Callable[[], bytes]) -> bytes:
         if path == leaves[0]:
-            assert enough.wait(30)
+            assert enough.wait(300)
         others.append(path)
         if len(others) >= 20:
             enough.set()

@@ -597,7 +597,7 @@ def test_the_command_serves_until_it_is_ended(lake: Lakehouse, tmp_path: Path) -
         assert {"prefix": "copy", "warehouse": "copy"} == client("GET", "/v1/config?warehouse=copy").json()["overrides"]
     finally:
         process.send_signal(signal.SIGTERM)
-        out, log = process.communicate(timeout=60)
+        out, log = process.communicate(timeout=300)
     assert "GET '/v1/config' 200 " in log
     assert (0, {"served": ["prod", "copy"]}) == (process.returncode, json.loads(out))
 

@@ -273,7 +273,7 @@ def test_the_lock_dies_with_its_process_and_never_before(
     ours, theirs = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("spawn").Process(target=_hold_lock, args=(str(directory), theirs))
     child.start()
-    assert ours.poll(30)
+    assert ours.poll(300)
     os.kill(child.pid or 0, signal_sent)
     try:
         if signal_sent == signal.SIGKILL:
@@ -394,7 +394,7 @@ def test_a_killed_writer_leaves_all_or_nothing(root: str, directory: Path, mode:
     """Requests are put, sync, create; only after the last there is a root, and it is whole."""
     child = multiprocessing.get_context("spawn").Process(target=_create_and_die, args=(root, _Plan(mode, at)))
     child.start()
-    child.join(30)
+    child.join(300)
     assert -signal.SIGKILL == child.exitcode
     found = [info.path for info in open_storage(root).list()]
     assert ((mode, at) == ("kill_after", 3)) == ("root" in found)

@@ -223,7 +223,7 @@ def fetched(url: str) -> str:
 
 def everything(deployment: Deployment, told: Webhook, secrets: Mapping[str, str]) -> dict[str, str]:
     """Return all that is kept or shown, by where."""
-    eventually(lambda: ticked(deployment), 120, lambda: "no sensor has ticked")
+    eventually(lambda: ticked(deployment), lambda: "no sensor has ticked")
     found = {f"log of {name}": deployment.log(name) for name in ("code", "daemon", "webserver")}
     kept = [path for path in (deployment.home / "var").rglob("*") if path.is_file()]
     found["files of runs"] = "\n".join(path.read_text(errors="replace") for path in kept)

@@ -21,7 +21,6 @@ from tests.support.s3_servers import free_port
 from trinitylake_core.errors import InvalidInput
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-START_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     try:
         url = f"sc://127.0.0.1:{port}"
-        eventually(lambda: listens(url), START_SECONDS, lambda: (directory / "log").read_text()[-3000:])
+        eventually(lambda: listens(url), lambda: (directory / "log").read_text()[-3000:])
         yield url
     finally:
         os.killpg(server.pid, signal.SIGKILL)

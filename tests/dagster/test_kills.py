@@ -28,7 +28,6 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
-LONG_SECONDS = 600.0
 BACK_SECONDS = 60.0 * float(os.environ.get("TRINITYLAKE_BUSY", "1"))
 """The minute that is promised; a machine on which other things run says how many times longer it may take."""
 NEVER = {"messages": 10_000_000, "engine": "local"}
@@ -111,7 +110,7 @@ def test_all_is_back_within_a_minute(
     work: str,
 ) -> None:
     deployment, supervisor = supervised
-    eventually(lambda: up(deployment), LONG_SECONDS, lambda: str(supervisor.restarts))
+    eventually(lambda: up(deployment), lambda: str(supervisor.restarts))
     grown(lake)
     objects = lake.refresh().digest()
     run_id = begun(deployment, slow, work)
@@ -120,13 +119,13 @@ def test_all_is_back_within_a_minute(
     killed = time.monotonic()
     slow.delay = 0.0
     if victim not in {"the run", "the parent of runs"}:
-        eventually(lambda: sum(supervisor.restarts.values()) > restarts, LONG_SECONDS, lambda: str(supervisor.restarts))
-    eventually(lambda: up(deployment), LONG_SECONDS, lambda: str(supervisor.restarts))
+        eventually(lambda: sum(supervisor.restarts.values()) > restarts, lambda: str(supervisor.restarts))
+    eventually(lambda: up(deployment), lambda: str(supervisor.restarts))
     ready = time.monotonic() - killed
     run = ended_run(deployment, run_id)  # one that was not hit goes on
     ended = time.monotonic() - killed
     again = launched(deployment, work)
-    eventually(lambda: writes(deployment, again, work), LONG_SECONDS, lambda: str(deployment.run(again)))
+    eventually(lambda: writes(deployment, again, work), lambda: str(deployment.run(again)))
     back = time.monotonic() - killed
     print(f"{victim}, {work}: up after {ready:.0f} s, {run['status']} after {ended:.0f} s, next after {back:.0f} s")
     assert "SUCCESS" == ended_run(deployment, again)["status"], deployment.run(again)
@@ -141,13 +140,13 @@ def test_a_run_that_is_killed_while_it_deletes_orphans_is_repeated(
 ) -> None:
     """The fence is in the history, some of the orphans are gone, and nothing else is; the next run deletes the rest."""
     deployment, supervisor = supervised
-    eventually(lambda: up(deployment), LONG_SECONDS, lambda: str(supervisor.restarts))
+    eventually(lambda: up(deployment), lambda: str(supervisor.restarts))
     orphans = {node_path(): b"left over" for _ in range(3000)}
     left = left_over(moto_server, lake, orphans)
     objects = lake.refresh().digest()
     slow.slow_for, slow.delay, slow.matching = b"?delete", 10.0, 0
     run_id = launched(deployment, "orphan_removal")
-    eventually(lambda: slow.matching > 1, LONG_SECONDS, lambda: str(deployment.run(run_id)))
+    eventually(lambda: slow.matching > 1, lambda: str(deployment.run(run_id)))
     VICTIMS["the run"](deployment).kill()
     slow.slow_for, slow.delay = b"", 0.0
     assert "FAILURE" == ended_run(deployment, run_id)["status"]
@@ -168,15 +167,15 @@ def test_scheduled_maintenance_that_is_killed_is_repeated(
 ) -> None:
     """Once, and it succeeds; also where the code server, which the sensor needs, dies with the run."""
     deployment, supervisor = supervised
-    eventually(lambda: up(deployment), LONG_SECONDS, lambda: str(supervisor.restarts))
+    eventually(lambda: up(deployment), lambda: str(supervisor.restarts))
     grown(lake)
     slow.delay = 0.3
     killed = deployment.launch("orders_maintenance", tags={"dagster/schedule_name": "orders_maintenance_schedule"})
-    eventually(lambda: writes(deployment, killed, "tree_compaction"), LONG_SECONDS, lambda: killed)
+    eventually(lambda: writes(deployment, killed, "tree_compaction"), lambda: killed)
     VICTIMS[victim](deployment).kill()
     slow.delay = 0.0
     assert "FAILURE" == ended_run(deployment, killed)["status"]
-    eventually(lambda: bool(repeats_of(deployment, killed)), LONG_SECONDS, lambda: deployment.log("daemon")[-3000:])
+    eventually(lambda: bool(repeats_of(deployment, killed)), lambda: deployment.log("daemon")[-3000:])
     (again,) = repeats_of(deployment, killed)
     assert "SUCCESS" == ended_run(deployment, again)["status"], deployment.run(again)
     assert 1 == len(repeats_of(deployment, killed))
@@ -209,7 +208,7 @@ def left_over(server: S3Server, lake: Lakehouse, orphans: dict[str, bytes]) -> C
 
 def ended_run(deployment: Deployment, run_id: str) -> dict[str, Any]:
     """Return a run when it is over, however often nobody could say what became of it."""
-    eventually(lambda: look_at(deployment, run_id).get("endTime") is not None, LONG_SECONDS, lambda: run_id)
+    eventually(lambda: look_at(deployment, run_id).get("endTime") is not None, lambda: run_id)
     return look_at(deployment, run_id)
 
 
@@ -258,7 +257,7 @@ def begun(deployment: Deployment, slow: Misbehaving, work: str) -> str:
         return any(each["stepKey"].endswith(work) and each["startTime"] for each in steps)
 
     slow.delay = 0.0 if work != "tree_compaction" else 0.3
-    eventually(at_work, 120.0, lambda: str(deployment.run(run_id)))
+    eventually(at_work, lambda: str(deployment.run(run_id)))
     slow.delay, before = 0.3, slow.requests
-    eventually(lambda: slow.requests > before + 3, 30.0, lambda: str(deployment.run(run_id)))
+    eventually(lambda: slow.requests > before + 3, lambda: str(deployment.run(run_id)))
     return run_id

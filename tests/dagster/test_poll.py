@@ -180,10 +180,10 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     assert f"s3://hangs/lake/ at 127.0.0.1:{silent} is polled again until it answers" in reason
     assert "launch" not in reason
     assert "has given no answer" in tick(hangs, instance, cursor)[2]
-    monkeypatch.setattr(LakehouseTick, "poll_seconds", 20)
+    monkeypatch.setattr(LakehouseTick, "poll_seconds", 300)
     assert ("compaction_debt", False) in tick(settings, instance, None)[0]
     while threads.hanging:
-        assert time.monotonic() < began + 120
+        assert time.monotonic() < began + 600
         time.sleep(0.02)
 
 

@@ -120,9 +120,9 @@ def test_stopping_the_code_server_cancels_its_runs_and_stops_their_spark(
         for number in range(20):
             txn.create_table("sales", f"more{number}")
     version = sales.refresh().version
-    eventually(lambda: "java" not in names(deployment), 60, lambda: "the Spark of the test before has not stopped")
+    eventually(lambda: "java" not in names(deployment), lambda: "the Spark of the test before has not stopped")
     run_id = compact(deployment, "sales")
-    eventually(lambda: "java" in names(deployment), 120, lambda: str(deployment.run(run_id)))
+    eventually(lambda: "java" in names(deployment), lambda: str(deployment.run(run_id)))
     seconds = deployment.stop("code")  # asserts that nothing is left
     print(f"the code server, a run and its Spark stopped in {seconds:.1f} s")
     assert version == sales.refresh().version
@@ -146,7 +146,7 @@ def test_a_lakehouse_is_added_without_disturbing_the_run_that_is_at_work(
     stanzas["lakehouses"].append({"name": "more", "root": more, "compaction": NEVER})
     path.write_text(yaml.safe_dump(stanzas))
     run_id = compact(deployment, "sales", engine="local")
-    eventually(lambda: deployment.run(run_id)["status"] == "STARTED", 60, lambda: str(deployment.run(run_id)))
+    eventually(lambda: deployment.run(run_id)["status"] == "STARTED", lambda: str(deployment.run(run_id)))
     assert "WorkspaceLocationEntry" == deployment.graphql(RELOAD)["reloadRepositoryLocation"]["__typename"]
     deployment.wait_until_ready()
     assert "SUCCESS" == deployment.finished(compact(deployment, "more", engine="local"))["status"]
@@ -231,7 +231,7 @@ def test_a_run_whose_process_is_gone_at_two_looks_is_ended(settings: LakehouseSe
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     zombie = subprocess.Popen([sys.executable, "-c", ""])
-    eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 30, lambda: "it runs on")
+    eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, lambda: "it runs on")
     with dg.DagsterInstance.local_temp(memory) as instance:
 
         def run(pid: int, location: str = "trinitylake", status: str = "STARTED") -> str:

@@ -106,7 +106,7 @@ def _limited(*words: str, gigabytes: float = 2.5, **settings: str) -> subprocess
     return subprocess.run(
         [sys.executable, "-m", "pipelines.cli", *words],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **settings},
-        capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit,
+        capture_output=True, text=True, timeout=300, check=False, preexec_fn=limit,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ CODES = {int(each) for each in re.findall(r"^\| (\d+) \|", TABLE, re.MULTILINE)}
 ALL = 400
 IN_ONE_PROCESS = 60
 SEED = 4711
-SECONDS = 30.0
+SECONDS = 300.0
 GIGABYTES = 3
 WORDS = r"""
 - -- 0 1 2 3 -1 007 1e9 nan inf true null = a=b a= =b { [] * ? \ . .. / ~

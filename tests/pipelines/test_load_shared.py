@@ -55,7 +55,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
 def _waited(work: worker_pool.SharedWork[Any], honest: Any) -> int | None:
     for thread in threading.enumerate():
         if thread.name == "helper":
-            thread.join(20)
+            thread.join(300)
     index: int | None = honest(work)
     return index
 

@@ -74,14 +74,15 @@ class Watched(worker_pool.Helper):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     Watched.started, Watched.pids = [], []
     monkeypatch.setattr(worker_pool, "Helper", Watched)
-    # This process is slow from its second subtree on, so that the workers have started before nothing is left.
+    # From its second subtree on this process waits until a worker has some, or is gone.
     real, done = subtrees._received, []
 
     def received(*arguments: Any, **more: Any) -> Flush:
         if done:
             for thread in threading.enumerate():
                 if thread is not threading.main_thread() and thread.name.startswith("helper"):
-                    thread.join(0.3)
+                    while thread.is_alive() and not any(worker.rows for worker in Watched.started):
+                        thread.join(0.05)
         done.append(None)
         return real(*arguments, **more)
 
@@ -177,7 +178,7 @@ def test_a_worker_ends_silently_in_the_middle_of_a_piece_when_its_parent_is_kill
         assert b"begun\n" == parent.stderr.readline()
         assert os.getpgid(worker.pid) == worker.pid  # Ctrl-C is not for it
         parent.send_signal(kill)
-        psutil.wait_procs([worker], timeout=30)
+        psutil.wait_procs([worker], timeout=300)
         assert not worker.is_running()
         assert b"" == parent.stderr.read()
 

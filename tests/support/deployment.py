@@ -32,7 +32,7 @@ DEPLOY: Final = Path(__file__).parent.parent.parent / "deploy"
 UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
 _MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
 _PORT: Final = "3000"
-_READY_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = 600.0
 _BUSY: Final = 5.0
 """How many times as long a unit may take to stop as systemd would wait: other tests use this machine."""
 FORK_SERVER: Final = "multiprocessing.forkserver"
@@ -103,7 +103,7 @@ class Deployment:
             self.running[name] = subprocess.Popen(shlex.split(unit.one("ExecStart")), stdin=subprocess.DEVNULL, **where)
             where["env"] = environment | {"MAINPID": str(self.running[name].pid)}
             for after in unit.all("ExecStartPost"):
-                subprocess.run(shlex.split(after), check=True, timeout=_READY_SECONDS, **where)
+                subprocess.run(shlex.split(after), check=True, timeout=PATIENCE_SECONDS, **where)
 
     def start_all(self) -> None:
         """Start every unit and wait until the webserver knows the code location and the daemon is at work."""
@@ -113,7 +113,7 @@ class Deployment:
 
     def wait_until_ready(self) -> None:
         """Wait until the webserver knows the code location, and every daemon has been heard of."""
-        eventually(self.ready, _READY_SECONDS, lambda: "\n".join(self.log(name)[-3000:] for name in self.running))
+        eventually(self.ready, lambda: "\n".join(self.log(name)[-3000:] for name in self.running))
 
     def ready(self) -> bool:
         """Return whether all of that is so. Raises ``AssertionError`` if a unit has ended."""
@@ -152,7 +152,7 @@ class Deployment:
         try:
             self.running.pop(name).wait(allowed)
             left = begun + allowed - time.monotonic()
-            eventually(lambda: not self.processes(name), left, lambda: str(self.processes(name)))
+            eventually(lambda: not self.processes(name), lambda: str(self.processes(name)), left)
         finally:
             self._signal(name, signal.SIGKILL)
         return time.monotonic() - begun
@@ -202,7 +202,7 @@ class Deployment:
                 answer.update(self.graphql(_LAUNCH, params=params)["launchRun"])
             return answer.get("__typename") == "LaunchRunSuccess"
 
-        eventually(launched, _READY_SECONDS, lambda: f"{answer} {self.log('webserver')[-3000:]}")
+        eventually(launched, lambda: f"{answer} {self.log('webserver')[-3000:]}")
         run_id: str = answer["run"]["runId"]
         return run_id
 
@@ -211,9 +211,9 @@ class Deployment:
         found: dict[str, Any] = self.graphql(_RUN, run=run_id)["runOrError"]
         return found
 
-    def finished(self, run_id: str, seconds: float = 300.0) -> dict[str, Any]:
+    def finished(self, run_id: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """Return a run when it is over."""
-        eventually(lambda: self.run(run_id)["endTime"] is not None, seconds, lambda: str(self.run(run_id)))
+        eventually(lambda: self.run(run_id)["endTime"] is not None, lambda: str(self.run(run_id)), seconds)
         return self.run(run_id)
 
 
@@ -294,7 +294,7 @@ def variables(text: str) -> dict[str, str]:
     return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
 
 
-def eventually(holds: Callable[[], bool], seconds: float, told: Callable[[], str]) -> None:
+def eventually(holds: Callable[[], bool], told: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until something holds; an ``AssertionError`` tells what was instead."""
     deadline = time.monotonic() + seconds
     while not holds():

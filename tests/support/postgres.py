@@ -25,7 +25,7 @@ from tests.support.s3_servers import free_port
 USER: Final = "dagster"
 PASSWORD: Final = "p@ss/w:rd%testing"  # with everything that a URL would have to quote
 DATABASE: Final = "dagster"
-_START_SECONDS: Final = 30.0
+_START_SECONDS: Final = 300.0
 _STOP_SECONDS: Final = 20.0
 _SETTINGS: Final = {"fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "timezone": "UTC"}
 

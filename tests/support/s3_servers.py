@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import pytest
 KEY = "testing-key"
 SECRET = "testing-secret"
 BUCKET = "lakes"
-_START_SECONDS = 30.0
+_START_SECONDS = 300.0
 _STOP_SECONDS = 10.0
 _REQUEST_LINE = re.compile(r"(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/")  # refused ones are coloured
 
@@ -77,11 +78,12 @@ class S3Server:
 
 
 def free_port() -> int:
-    """Return a port that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that was free just now, below those that the system gives to connections meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from pipelines.session import SessionConfig
 from tests.support.s3_servers import free_port, server_process
 
 _SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
-_START_SECONDS: Final = 120.0
+_START_SECONDS: Final = 300.0
 _SMALL: Final = {
     "spark.executor.memory": "600m",
     "spark.driver.host": "127.0.0.1",

@@ -85,7 +85,7 @@ MENDED: Final = frozenset({"fail", "lose"})
 """One request that fails, or whose answer is lost, is no failure of the operation."""
 HURRY: Final = {"retries": 2, "retry_base_seconds": 0}
 _DAY: Final = 86_400_000
-_CHILD_SECONDS: Final = 60
+_CHILD_SECONDS: Final = 300
 _TEMPORARY: Final = re.compile(r"_tmp-([0-9a-f]{32}|lock)")
 
 
@@ -769,14 +769,14 @@ class S3Place(Place):
 
     def files(self) -> Files:
         """Ask the server; one request, which no storage object counts."""
-        with urllib.request.urlopen(self._url, timeout=30) as answer:
+        with urllib.request.urlopen(self._url, timeout=300) as answer:
             found: Files = pickle.loads(answer.read())
         return found
 
     def reset(self, files: Files) -> None:
         """Tell the server; one request."""
         request = urllib.request.Request(self._url, data=pickle.dumps(files), method="PUT")
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=300).close()
 
 
 def _paths(directory: Path) -> set[str]:
