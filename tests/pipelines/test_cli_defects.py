@@ -372,6 +372,9 @@ def test_long_lists_show_what_definitions_say_of_iceberg_tables(lake: Lakehouse,
     line = next(each for each in run("ls", "lake", "--long")[1].splitlines() if "sales.items" in each)
     assert ["table", "sales.items", "3"] == line.split()[:3]
     assert run("ls", "lake", "--long", "--format", "csv")[1].startswith("kind,namespace,name,rows,bytes,snapshot\n")
+    weights = json.loads(run("stats", "lake", "--tables", "--json")[1])["weights"]
+    heaviest = {"table": "sales.items", "rows": found["items"]["rows"], "bytes": found["items"]["bytes"]}
+    assert heaviest == weights["heaviest"][0]
     table.overwrite(rows)
     assert "overwrite sales.items" in (Lakehouse.open("lake").info().summary.get("reason") or "")
 

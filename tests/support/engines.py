@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -31,17 +31,20 @@ def connected(served: Served, warehouse: str = "lake", more: str = "") -> Iterat
         yield connection
 
 
-def by_spark_sql(served: Served, warehouse: str, *statements: str) -> list[list[Any]]:
-    """Return the rows of statements of Spark SQL, in a process that has no other Spark; ``l`` is the warehouse.
+@contextmanager
+def sparked(served: Served, warehouse: str = "lake", **more: str) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
+    """Attach a warehouse as ``l`` in Spark, in a process that has no other; yield what runs a statement.
 
-    Iceberg's runtime comes from Maven Central, for the Spark that is installed. Raises ``RuntimeError``.
+    Iceberg's runtime comes from Maven Central, for the Spark that is installed. Statements raise ``RuntimeError``.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     version = ".".join(pyspark.__version__.split(".")[:2])
-    runtime = f"iceberg-spark-runtime-{version}_{'2.12' if version == '3.5' else '2.13'}:{_ICEBERG}"
+    scala = "2.12" if version == "3.5" else "2.13"
+    jars = [f"iceberg-spark-runtime-{version}_{scala}:{_ICEBERG}"]
+    jars += [f"iceberg-aws-bundle:{_ICEBERG}"] if more else []
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = (
         SparkSession.builder.master("local[1]")
@@ -50,12 +53,29 @@ def by_spark_sql(served: Served, warehouse: str, *statements: str) -> list[list[
     )
     builder = builder.config("spark.sql.extensions", _EXTENSIONS).config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.log.level", "OFF").config("spark.sql.shuffle.partitions", "1")
-    spark = builder.config("spark.jars.packages", f"org.apache.iceberg:{runtime}").getOrCreate().newSession()
+    packages = ",".join(f"org.apache.iceberg:{each}" for each in jars)
+    spark = builder.config("spark.jars.packages", packages).getOrCreate().newSession()
     catalog = "spark.sql.catalog.l"
     spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
-    for name, value in {**served.properties(), "type": "rest", "warehouse": warehouse}.items():
+    for name, value in {
+        **served.properties(),
+        "type": "rest",
+        "warehouse": warehouse,
+        "cache-enabled": "false",
+        **more,
+    }.items():
         spark.conf.set(f"{catalog}.{name}", value)
-    try:
-        return [[tuple(row) for row in spark.sql(statement).collect()] for statement in statements]
-    except (PySparkException, Py4JError) as error:  # they cannot go to another process
-        raise RuntimeError(str(error)) from None
+
+    def run(statement: str) -> list[tuple[Any, ...]]:
+        try:
+            return [tuple(row) for row in spark.sql(statement).collect()]
+        except (PySparkException, Py4JError) as error:  # they cannot go to another process
+            raise RuntimeError(str(error)) from None
+
+    yield run
+
+
+def by_spark_sql(served: Served, warehouse: str, *statements: str) -> list[list[Any]]:
+    """Return the rows of statements of Spark SQL, as :func:`sparked` runs them."""
+    with sparked(served, warehouse) as run:
+        return [list(run(each)) for each in statements]

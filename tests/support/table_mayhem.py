@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 from requests.exceptions import ConnectionError as NotReached
 
 from pipelines import compaction, expiration, orphans, tables_clean, tables_expire
-from tests.support.engines import connected
+from tests.support.engines import connected, sparked
 from tests.support.icebergs import SCHEMA
 from tests.support.mayhem import DAY, Log, keep_errors
 from trinitylake_core import Lakehouse
@@ -55,13 +55,14 @@ _KINDS: Final[tuple[dict[str, str], ...]] = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the mayhem takes place: the lakehouse, its storage options, its endpoints, what DuckDB is told."""
+    """Where it takes place: the lakehouse, its storage options, its endpoints, what DuckDB and Spark are told."""
 
     root: str
     options: dict[str, Any]
     uris: list[str]
     attached: str = ""
     secret: str = ""
+    spark: dict[str, str] = field(default_factory=dict)
 
     def open(self) -> Lakehouse:
         """Open the lakehouse."""
@@ -367,6 +368,58 @@ class ByDuckDB(Writer):
             self._run(Change(), f"UPDATE l.{name} SET name = concat('n', id) {those}")
 
 
+class BySpark(Writer):
+    """Spark through an endpoint: copy on write and merge on read in turn. Its first breath takes long."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._running = ExitStack()
+        self.run = self._running.enter_context(sparked(self.plan.served(self.seed), **self.plan.spark))
+
+    def _run(self, change: Change, statement: str) -> None:
+        def run() -> None:
+            try:
+                self.run(statement)
+            except RuntimeError as error:
+                unknown = "CommitStateUnknown" in str(error)
+                if not unknown and ("CommitFailedException" in str(error) or "ValidationException" in str(error)):
+                    raise Refused(str(error)) from error
+                raise
+
+        self.act(change, run)
+
+    def create(self, name: str) -> None:
+        """Create a table."""
+        how = self.chance.choice(("copy-on-write", "merge-on-read"))
+        properties = ", ".join(f"'write.{each}.mode'='{how}'" for each in ("delete", "update", "merge"))
+        self._run(
+            Change(create=name),
+            f"CREATE TABLE l.{name} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ({properties})",
+        )
+
+    def drop(self, name: str) -> None:
+        """Drop or purge a table."""
+        self._run(Change(drop=name), f"DROP TABLE l.{name}{self.chance.choice(('', ' PURGE'))}")
+
+    def evolve(self, name: str) -> None:
+        """Add a column to a table of its own."""
+        if name not in SHARED:
+            self._run(Change(), f"ALTER TABLE l.{name} ADD COLUMN more{self.next} BIGINT")
+
+    def append(self, name: str, numbers: list[int]) -> None:
+        """Add rows, by their names: others add columns."""
+        values = ", ".join(f"({number}, 'n{number}')" for number in numbers)
+        self._run(Change({name: numbers}), f"INSERT INTO l.{name} (id, name) VALUES {values}")
+
+    def rewrite(self, name: str, numbers: list[int]) -> None:
+        """Delete rows, or write them anew as they are."""
+        those = f"WHERE id IN ({', '.join(map(str, numbers))})"
+        if self.chance.random() < 0.5:
+            self._run(Change(delete=numbers), f"DELETE FROM l.{name} {those}")
+        else:
+            self._run(Change(), f"UPDATE l.{name} SET name = concat('n', id) {those}")
+
+
 def _in_one(connection: DuckDBPyConnection, statements: Iterable[str], wait: float) -> None:
     connection.execute("BEGIN")
     for each in statements:
@@ -575,7 +628,7 @@ def reachable(lake: Lakehouse) -> set[str]:
 
 # -- a process -----------------------------------------------------------------------------------------
 
-WRITERS: Final[dict[str, type[Writer]]] = {"direct": ByPyIceberg, "rest": ByRest, "duckdb": ByDuckDB}
+WRITERS: Final[dict[str, type[Writer]]] = {"direct": ByPyIceberg, "rest": ByRest, "duckdb": ByDuckDB, "spark": BySpark}
 
 
 def serve(plan: Plan, number: int, log: Path) -> None:

@@ -74,6 +74,7 @@ def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
     return Result(data, or_else(in_order(table), lambda: "no objects"), table=exact)
 
 
+_HEAVIEST = 10
 _LONG = ("kind", "namespace", "name", "rows", "bytes", "snapshot")
 _FACTS = {"rows": SNAPSHOT_ROWS, "bytes": SNAPSHOT_BYTES, "snapshot": SNAPSHOT_ID}
 
@@ -161,13 +162,17 @@ def _type(column: dict[str, Any]) -> str:
             is_flag=True,
             help="with --deep: list all files; show the bytes of the newest version, of history only, and of orphans",
         ),
+        option("--tables", is_flag=True, help="what Iceberg tables weigh, and the heaviest; reads each definition"),
         ENGINE,
         *AT,
         *SPARK,
     ),
 )
 def stats(call: Call) -> Result:
-    """Show the figures of one root."""
+    """Show the figures of one root.
+
+    One ``get``; with ``--tables`` those of the nodes that contain tables, and one for each definition.
+    """
     from pipelines import stats as health  # what lists and shows must not wait for it
     from pipelines.engine_choice import choose_engine_for_all
 
@@ -177,7 +182,23 @@ def stats(call: Call) -> Result:
         engine = choose_engine_for_all(call.options.engine, call.spark, lake.root_node)
         deep = health.deep(lake, engine, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
+    if call.options.tables:
+        found["weights"] = _weights(lake)
     return Result(found, report.fields(found))
+
+
+def _weights(lake: Lakehouse) -> dict[str, Any]:
+    """Return the sums of what the definitions of Iceberg tables say of their data, and the heaviest tables."""
+    known = lake.storage.map(lake.objects(kind=TABLE), lambda each: (each, _data_of(lake, each)))
+    weighed = [(facts["bytes"], facts["rows"], f"{each.namespace}.{each.name}") for each, facts in known]
+    heavy = sorted((each for each in weighed if each[0] is not None), key=lambda each: (-(each[0] or 0), each[2]))
+    return {
+        "tables": len(heavy),
+        "unknown": len(weighed) - len(heavy),
+        "rows": sum(rows or 0 for _, rows, _ in heavy),
+        "bytes": sum(size or 0 for size, _, _ in heavy),
+        "heaviest": [{"table": name, "rows": rows, "bytes": size} for size, rows, name in heavy[:_HEAVIEST]],
+    }
 
 
 @dataclass(frozen=True, slots=True)
