@@ -165,7 +165,7 @@ def step(
 
 
 def refuse_unsound(context: dg.AssetExecutionContext, scope: Scope) -> None:
-    """Stop if the last integrity check, of whichever run, had findings.
+    """Stop if the last integrity check of any run had findings.
 
     In a run that includes the check, the check itself blocks; this is for a run that only deletes.
     """

@@ -103,7 +103,7 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
         name=REACHABLE,
         partitions_def=scope.partitions,
         description="Fails when the lakehouse cannot be opened: nothing at its root, no access, no answer, or a "
-        "damaged newest version. Says why, and what to do. Evaluated by the sensor, which also tells the webhook, "
+        "damaged newest version. Shows cause and advice. Evaluated by the sensor, which also notifies the webhook, "
         "once.",
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -226,7 +226,7 @@ class Trouble:
 
 
 def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> Trouble:
-    """Return why a lakehouse cannot be opened and what to do about it, where nothing was launched."""
+    """Return the cause for which a lakehouse cannot be opened, and advice, where nothing was launched."""
     if not isinstance(error, TrinityLakeError):
         _log.error("unexpected error while polling %s", settings and settings.name, exc_info=error)
         cause = f"{type(error).__name__}: {error}"
@@ -242,7 +242,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
 
 
 def _endpoint(settings: LakehouseSettings) -> str:
-    """Return where a storage is, if the stanza names it: never with a password, nor the value of a variable."""
+    """Return the endpoint of a storage, if the stanza names it: never with a password, nor the value of a variable."""
     endpoint = settings.storage_options.get("endpoint_url")
     if isinstance(endpoint, Mapping):
         return f" at {{env: {endpoint['env']}}}"
@@ -268,7 +268,7 @@ def opened(version: int) -> dg.AssetCheckResult:
 
 
 def evaluate_freeze(lake: Lakehouse) -> dg.AssetCheckResult:
-    """Return whether the lakehouse takes commits; who froze it, why, since when and until when. No request."""
+    """Return the check of a freeze: its author, reason, beginning and end. No request."""
     freeze = lake.frozen
     return _result(
         NOT_FROZEN,
@@ -280,7 +280,7 @@ def evaluate_freeze(lake: Lakehouse) -> dg.AssetCheckResult:
 
 
 def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
-    """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
+    """Return the check of the backlog; with ``cost``, also the nodes and bytes that a compaction would rewrite."""
     decision = compaction_policy.too_many(settings.compaction, lake.stats())
     estimate = compaction.estimate(lake) if cost and decision.wanted and not lake.read_only else None
     return _result(
@@ -295,7 +295,7 @@ def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = 
 
 
 def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
-    """Return whether compactions keep up. A lakehouse with a small backlog is never stale."""
+    """Return the check that compactions keep up. A lakehouse with a small backlog is never stale."""
     policy = settings.compaction
     found = stats.debt(lake, policy.messages, policy.max_age.total_seconds())
     message = f"version {found.version}: {found.messages:,} buffered messages, threshold {found.threshold:,}"
@@ -318,7 +318,7 @@ def _late_compaction(settings: LakehouseSettings) -> str:
 
 
 def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
-    """Return whether every required snapshot exists."""
+    """Return the check that every required snapshot exists."""
     if not settings.snapshots:
         return _result(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
     graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}

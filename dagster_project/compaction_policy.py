@@ -31,7 +31,7 @@ def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
 
 
 def compaction_pays(policy: Compaction, lake: Lakehouse, waiting_since: float | None, now: float) -> Decision:
-    """Return whether to compact: too many messages, too many bytes of them in the root, or too old. No request.
+    """Return the decision: too many messages, too many bytes of them in the root, or too old. No request.
 
     ``waiting_since``: when messages were first seen after the last compaction; ``None`` without any.
     """
@@ -55,7 +55,7 @@ def debt_of(stats: Stats) -> int:
 
 
 def too_many(policy: Compaction, stats: Stats) -> Decision:
-    """Return whether the number of buffered messages alone asks for a compaction."""
+    """Return the decision by the number of buffered messages alone."""
     debt = debt_of(stats)
     figures = f"version {stats.version}: {debt:,} buffered messages, threshold {policy.messages:,}"
     return Decision(wanted=debt >= policy.messages, reason=figures)

@@ -85,7 +85,7 @@ def repeats_sensor(jobs: Sequence[AssetJob]) -> dg.SensorDefinition:
 
 
 def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
-    """Return whether a failed run is to be repeated. A few queries."""
+    """Return the outlook of a failed run. A few queries."""
     repeats = int(run.tags.get(REPEAT_TAG, "0"))
     if _SCHEDULE_TAG not in run.tags and not repeats:
         return Outlook(died=False, repeats=0, wanted=False, why="")
@@ -100,7 +100,7 @@ def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
 
 
 def _refusal(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """Return why a run that died is not to be repeated, if there is a reason."""
+    """Return the reason for which a run that died is not repeated; ``None`` without one."""
     lakehouse = run.tags.get(PARTITION_TAG)
     if lakehouse is not None and not instance.has_dynamic_partition(FLEET, lakehouse):
         # Dagster would refuse the request, and evaluate this failure again and again before any other

@@ -80,7 +80,7 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
 
 
 def member_of(settings: LakehouseSettings) -> Member:
-    """Return a lakehouse as a survey wants it; secrets are looked up when it is opened."""
+    """Return a lakehouse as a survey wants it; secrets are read when it is opened."""
     target = None if settings.backup is None else settings.backup.target
     return Member(
         settings.name,
@@ -108,7 +108,7 @@ def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], c
 
 
 def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
-    """Return why each lakehouse failed a check when it was last recorded, for 500 at most."""
+    """Return the recorded reasons for which lakehouses fail a check, by lakehouse, at most 500."""
     last = last_evaluation(instance, asset, check)
     shown = None if last is None else last.metadata.get("lakehouses")
     rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
@@ -134,7 +134,7 @@ def _polled(known: Known) -> dict[str, dict[str, str]]:
 
 
 def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
-    """Return when a run of each lakehouse failed last, within a week."""
+    """Return the time of the last failed run of each lakehouse within a week."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=datetime.now(UTC) - _WEEK)
     found: dict[str, datetime] = {}
     for record in instance.get_run_records(wanted, limit=1000):

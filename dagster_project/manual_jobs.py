@@ -23,17 +23,13 @@ from dagster_project.supervised import RETRY, Launch, Supervisor, reviewed, run_
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
 from pipelines.summary import Summarised
-from trinitylake_core import InvalidInput, Lakehouse, spec
+from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
 
-_DEFINITION_FIELDS: Final = frozenset({
-    "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes",
-    "node_file_max_size_bytes", "txn_ttl_millis", "txn_isolation_level", "properties",
-})  # fmt: skip
 DRY_RUN: Final = "dry_run"
 _DRY_RUN_TEXT: Final = "Show the plan and change nothing; false carries it out."
 AUTHOR: Final = "launched_by"
@@ -48,25 +44,6 @@ _MOST: Final = 1000
 
 
 # -- options that the dataclasses of the pipelines do not have -------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryOptions(history.Config):
-    """Which versions to list.
-
-    Attributes:
-        limit: at most so many, the newest first; up to 1000.
-        since: only those created then or later: ISO 8601, UTC, or an age such as 2h or 3d.
-        operations: only those made by one of these: commit, compact, rollback, ...
-    """
-
-    def __post_init__(self) -> None:
-        since = version_ref.moment(self.since)
-        object.__setattr__(self, "since", since.isoformat() if isinstance(since, datetime) else since)
-        history.Config.__post_init__(self)
-        _refuse_too_many(self.limit)
-        if unknown := sorted({*self.operations} - {*spec.OPERATIONS}):
-            raise InvalidInput(f"operations: unknown {', '.join(unknown)}; there are {', '.join(spec.OPERATIONS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +64,6 @@ class DiffOptions(diff.Config):
 
     def __post_init__(self) -> None:
         diff.Config.__post_init__(self)
-        _refuse_too_many(self.limit)
         for name, text in (("before", self.before), ("after", self.after)):
             if not text.strip():
                 raise InvalidInput(f"say which version to compare: `{name}` is {version_ref.MEANING}")
@@ -122,26 +98,6 @@ class UpgradeOptions(upgrade.Config):
     """
 
     target: str
-
-    def __post_init__(self) -> None:
-        upgrade.Config.__post_init__(self)
-        if unknown := sorted(self.definition.keys() - _DEFINITION_FIELDS):
-            known = ", ".join(sorted(_DEFINITION_FIELDS))
-            raise InvalidInput(f"definition: unknown field {', '.join(unknown)}; the fields are {known}")
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyOptions(verify.Config):
-    """What to verify.
-
-    Attributes:
-        versions: newest, all (all retained versions and snapshots), or a version number.
-    """
-
-    def __post_init__(self) -> None:
-        text = str(self.versions)
-        object.__setattr__(self, "versions", int(text) if text.isascii() and text.isdecimal() else text)
-        verify.Config.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +147,6 @@ class ThawOptions:
     """
 
     reason: str | None = None
-
-
-def _refuse_too_many(limit: int) -> None:
-    if not 1 <= limit <= _MOST:
-        raise InvalidInput(f"limit must be from 1 to {_MOST}, not {limit}")
 
 
 # -- what the jobs do ------------------------------------------------------------------------------------
@@ -360,7 +311,7 @@ TABLE: Final = {
         repeat=False,
     ),
     "history": ManualJob(
-        options=HistoryOptions,
+        options=history.Config,
         work=_history,
         description="Lists the versions, newest first, each with its time, operation, author and reason, as a table; "
         "all, or those of an author, since a time, with a text in their reason. Read-only.",
@@ -388,7 +339,7 @@ TABLE: Final = {
         damaged=lambda options: options.version is not None,
     ),
     "verify": ManualJob(
-        options=VerifyOptions,
+        options=verify.Config,
         work=_verify,
         description="Checks every invariant of the format, for the newest version or for all. Fails with a table of "
         "findings, each with its remedy. Read-only.",
@@ -494,9 +445,11 @@ def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
 def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | None) -> None:
     """Raise ``InvalidInput`` for what can be seen to be wrong without opening anything.
 
-    ``known``: the settings of the lakehouse; in a fleet (``None``) they are looked up when the run starts.
+    ``known``: the settings of the lakehouse; in a fleet (``None``) they are read when the run starts.
     """
     options = _options(row, given, "auto")
+    if not 1 <= given.get("limit", 1) <= _MOST:
+        raise InvalidInput(f"limit must be from 1 to {_MOST}, not {given['limit']}")
     nameless = not (given.get(AUTHOR) or os.environ.get("TRINITYLAKE_AUTHOR"))
     if _is_recorded(row) and nameless and not given.get(DRY_RUN, False):
         raise InvalidInput(f"`{AUTHOR}` is required: who launches this, for the history")
@@ -509,7 +462,7 @@ def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | Non
 
 
 def _target(row: ManualJob, name: str, known: LakehouseSettings | None) -> dict[str, str]:
-    """Return where a job writes to at first; in a fleet that is looked up when the run starts."""
+    """Return the default target of a job; that of a fleet is read when the run starts."""
     if "target" not in {each.name for each in fields(row.options)}:
         return {}
     if known is None:
@@ -518,12 +471,12 @@ def _target(row: ManualJob, name: str, known: LakehouseSettings | None) -> dict[
 
 
 def target_of(settings: LakehouseSettings) -> str:
-    """Return where a lakehouse is copied to by default: its target of exports, or its backup."""
+    """Return the default target of copies of a lakehouse: that of exports, or its backup."""
     return settings.export.target or ("" if settings.backup is None else settings.backup.target)
 
 
 def chosen_target(chosen: str, settings: LakehouseSettings | None) -> str:
-    """Return where to write to: what was chosen, or else what the launchpad of one lakehouse starts with."""
+    """Return the target: the chosen one, or else the default of one lakehouse."""
     uri = chosen or ("" if settings is None else target_of(settings))
     if not uri:
         raise InvalidInput("`target` is required: the root URI to write to, such as s3://backup/lake")

@@ -60,7 +60,7 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
 def open_lakehouse(settings: LakehouseSettings, *, damaged: bool = False) -> Lakehouse:
     """Return a handle of the newest version, with ``damaged`` of the newest that can be read.
 
-    Secrets are looked up here, and only the handle holds them.
+    Secrets are read from the environment here, and only the handle holds them.
     """
     return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options(), damaged=damaged)
 

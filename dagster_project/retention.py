@@ -5,7 +5,6 @@ Everything that deletes makes a plan first, shows it, and carries out exactly th
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -96,17 +95,24 @@ def deleting(
     asked = "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."
 
     def deleted(launch: Launch) -> Result:
-        done = _reviewed(run, launch)
-        metadata = reports.of_deletion(done)
+        plans: list[tuple[Any, reports.Metadata]] = []
+        with tempfile.TemporaryDirectory() as directory:  # the plan is read back to show it before anything is deleted
+            file = Path(directory) / "plan.parquet"
+
+            def show(planned: Any) -> None:
+                plans.append((planned, reports.of_plan(file)))
+
+            done = reviewed(partial(run, launch, file.as_uri()), show, launch.supervisor, dry=launch.dry)
+        metadata = reports.of_deletion(*plans[-1], None if launch.dry else done)
         launch.context.log.info(metadata["outcome"])
-        if done.report.failed:
+        if done.failed:
             raise dg.Failure(
-                f"{done.report.failed} files could not be deleted; the next run tries again. See `failures`; usually "
+                f"{done.failed} files could not be deleted; the next run tries again. See `failures`; usually "
                 "the credentials in lakehouses.yaml lack the permission to delete",
                 metadata=metadata,
             )
-        version = dg.DataVersion(str(getattr(done.report, data_version)))
-        return dg.MaterializeResult(metadata=metadata, data_version=version, check_results=evaluate(done.report))
+        version = dg.DataVersion(str(getattr(done, data_version)))
+        return dg.MaterializeResult(metadata=metadata, data_version=version, check_results=evaluate(done))
 
     return step(
         scope,
@@ -120,19 +126,6 @@ def deleting(
         deletes=True,
         **more,
     )
-
-
-def _reviewed(run: Callable[[Launch, str, Review[Any]], Any], launch: Launch) -> reports.Deletion[Any]:
-    """Carry out a job that writes its plan to a file, which is read back to show it before anything is deleted."""
-    shown: list[reports.Deletion[Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "plan.parquet"
-
-        def show(planned: Any) -> None:
-            shown.append(reports.Deletion(planned, None, *reports.rows_of(file)))
-
-        done = reviewed(partial(run, launch, file.as_uri()), show, launch.supervisor, dry=launch.dry)
-    return replace(shown[-1], done=None if launch.dry else done)
 
 
 def version_expiration(scope: Scope) -> dg.AssetsDefinition:
@@ -188,7 +181,7 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
 
 def _kept(known: LakehouseSettings | None) -> str:
     if known is None:
-        return "Keeps the newest versions and those that are young, as lakehouses.yaml says, and all snapshots."
+        return "Keeps the newest versions and young ones, by `retention` in lakehouses.yaml, and all snapshots."
     policy = known.retention or Retention()
     young = format_duration(policy.older_than)
     return f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."

@@ -60,7 +60,7 @@ def _description(known: LakehouseSettings | None) -> str:
     if known is not None:
         return f"Runs the maintenance of lakehouse {known.name!r}."
     return (
-        "Requests the maintenance of every lakehouse when its `schedules.maintenance` says so, later by an offset "
+        "Requests the maintenance of every lakehouse when its `schedules.maintenance` is due, later by an offset "
         "below `spread` that its name decides. What was due while nothing ticked is made up for up to six hours "
         "later; while a run of a lakehouse has not finished, or it cannot be opened, its next one waits."
     )
@@ -99,7 +99,7 @@ def _lakehouse(run: dg.DagsterRun) -> str | None:
 
 
 def _due(settings: LakehouseSettings, now: datetime) -> datetime | None:
-    """Return when maintenance was due last, if that is not too long ago."""
+    """Return the last time at which maintenance was due, if that is not too long ago."""
     last = schedule_times.last_due(settings, now)
     return last if last is not None and now - last < _LATE else None
 

@@ -34,7 +34,7 @@ def cron_of(settings: LakehouseSettings) -> str:
 
 
 def shifted(cron: str, by: timedelta) -> str:
-    """Return a cron schedule moved by an offset; the same one where cron cannot say that.
+    """Return a cron schedule moved by an offset; the same one where cron cannot express that.
 
     It can where minute and hour are numbers and the time stays on the same day, and where the minute is a number and
     the hour is ``*``.
@@ -54,7 +54,7 @@ def shifted(cron: str, by: timedelta) -> str:
 
 
 def last_due(settings: LakehouseSettings, now: datetime) -> datetime | None:
-    """Return when maintenance was last due, the offset included; ``None`` without a schedule."""
+    """Return the last time at which maintenance was due, the offset included; ``None`` without a schedule."""
     cron = settings.schedules.maintenance
     if cron is None:
         return None

@@ -1,7 +1,7 @@
 """What a set of definitions is for: one lakehouse, or all of a fleet.
 
 The same functions make both. For one lakehouse the settings are known when definitions are made; for a fleet each
-lakehouse is a partition, and a run looks its settings up when it starts.
+lakehouse is a partition, and a run reads its settings when it starts.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterI
 def last_result(
     instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
 ) -> bool | None:
-    """Return whether a check passed when it was last evaluated by any run; ``None`` if it never was."""
+    """Return the last result of a check, of any run: whether it passed; ``None`` if it was never evaluated."""
     last = last_evaluation(instance, asset, check, partition)
     return None if last is None else last.passed
 

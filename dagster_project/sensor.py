@@ -64,13 +64,13 @@ def compaction_sensor(
 def _description(known: LakehouseSettings | None) -> str:
     if known is None:
         return (
-            "Looks at the newest root of every lakehouse of lakehouses.yaml: busy ones as often as `compaction.poll` "
-            "says, quiet ones up to 8 times less often. Adds and removes partitions, records new versions, evaluates "
-            f"the checks of {fleet_health.NAME}, requests compactions that pay, and tells which lakehouses cannot be "
+            "Reads the newest root of every lakehouse of lakehouses.yaml: busy ones every `compaction.poll`, "
+            "quiet ones up to 8 times less often. Adds and removes partitions, records new versions, evaluates "
+            f"the checks of {fleet_health.NAME}, requests compactions that pay, and reports which lakehouses cannot be "
             "opened."
         )
     return (
-        f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, tells when the "
+        f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, reports when the "
         "lakehouse cannot be opened, and " + _policy(known.compaction)
     )
 
@@ -218,7 +218,7 @@ class LakehouseTick:
             yield poll.observation_event(asset, observed, self.scope.partition(name))
 
     def _decided(self, settings: LakehouseSettings, found: Poll, before: SensorState) -> Decision:
-        """Return whether to request a compaction now. Asks the database only about a lakehouse that wants one."""
+        """Return the decision on a compaction now. Queries the database only for a lakehouse that needs one."""
         if not settings.compaction.enabled:
             return Decision(False, f"{found.pays.reason}; compaction.enabled is false in lakehouses.yaml")
         if not found.pays.wanted:
@@ -282,7 +282,7 @@ class FleetTick(LakehouseTick):
         return replace(state, quiet=min(quiet, 8), next_poll=self.now + seconds * min(2.0**quiet, _SELDOM) - 1)
 
     def partitions(self, names: set[str]) -> list[PartitionsRequest]:
-        """Return what makes the partitions those of lakehouses.yaml."""
+        """Return the requests after which the partitions are the lakehouses of lakehouses.yaml."""
         there = set(self.context.instance.get_dynamic_partitions(FLEET))
         requests: list[PartitionsRequest] = (
             [LAKEHOUSES.build_add_request(sorted(names - there))] if names - there else []
@@ -310,7 +310,7 @@ class FleetTick(LakehouseTick):
             yield checks.evaluation(asset, result)
 
     def skip_reason(self, polled: int, waiting: int) -> str:
-        """Return how many lakehouses were polled, and which cannot be opened."""
+        """Return the number of polled lakehouses, and those that cannot be opened."""
         text = f"looked at {polled} of {len(self.states)} lakehouses in {time.time() - self.now:.1f} s"
         text += f"; {waiting} wait for the next tick" if waiting else ""
         failing = _failing(self.states, checks.REACHABLE)

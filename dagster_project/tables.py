@@ -64,7 +64,7 @@ def tables_of(scope: Scope) -> list[dg.AssetsDefinition]:
 
 
 def has_tables(scope: Scope) -> bool:
-    """Whether lakehouses.yaml has ``tables`` for the lakehouse; always for a fleet, where each run looks it up."""
+    """Whether lakehouses.yaml has ``tables`` for the lakehouse; always for a fleet, where each run reads it."""
     return scope.known is None or scope.known.tables is not None
 
 
@@ -208,7 +208,7 @@ def _left_alone(done: tables_expire.Report) -> dg.AssetCheckResult:
 
 
 def _expiration(settings: LakehouseSettings) -> tables_expire.Config:
-    """Return how the snapshots of tables expire: by the policies of lakehouses.yaml."""
+    """Return the configuration of an expiration by the policies of lakehouses.yaml."""
     policies = {} if settings.tables is None else settings.tables.policies
     return tables_expire.Config(
         policies=tuple(tables_expire.Policy(text, *_rules(each)) for text, each in policies.items())

@@ -10,6 +10,7 @@ from typing import Final
 
 from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
+from trinitylake_core.recovery.target import moment
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.versions import to_millis
 
@@ -23,10 +24,10 @@ class Config:
 
     Attributes:
         limit: at most so many versions, newest first.
-        since: only versions created at this time or later, ISO 8601, UTC.
+        since: only versions created at this time or later: ISO 8601, UTC, or an age such as 2h or 3d.
         author: only versions whose author matches this pattern, with ``*`` and ``?``.
         matching: only versions whose reason contains this text; upper and lower case are the same.
-        operations: only versions made by one of these operations.
+        operations: only versions made by one of these: commit, compact, rollback, ...
     """
 
     limit: int = LIMIT
@@ -38,8 +39,12 @@ class Config:
     def __post_init__(self) -> None:
         if self.limit < 0:
             raise InvalidInput(f"the limit must not be negative: {self.limit}")
-        if self.since is not None:
-            to_millis(self.since)
+        since = moment(self.since)
+        if since is not None:
+            to_millis(since)
+            object.__setattr__(self, "since", since if isinstance(since, str) else since.isoformat())
+        if unknown := sorted({*self.operations} - {*spec.OPERATIONS}):
+            raise InvalidInput(f"operations: unknown {', '.join(unknown)}; there are {', '.join(spec.OPERATIONS)}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -21,7 +21,7 @@ from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import Draft, new_id
-from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
+from trinitylake_core.definitions import LakehouseDef, LakehouseOptions, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
 from trinitylake_core.keys import EVERYTHING, ObjectName
 from trinitylake_core.lakehouse import create_first
@@ -63,6 +63,9 @@ class Config:
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
+        fields = sorted(LakehouseOptions.__annotations__)
+        if unknown := sorted(self.definition.keys() - {*fields}):
+            raise InvalidInput(f"definition: unknown field {', '.join(unknown)}; the fields are {', '.join(fields)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import validate_path
+from trinitylake_core.recovery.target import plain_number
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions, VersionsReadOnce
@@ -69,7 +70,10 @@ class Config:
             refuse_no_iceberg()
             if self.tables is None:
                 raise InvalidInput("deep is about the files of tables: give the share of the tables, too")
-        if not isinstance(self.versions, int) and self.versions not in {NEWEST, ALL}:
+        number = plain_number(str(self.versions))
+        if number is not None:
+            object.__setattr__(self, "versions", number)
+        elif self.versions not in {NEWEST, ALL}:
             raise InvalidInput(f"versions must be {NEWEST!r}, {ALL!r} or a number, not {self.versions!r}")
 
 

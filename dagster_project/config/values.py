@@ -1,6 +1,7 @@
 """Values of ``lakehouses.yaml``: durations, cron schedules, and options that may come from the environment.
 
-An ``{env: NAME}`` is looked up when a lakehouse is opened, never when definitions are loaded, and is stored nowhere.
+The variable of an ``{env: NAME}`` is read when a lakehouse is opened, never when definitions are loaded, and is
+stored nowhere.
 """
 
 from __future__ import annotations

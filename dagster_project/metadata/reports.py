@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import dagster as dg
 from pyarrow import parquet
@@ -43,7 +43,6 @@ _FIGURES: Final = (
     "version", "oldest_version", "operation", "objects", "root_messages", "height", "order", "root_bytes", "root_fill",
 )  # fmt: skip
 _GAINS: Final = ("what", "unit", "predicted", "realised")
-T = TypeVar("T")
 
 
 def of_report(report: Summarised, tables: Summarised | None = None, **more: Any) -> Metadata:
@@ -239,32 +238,8 @@ def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadat
 # -- expiration and orphans ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion(Generic[T]):
-    """A plan of a deletion, and its result.
-
-    Attributes:
-        planned: the report of planning.
-        done: the report of carrying the plan out; ``None`` on a dry run.
-        rows: the first files of the plan, at most ``PLAN_LIMIT``.
-        files: how many files the plan has.
-        by_table: the directories of tables from which most bytes go, at most ``_HEAVY``.
-    """
-
-    planned: T
-    done: T | None
-    rows: list[dict[str, Any]]
-    files: int
-    by_table: list[dict[str, Any]]
-
-    @property
-    def report(self) -> T:
-        """The report of what was carried out, or else of what was planned."""
-        return self.planned if self.done is None else self.done
-
-
-def rows_of(plan: Path) -> tuple[list[dict[str, Any]], int, list[dict[str, Any]]]:
-    """Return the first rows of a plan, how many it has, and the directories of tables from which most bytes go."""
+def of_plan(plan: Path) -> Metadata:
+    """Return a stored plan: its first rows, how many it has, and the directories of tables from which most bytes go."""
     rows: list[dict[str, Any]] = []
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -278,29 +253,30 @@ def rows_of(plan: Path) -> tuple[list[dict[str, Any]], int, list[dict[str, Any]]
                     sizes[directory] += size or 0
         total = int(file.metadata.num_rows)
     heaviest = [{"directory": name, "files": files[name], "bytes": size} for name, size in sizes.most_common(_HEAVY)]
-    return [{**row, "modified": _time(row["modified_millis"])} for row in rows], total, heaviest
+    return given(
+        plan_files=total,
+        plan_files_shown=len(rows) if total > len(rows) else None,
+        plan=table([{**row, "modified": _time(row["modified_millis"])} for row in rows], _PLAN),
+        leakiest=table(heaviest, _LEAKS) if heaviest else None,
+    )
 
 
 def _time(millis: int | None) -> datetime | None:
     return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC)
 
 
-def of_deletion(deletion: Deletion[Any]) -> Metadata:
-    """Return the plan of an expiration or a removal of orphans, file by file, and its outcome."""
-    report, dry = replace(deletion.report, plan=None), deletion.done is None  # its plan was a temporary file
-    found = of_report(
-        report,
-        deletion.planned,
-        why=_why_kept(deletion.planned),
-        dry_run=dry,
-        plan_files=deletion.files,
-        plan_files_shown=len(deletion.rows) if deletion.files > len(deletion.rows) else None,
-        plan=table(deletion.rows, _PLAN),
-        leakiest=table(deletion.by_table, _LEAKS) if deletion.by_table else None,
-        files_deleted=report.deleted,
-        bytes_deleted=0 if dry else report.bytes,
-    )
-    only_planned = {name: value for name, value in figures(deletion.planned) if not found.get(name)}
+def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
+    """Return the plan of an expiration or a removal of orphans, file by file, and its outcome.
+
+    Args:
+        planned: the report of planning.
+        plan: the plan, as :func:`of_plan` returns it.
+        done: the report of carrying the plan out; ``None`` on a dry run.
+    """
+    report, dry = replace(done or planned, plan=None), done is None  # its plan was a temporary file
+    shown = {"why": _why_kept(planned), "dry_run": dry, **plan}
+    found = of_report(report, planned, **shown, files_deleted=report.deleted, bytes_deleted=0 if dry else report.bytes)
+    only_planned = {name: value for name, value in figures(planned) if not found.get(name)}
     return found | only_planned | {"dry_run": dry}
 
 
