@@ -232,8 +232,8 @@ class _Expiration(JobRun[Config]):
         self.report = replace(
             self.report, boundary_after=boundary, versions_expired=boundary - self.oldest, snapshots_expired=expired
         )
-        said = self.config.plan is None and (self.review is not None or boundary == self.oldest)
-        kept = tuple(self.why(boundary)) if said else ()
+        shown = self.config.plan is None and (self.review is not None or boundary == self.oldest)
+        kept = tuple(self.why(boundary)) if shown else ()
         self.watch.lap("plan")
         if self.review is not None:
             planned = self.planned(boundary, kept)
@@ -371,14 +371,14 @@ class _Expiration(JobRun[Config]):
         That is the number in the file, once it is durable, but never more than that of the newest root: a file can be
         wrong. Two ``get``, and one ``put`` to write it; some ``get`` more if another run was further.
         """
-        says = raise_boundary(self.files.versions, boundary)
-        self.report = replace(self.report, boundary_after=says)
+        raised = raise_boundary(self.files.versions, boundary)
+        self.report = replace(self.report, boundary_after=raised)
         self.prove_root()
-        if says == boundary:
+        if raised == boundary:
             return boundary
         newest = self.files.newest()
         self.files.note_newest(newest)
-        return min(says, newest.oldest_version)
+        return min(raised, newest.oldest_version)
 
     def prove_root(self) -> None:
         """Read the root with the boundary again, after the file has it, too. One ``get``. Raises ``CorruptNode``.
@@ -398,7 +398,7 @@ class _Expiration(JobRun[Config]):
     def delete_roots(self, below: int) -> None:
         """Delete the roots below a version: expired ones, an interrupted run's leftovers, and those of late writers.
 
-        A writer that created the root of an expired version, and died before it looked, leaves it behind. Counts
+        A writer that created the root of an expired version, and died before it checked, leaves it behind. Counts
         failures.
         """
         found = self.roots_below(below)

@@ -34,7 +34,7 @@ def entries(lake: Lakehouse, after: int) -> Iterator[Entry]:
 
     Two ``get`` for each, and the nodes that it does not share with the version before it; maintenance, which changes
     no object, costs no node. A version that expired after ``after`` is no entry: the first one that is kept says which
-    are missing. A version that cannot be read is an entry that says so, and so is the one after it.
+    are missing. A version that cannot be read is an entry that reports this, and so is the one after it.
 
     Raises:
         VersionNotFound: ``after`` is beyond the newest version.

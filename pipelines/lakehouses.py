@@ -1,6 +1,6 @@
 """``lakehouses.yaml``: the one reader, for the command line, for surveys of a fleet and for Dagster.
 
-Reading it touches no storage and starts nothing. What a stanza may say is checked by those who use it: Dagster checks
+Reading it touches no storage and starts nothing. The modules that use a stanza check it: Dagster checks
 all of it (``docs/dagster.md``), the others what they need. An error names the file, the line or the stanza, and the
 field.
 """

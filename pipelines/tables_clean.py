@@ -1,7 +1,7 @@
 """Cleaning the files of Iceberg tables (``tables clean``): list, mark, minus, act, as ``orphans`` does for nodes.
 
 A file of the area (``tables/``) goes if no retained version, snapshot or live saved transaction names metadata that
-refer to it, and if it is old enough. The fence says so to every later commit: the catalog asks the storage for the
+refer to it, and if it is old enough. Every later commit reads it in the fence: the catalog asks the storage for the
 times of the files that a commit adds (``trinitylake_core.iceberg.added``). Rollbacks take over metadata that is marked.
 
 Nothing is deleted from the directory of a table in doubt: metadata or a manifest that is missing or cannot be read, two

@@ -67,7 +67,7 @@ class Policy:
             )
 
     def rules(self) -> SnapshotRules:
-        """Return the rules for tables that say nothing themselves."""
+        """Return the rules for tables without properties of their own."""
         from trinitylake_core.iceberg.snapshot_expiration import SnapshotRules
 
         refs = None if self.max_ref_age_seconds is None else millis(self.max_ref_age_seconds)
@@ -112,8 +112,8 @@ class Report:
     """What was expired, or on a dry run would be.
 
     Attributes:
-        version: the version that was looked at; ``version_after`` the last that was made, ``None`` without one.
-        tables: MANAGED Iceberg tables that were looked at.
+        version: the version that was examined; ``version_after`` the last that was made, ``None`` without one.
+        tables: MANAGED Iceberg tables that were examined.
         external: EXTERNAL tables of these names, which are never changed.
         expired: the tables that lose something.
         snapshots: how many they lose together.

@@ -1,4 +1,4 @@
-"""Health of Iceberg tables (``tables health``): what their metadata say, and nothing is written.
+"""Health of Iceberg tables (``tables health``): what their metadata record; nothing is written.
 
 Files, bytes, small files, delete files, manifests, snapshots, and what only old snapshots keep: the figures by which
 people decide about compaction of data, ``tables expire`` and ``tables clean``.
@@ -36,7 +36,7 @@ _EACH: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Which tables to look at, and where.
+    """The tables to measure, and the engine.
 
     Attributes:
         pattern: only tables of these names: ``sales.*``.

@@ -3,7 +3,7 @@
 Passes over the versions, on Spark or in this process, with the same findings:
 
 1. **roots**: system rows, the link to the version before, the lakehouse definition, boundary and snapshots;
-2. **nodes**: level by level, each shared node read once and examined against what all its parents say; what the
+2. **nodes**: level by level, each shared node read once and examined against what all its parents record; what the
    oldest version means is proved from the same nodes: namespaces, and with ``definitions`` every definition;
 3. **contents**: the same for what changed from each version to the next (see ``contents``);
 4. with ``deep`` **tables**: what the metadata of Iceberg tables refer to (see ``deep_tables``).
@@ -84,7 +84,7 @@ class Report(Brief):
     ``nodes_named`` of them contain their own path. ``definitions_read`` is 0 unless definitions are verified;
     ``definitions_proved`` of them end with a checksum. Older files have neither, and gain both when they are rewritten.
     The metadata files of ``tables_checked`` were searched; those of ``tables_unknown`` could not be, for want of
-    credentials or of a client. ``table_files`` counts the distinct files that ``deep`` looked at, by kind.
+    credentials or of a client. ``table_files`` counts the distinct files that ``deep`` examined, by kind.
     """
 
     root: str

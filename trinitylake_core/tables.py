@@ -116,7 +116,7 @@ def former_root(root: str, metadata: str, location: str) -> str:
     Args:
         root: the root that it is read at.
         metadata: the URI of its metadata file, or the path below the root.
-        location: where its metadata say that it lies.
+        location: its location by its metadata.
     """
     path = path_below(root, metadata) if "://" in full_uri(metadata) else metadata
     directory = (path or "").rpartition("/")[0].removesuffix("/metadata")

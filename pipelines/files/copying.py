@@ -14,7 +14,7 @@ from trinitylake_core.errors import CorruptDefinition, FileMissing, StorageError
 from trinitylake_core.storage import Storage
 
 CHUNK: Final = 20_000
-"""Paths that are copied before progress is told: what this process holds at once."""
+"""Paths that are copied before progress is reported: what this process holds at once."""
 BATCH: Final = 64
 """Files that are worth a task: twice as many as it copies at once. With more, workers of a cluster would have none."""
 _TOGETHER: Final = 256 << 20

@@ -38,7 +38,7 @@ class Destination:
         said: the content of its boundary file; ``None`` without one.
         roots: the versions whose roots are there and count.
         definition: path and bytes of the lakehouse definition there, once :meth:`prepare` has found it.
-        claim: what the boundary file says since :meth:`prepare`, if it had to claim the place.
+        claim: the content of the boundary file since :meth:`prepare`, if it had to claim the place.
         created: the roots that were created.
     """
 

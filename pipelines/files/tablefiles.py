@@ -1,4 +1,4 @@
-"""The files of Iceberg tables, where the definitions say they are: below the root, or anywhere else."""
+"""The files of Iceberg tables, at the locations in the definitions: below the root, or anywhere else."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _UNREADABLE: Final = (StorageError, InvalidInput, ValueError, KeyError, TypeErro
 """What reading a metadata file may raise, besides ``FileMissing``."""
 
 Named = tuple[str, str, TableDef]
-"""Label of a table, path of its definition, and what that says."""
+"""Label of a table, path of its definition, and the content of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
     """Where a table stands in a version: its Iceberg snapshot, and when that was made; ``None`` if it has none.
 
-    ``known`` is false where neither the definition nor the metadata file could tell.
+    ``known`` is false where neither the definition nor the metadata file has it.
     """
 
     namespace: str

@@ -102,9 +102,9 @@ class TableWalk:
             engine: where files are read.
             storage: that of the lakehouse.
             progress: called with how many files of a kind were read.
-            share: the share of the tables that is looked at.
-            lenient: look at EXTERNAL tables elsewhere, too; a definition that cannot be read is no error.
-            managed: look at MANAGED tables only, wherever below the root they lie.
+            share: the share of the tables that is examined.
+            lenient: examine EXTERNAL tables elsewhere, too; a definition that cannot be read is no error.
+            managed: examine MANAGED tables only, wherever below the root they lie.
         """
         self._engine = engine
         self._storage = storage
@@ -134,7 +134,7 @@ class TableWalk:
         return self.found[known:]
 
     def _stage(self, role: str, work: Work, sources: Sequence[Rows]) -> None:
-        """Read the files of a kind that were not read before, and keep what they say."""
+        """Read the files of a kind that were not read before, and keep what they contain."""
         if not sources:
             return
         known = {f"known{number}": rows for number, rows in enumerate(self._asked.get(role, ()))}
@@ -175,7 +175,7 @@ class TableWalk:
         self.found, self._asked, self.read = [], {}, {}
 
 
-# -- what files say ------------------------------------------------------------------------------------
+# -- what files contain --------------------------------------------------------------------------------
 
 
 def _contents(rows: Iterator[Row], read: Callable[[Row], Any], storage: Storage) -> Iterator[tuple[Row, Any]]:

@@ -49,7 +49,7 @@ _NEEDED: Final = """SELECT o.label, o.metadata, o.definition, l.path, l.about,
 def prove_table_files(
     engine: Engine, trees: TreeSource, starts: Sequence[Start], found: Found, progress: Progress, share: float
 ) -> dict[str, int]:
-    """Prove the files of a share of the tables in the trees of roots; return how many of each kind were looked at.
+    """Prove the files of a share of the tables in the trees of roots; return how many of each kind were examined.
 
     One ``get`` for each distinct node, definition of a table, metadata file, manifest list and manifest, and one
     ``head`` for each other live file. Nodes and definitions that cannot be read are left out. Definitions in messages

@@ -1,9 +1,9 @@
-"""What is wrong with one node, given what all its parents say about it. Pure: no request, no Spark.
+"""The defects of one node, given what all its parents record about it. Pure: no request, no Spark.
 
 A node is shared by many versions and has a parent in each. It is examined once, against the *tightest*
 expectation of all of them: the larger lower pivot, the smaller upper one. A node that fits all parents fits the
 tightest range, and one that does not fit a parent does not fit the tightest either. Likewise counts: parents that
-say different things about one child cannot all be right.
+record different things about one child cannot all be right.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Examiner:
         order: of the trees.
         codec: of their keys.
         meaning_of: the first of all versions that are walked; the entries of the nodes that it reaches are kept.
-        above: hashes of all keys that nodes above the leaves say something about (:func:`hashes_of`), if they are
-            known: the value that a leaf has for another key is its meaning, and is settled.
+        above: hashes of all keys in nodes above the leaves, also of messages (:func:`hashes_of`), if they are known:
+            the value that a leaf has for another key is its meaning, and is settled.
     """
 
     order: int

@@ -65,7 +65,7 @@ class Found:
         self.counts: Counter[str] = Counter()
 
     def enough(self) -> bool:
-        """Whether looking further is pointless."""
+        """Whether a further search is pointless."""
         return self._stop and not self.room()
 
     def most_wanted(self) -> int | None:

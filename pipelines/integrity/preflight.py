@@ -54,7 +54,7 @@ class Preflight:
         files: of the lakehouse.
         engine: ``spark``, ``local`` or ``auto``: Spark on other machines from ``spark_from_files``
             files on.
-        tables: of which share of the Iceberg tables the metadata file is looked for, too; ``None``: of none.
+        tables: the share of the Iceberg tables whose metadata file must exist, too; ``None``: none.
     """
 
     spark: Session

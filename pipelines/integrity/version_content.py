@@ -62,7 +62,7 @@ def proved_definitions(
     """Yield what is wrong with definitions. One ``get`` each, in parallel.
 
     ``counts`` grows by how many were read and how many of them were proved by a checksum of their own. Of the share
-    ``tables`` of all tables, the metadata file is looked for, too: one ``head`` each.
+    ``tables`` of all tables, the metadata file must exist, too: one ``head`` each.
     """
     remaining, files = iter(named), TableFiles(storage, counts)
     while part := list(islice(remaining, READ_AHEAD)):
@@ -84,7 +84,7 @@ class GatheredContent(VersionContent):
     Attributes:
         version: the first version of a walk.
         read_definitions: whether definitions are read.
-        tables: of which share of the tables the metadata file is looked for; ``None``: of none.
+        tables: the share of the tables whose metadata file must exist; ``None``: none.
         root: of the version, if it was read.
         counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
     """
@@ -123,16 +123,16 @@ class GatheredContent(VersionContent):
 
 
 def above_leaves(walk: Walk) -> IntArray | None:
-    """Return the hashes of all keys that nodes above the leaves say something about; ``None`` if they are too many.
+    """Return the hashes of all keys in nodes above the leaves, also of messages; ``None`` if they are too many.
 
     Leaves contain nearly all entries of a lakehouse, and most of their keys are in no node above. Only the entries of
     keys that are also in nodes above have to be brought together from several nodes. 4 bytes for each entry above the
     leaves come to this process.
     """
-    said = walk.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0")
-    if said.count() > _ABOVE_MOST:
+    above = walk.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0")
+    if above.count() > _ABOVE_MOST:
         return None
-    found = walk.engine.map(_hashed, said, _HASHES).list()
+    found = walk.engine.map(_hashed, above, _HASHES).list()
     return np.unique(
         np.concatenate([np.empty(0, np.int32), *(np.frombuffer(row["hashes"], np.int32) for row in found)])
     )

@@ -153,11 +153,11 @@ def _plain_schema(value: list[Any]) -> bytes | None:
 
 @lru_cache(maxsize=1 << 16)
 def _plain_column(number: int, name: str, kind: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
-    said = _plain_type(kind, nullable)
-    if said is None or not name.isprintable():
+    plain = _plain_type(kind, nullable)
+    if plain is None or not name.isprintable():
         return None
     try:
-        return encoded_column(number, name, said)
+        return encoded_column(number, name, plain)
     except InvalidDefinition:
         return None
 

@@ -24,7 +24,7 @@ class Size:
 
 @dataclass(slots=True)
 class UnknownFiles:
-    """Files whose names the format does not define, and directories of other names, which are never looked into."""
+    """Files whose names the format does not define, and directories of other names, which are never listed."""
 
     files: int = 0
     bytes: int = 0

@@ -89,7 +89,7 @@ def _visit(
     """Yield what a walk keeps of one node: itself, its children, and what it names.
 
     Raises:
-        CorruptNode: missing, damaged, or of another height than its parents or its own children say. A walk that others
+        CorruptNode: missing, damaged, or of another height than its parents or children record. A walk that others
             act on must not guess: what hangs below a node that counts as a leaf would be deleted.
     """
     path, wanted, first, last = asked["path"], asked["height"], asked["first"], asked["last"]

@@ -61,7 +61,7 @@ def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
 def may_be_void(files: LakehouseStore, base: Root) -> bool:
     """Whether files that a version reaches, or that were written since it was read, may be gone.
 
-    For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
+    For a job that cannot read something: this distinguishes damage from what `expire` and `clean` removed.
     Two ``get`` and one ``head``.
     """
     return void_since(files.storage, base, files.newest())

@@ -131,7 +131,7 @@ class Stream:
         self._expand(self._root(root))
 
     def begin_with(self, root: Node, other: Stream, others: Node) -> None:
-        """Begin with two roots, without the children and pivots of which both say the same.
+        """Begin with two roots, without the children and pivots that are the same in both.
 
         REQUIRES: both streams are empty and have the same span.
         """
@@ -162,7 +162,7 @@ class Stream:
         self._expand(self._read())
 
     def open_with(self, other: Stream) -> None:
-        """Open what comes next on both sides, without the children and pivots of which both say the same. Two reads.
+        """Open what comes next on both sides, without the children and pivots that are the same in both. Two reads.
 
         REQUIRES: :meth:`head` returned a subtree on both sides, and both begin after the same pivot.
         """

@@ -155,7 +155,7 @@ class TrinityLakeCatalog(Views):
 
         Args:
             reason: why, for the history.
-            isolation: SNAPSHOT or SERIALIZABLE; by default what the lakehouse definition says.
+            isolation: SNAPSHOT or SERIALIZABLE; by default that of the lakehouse definition.
 
         Raises:
             ForbiddenError: the catalog, or the lakehouse, is read-only.

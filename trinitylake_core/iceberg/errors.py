@@ -24,7 +24,7 @@ _SAME: Final[tuple[tuple[type[Exception], type[Exception]], ...]] = (
 )
 
 REFUSED: Final = (iceberg.CommitFailedException, iceberg.ValidationError, FileNotFoundError, ValueError)
-"""What says that one table cannot be read or changed now, and nothing about others."""
+"""The errors by which one table cannot be read or changed now; they concern no other table."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the definition of a table says about its Iceberg table (format, section 5)."""
+"""The fields of the definition of a table that describe its Iceberg table (format, section 5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef
 
     Args:
         metadata: what is at ``stored``.
-        stored: table type, and ``metadata_location`` as the definition says it.
+        stored: table type, and ``metadata_location`` as the definition has it.
         old: the definition so far.
     """
     kind, location = stored

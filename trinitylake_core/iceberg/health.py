@@ -1,4 +1,4 @@
-"""What the metadata of an Iceberg table say about its health. No data file is read or asked for."""
+"""The health of an Iceberg table, by its metadata. No data file is read or asked for."""
 
 from __future__ import annotations
 

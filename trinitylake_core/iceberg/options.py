@@ -1,6 +1,6 @@
 """The properties of a catalog ↔ the storage options of its lakehouse (``docs/storage.md``).
 
-A property ``storage.NAME`` is the storage option NAME. PyIceberg's own ``s3.*`` say the same in its words; each side
+A property ``storage.NAME`` is the storage option NAME. PyIceberg's own ``s3.*`` mean the same in its words; each side
 is derived from the other where only one is given, so that the files of tables and of the lakehouse are read with the
 same credentials.
 """
@@ -31,7 +31,7 @@ _NUMBERS: Final = frozenset({"connect_timeout", "read_timeout"})
 
 
 def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the storage options that catalog properties say; ``s3.*`` count only for a root on S3.
+    """Return the storage options in catalog properties; ``s3.*`` count only for a root on S3.
 
     Raises:
         InvalidInput: a property that must be a number is none.

@@ -52,7 +52,7 @@ class MovedIO(FileIO):
         return self._files.new_input(here(self._root, location, self.former))
 
     def new_output(self, location: str) -> OutputFile:
-        """Refuse to write: the table is written where its metadata say that it lies. Raises ``ForbiddenError``."""
+        """Refuse to write: the table is written at the location in its metadata. Raises ``ForbiddenError``."""
         raise self.refusal(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
@@ -73,7 +73,7 @@ class Places:
 
     Metadata files below the root go through the storage of the lakehouse, so that they are durable before the root
     that names them appears, and so that requests are retried and counted like all others. No name that is made here
-    is one of the format (section 2): ``clean`` looks at none of them.
+    is one of the format (section 2): ``clean`` considers none of them.
     """
 
     def __init__(self, storage: Storage, warehouse: str | None, opens: Opens = load_file_io) -> None:
@@ -168,7 +168,7 @@ class Places:
         return stored if full_uri(stored) != stored or "://" in stored else f"{self.base}{stored}"
 
     def stored(self, location: str) -> tuple[str, str]:
-        """Return table type and ``metadata_location`` as a definition says them: a path, or a full URI outside."""
+        """Return table type and ``metadata_location`` as a definition has them: a path, or a full URI outside."""
         path = path_below(self.storage.root, location)
         return ("EXTERNAL", full_uri(location)) if path is None else ("MANAGED", path)
 

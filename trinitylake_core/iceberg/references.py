@@ -119,7 +119,7 @@ class TableFile(NamedTuple):
 
 
 def files_in(data: bytes, location: str) -> Iterator[TableFile]:
-    """Yield the data and delete files in a manifest, without those it says are deleted. Raises ``UnreadableTable``."""
+    """Yield the data and delete files in a manifest, without those that are DELETED. Raises ``UnreadableTable``."""
     for status, file in (tuple(row) for row in _rows(data, location, _MANIFEST)):
         if status != _DELETED:
             content = file[2] if len(file) > _DATA_FILE.index(134) else 0

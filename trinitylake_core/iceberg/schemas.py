@@ -1,7 +1,7 @@
 """Iceberg schema ↔ schema of the format (section 5): column IDs, types, requiredness and comments are kept.
 
 A type of Iceberg that the format does not have is stored as the one that can hold it; the column property
-``iceberg.type`` says what it was.
+``iceberg.type`` has the original type.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BACK: Final = {name: kind for kind, name in _PLAIN.items()} | {
 
 
 def schema_from_iceberg(schema: IcebergSchema) -> Schema:
-    """Return the schema of the format that says what an Iceberg schema says."""
+    """Return the schema of the format that is equal to an Iceberg schema."""
     return Schema(columns=[_column(field) for field in schema.fields])
 
 

@@ -1,4 +1,4 @@
-"""Which snapshots of a table its own properties let go, as the Iceberg specification says it."""
+"""The snapshots of a table that expire by its own properties, as the Iceberg specification defines them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Forbidden(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRules:
-    """What holds for tables that do not say it themselves; the defaults are Iceberg's.
+    """The rules for tables without properties of their own; the defaults are Iceberg's.
 
     Attributes:
         max_age_millis: a snapshot of a branch stays if it is not older.

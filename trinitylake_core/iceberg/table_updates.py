@@ -29,7 +29,7 @@ from trinitylake_core.iceberg.places import Stored
 
 _LAST_ADDED: Final = -1
 _RESOLVED: Final = (AddSchemaUpdate, AddPartitionSpecUpdate, AddSortOrderUpdate, RemovePropertiesUpdate)
-"""Where none of these is among the updates, all mean what they say."""
+"""Where none of these is among the updates, all are applied as they are."""
 
 
 def updated(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:

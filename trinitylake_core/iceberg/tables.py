@@ -58,7 +58,7 @@ class Tables(TableReader):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
     ) -> Table:
-        """Create a table, below the root unless a location or a warehouse says otherwise.
+        """Create a table, below the root unless a location or a warehouse is given.
 
         Raises:
             TableAlreadyExistsError: a table or a view of this name is there.
@@ -223,7 +223,7 @@ class Tables(TableReader):
     ) -> dict[Identifier, Expiring]:
         """Remove snapshots and references of several tables as one version; return what each of them lost.
 
-        Their own properties decide, and ``rules`` where they say nothing. No file is deleted, so a rollback brings the
+        Their own properties decide, and ``rules`` where they have none. No file is deleted, so a rollback brings the
         snapshots back. Tables that are gone, or have nothing to remove, are left out. One ``get`` and one ``put`` for
         each table, side by side, and a commit.
 
@@ -355,7 +355,7 @@ class Tables(TableReader):
             self._change(drop, f"{what} table {namespace}.{name}")
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
-        """Delete metadata files as the table's own properties say, once the commit is made."""
+        """Delete metadata files by the table's own properties, once the commit is made."""
         self._after_commit(lambda: Catalog._delete_old_metadata(io, base, metadata))  # noqa: SLF001 - PyIceberg's hook
 
 

@@ -26,7 +26,7 @@ _KEPT: Final = 10
 
 
 class AddViewVersion(IcebergBaseModel):
-    """Add a version; it is current only when another update says so."""
+    """Add a version; it is current only after another update."""
 
     action: Literal["add-view-version"] = "add-view-version"
     version: ViewVersion = Field(alias="view-version")
@@ -117,7 +117,7 @@ class _Change:
                 self._make_current(update.version_id)
 
     def result(self) -> ViewMetadata:
-        """Return the metadata with as many versions as its properties say."""
+        """Return the metadata with as many versions as its properties allow."""
         self._refuse_lost_dialects()
         now, kept = self._now, max(_kept(self._now.properties), len(self._added))
         if len(now.versions) <= kept:

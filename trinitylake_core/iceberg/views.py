@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PREFIX: Final = "iceberg."
-"""Properties of a view definition that say what the format has no field for; PyIceberg does not see them."""
+"""Properties of a view definition for which the format has no field; PyIceberg does not get them."""
 _LOCATION: Final = f"{PREFIX}location"
 _VERSION: Final = f"{PREFIX}version"
 _OLDER: Final = f"{PREFIX}older"
@@ -212,7 +212,7 @@ class Views(Tables):
         return location
 
     def _fields(self, metadata: ViewMetadata, location: str) -> dict[str, Any]:
-        """Return the fields of a definition that say what the metadata say."""
+        """Return the fields of a definition that are equal to the metadata."""
         version = current(metadata)
         own = {
             _LOCATION: metadata.location,
@@ -235,7 +235,7 @@ class Views(Tables):
         }
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
-        """Create a view that says what the newest version in a file of view metadata says.
+        """Create a view that is equal to the newest version in a file of view metadata.
 
         Raises what :meth:`create_view` raises, and ``FileNotFoundError``.
         """
@@ -323,7 +323,7 @@ def _held(schema: Schema) -> Schema:
 
 
 def _with(stored: list[dict[str, Any]], number: str, newest: Schema | ViewVersion) -> list[Any]:
-    """Return what is stored, with what the definition itself says in place of the entry of the same number."""
+    """Return the stored entries, with the definition itself in place of the entry of the same number."""
     found: dict[int, Any] = {each[number]: each for each in stored}
     found[newest.schema_id if isinstance(newest, Schema) else newest.version_id] = newest
     return list(found.values())

@@ -13,7 +13,7 @@ from trinitylake_core import errors as ours
 
 
 class Problem(Exception):
-    """An answer that is an error: its status, the type that clients look at, and a message for people."""
+    """An answer that is an error: its status, the type that clients read, and a message for people."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)

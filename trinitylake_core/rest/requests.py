@@ -129,7 +129,7 @@ def levels(text: str) -> Identifier:
 
 
 def namespace_of(found: Sequence[str]) -> Identifier:
-    """Return the levels of a namespace. Raises ``Problem`` (400) where a level could not be told from two."""
+    """Return the levels of a namespace. Raises ``Problem`` (400) where one level cannot be distinguished from two."""
     if not found:
         raise Problem(400, "BadRequestException", "a namespace needs at least one level")
     for level in found:

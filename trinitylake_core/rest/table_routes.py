@@ -205,6 +205,6 @@ def _text(metadata: TableMetadata, **more: Any) -> str:
 
 
 def _tag(request: Request, location: str) -> str:
-    """Return the ETag of a table: a metadata file never changes, so its name says what it contains."""
+    """Return the ETag of a table: a metadata file never changes, so its name identifies its content."""
     shown = f"{location} {request.query.get('snapshots', 'all')}"
     return f'"{hashlib.sha256(shown.encode()).hexdigest()[:32]}"'

@@ -161,7 +161,7 @@ class CatalogEdits(CatalogView):
         """Whether each written key exists in the base. Keys that are missing here are looked up when counted."""
         self._definitions: dict[str, tuple[str, _Definition]] = {}
         self._last_read: tuple[str, bytes] = ("", b"")
-        """The path and content of a definition: what is looked at is often changed next."""
+        """The path and content of a definition: what is read is often changed next."""
         self._footprint = Footprint()
         self._known_files: set[str] = set()
         """Table metadata below ``tables/`` that definitions of the base name, as far as they were read."""

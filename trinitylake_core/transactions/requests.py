@@ -2,7 +2,7 @@
 
 The client's key, a UUIDv7, is the ID of the transaction, and the summary of the version contains it. So a commit that
 is rebased over a version with its own key finds it there, whichever process made it. What was committed before the
-base is looked through once per process, back to the time in the key: no version with this key is older, because a
+base is read once per process, back to the time in the key: no version with this key is older, because a
 commit refuses a key from the future.
 """
 
@@ -26,7 +26,7 @@ LIFETIME_MINUTES: Final = 30
 """So long a client may send a request again."""
 _LIFETIME_MILLIS: Final = LIFETIME_MINUTES * 60_000
 _AHEAD_MILLIS: Final = 60_000
-"""So far a client's clock may be ahead of this one, and so much further back versions are looked through."""
+"""So far a client's clock may be ahead of this one, and so much further back versions are read."""
 _FACT: Final = "request"
 _UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _MOST: Final = 50_000
@@ -124,7 +124,7 @@ class Requests:
                 self._forget()
 
     def refuse_repeated(self, key: RequestKey, base: Root) -> None:
-        """Look for a request in the versions up to ``base``. No request, but one ``get`` for each not looked at yet.
+        """Find a request in the versions up to ``base``. No request, but one ``get`` for each version not read yet.
 
         Raises:
             Repeated: it is there, or another one with its key.

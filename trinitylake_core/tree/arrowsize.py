@@ -1,7 +1,7 @@
 """What an Arrow IPC file takes in memory, as it declares itself, without expanding anything.
 
 Arrow expands compressed buffers as soon as a record batch is read, and allocates what they declare. The metadata of a
-file, FlatBuffers that Arrow does not show, says where the buffers are; a compressed one begins with its size.
+file, FlatBuffers that Arrow does not show, has the places of the buffers; a compressed one begins with its size.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
     at, count = _vector(data, batch, 2)
     buffers: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # where each begins in the body, and its size
     sizes: Sequence[int] = buffers[1::2]
-    if _field(data, batch, 3):  # compressed: each begins with its size, or says that it is as it is
+    if _field(data, batch, 3):  # compressed: each begins with its size, or with -1 if it is not
         body = begin + metadata
-        said = [(_I64(data, body + start)[0], size) for start, size in zip(buffers[::2], sizes, strict=True) if size]
-        sizes = [size if declared == _PLAIN else declared for declared, size in said]
+        sized = [(_I64(data, body + start)[0], size) for start, size in zip(buffers[::2], sizes, strict=True) if size]
+        sizes = [size if declared == _PLAIN else declared for declared, size in sized]
     if any(number < 0 for number in (*sizes, *columns)):
         raise ValueError("a size is negative")
     rows, nulls = sum(columns[::2]), sum(columns[1::2])

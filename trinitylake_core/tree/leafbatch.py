@@ -38,7 +38,7 @@ _SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
 def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> list[Columns] | None:
     """Return the entries of plain leaf files, or ``None`` if one is not exactly as :func:`encode_many` writes it.
 
-    What is damaged is not told from what is unusual: ``leaffile`` tells. REQUIRES: at least one file.
+    Damaged and unusual files are not distinguished here, but in ``leaffile``. REQUIRES: at least one file.
     """
     frame = learnt_frame()
     checksums = None if frame is None else _framed(frame, files)
@@ -57,7 +57,7 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> lis
     if checksums != [checksum_of(batch.columns) for batch in batches]:
         return None
     found = [plain_leaf(batch, path, order) for batch, path in zip(batches, paths, strict=True)]
-    return None if None in found else found  # type: ignore[return-value]  # looked for a line above
+    return None if None in found else found  # type: ignore[return-value]  # excluded a line above
 
 
 def _framed(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
@@ -136,7 +136,7 @@ class Frame:
     head: tuple[bytes, bytes]
     """Before and behind the checksum."""
     tail: tuple[bytes, bytes, bytes]
-    """Before and behind the checksum, and behind the block that says where the batch is."""
+    """Before and behind the checksum, and behind the block with the place of the batch."""
     checksum_first: bool
     """Whether the checksum stands before the block."""
     begin: int

@@ -1,7 +1,7 @@
 """Leaf files and large write buffers as columns: what ``nodefile`` reads, without a Python object per row.
 
 Of leaves only plain ones come this way: canonical, checksummed or not, no write buffer. Of everything else
-:func:`decode_columns` says that it is not plain, and ``nodefile`` reads it, or says what is wrong with it.
+:func:`decode_columns` reports that it is not plain, and ``nodefile`` reads it, or reports its defect.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def plain_leaf(batch: pa.RecordBatch, path: str, order: int) -> Columns | None:
     if first is None or batch.num_rows != first + order:
         return None
     system = dict(zip(names[:first], values.slice(0, first).to_pylist(), strict=True))
-    said = system.get(spec.N_KEYS) or ""
-    count = int(said) if said.isdecimal() and len(said) <= _DIGITS else 0
+    written = system.get(spec.N_KEYS) or ""
+    count = int(written) if written.isdecimal() and len(written) <= _DIGITS else 0
     plain = (
         0 < count < order
         and len(system) == first
@@ -97,7 +97,7 @@ def decode_head(data: bytes | memoryview, path: str, order: int | None = None) -
 
 
 def _plain_buffer(batch: pa.RecordBatch) -> int | None:
-    """Return the row at which the write buffer begins; ``None`` where only all rows together tell, or none is there."""
+    """Return the row at which the write buffer begins; ``None`` if only all rows together show it, or without one."""
     if batch.schema.names != _COLUMNS:
         return None
     keys = batch.column(spec.KEY)

@@ -260,10 +260,10 @@ def cut(rows: int, pieces: int) -> _Rows:
 def proved(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | None, high: str | None) -> bool:
     """Return whether new entries mean what old ones and sorted changes mean together, in order and inside the range.
 
-    Exact, not by a hash, and whatever the plan says: it tells only where to look.
+    Exact, not by a hash, and independent of the plan, which only names the places to examine.
 
     * The new keys ascend strictly, so none is there twice.
-    * The new entries that a change is said to set are those that the changes set, all of them.
+    * The new entries that a change sets, by the plan, are those that the changes set, all of them.
     * The other new entries are the old ones without some whose keys have changes. None of these others has a key that
       is set, which would be there twice; and no deleted key is among the new ones.
     """

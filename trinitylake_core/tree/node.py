@@ -181,7 +181,7 @@ class Node:
     """One node: system rows, node key table, write buffer. Immutable by convention once read or written.
 
     ``children`` holds the paths of ``len(keys) + 1`` children, or nothing in a leaf. ``child_keys``
-    and ``child_messages`` tell what each child's subtree holds, ``None`` where the writer did not say.
+    and ``child_messages`` count what each child's subtree holds, ``None`` where the writer did not.
     ``height`` is ``None`` where unknown. ``table_rows`` is the number of rows of the key table as read.
     """
 

@@ -46,7 +46,7 @@ UNREADABLE: Final = (pa.ArrowException, ArithmeticError, LookupError, MemoryErro
 
 
 class OrderNeeded(CorruptNode):
-    """The file does not say ``n_keys``: only the order in the lakehouse definition tells its layout."""
+    """The file has no ``n_keys``: its layout follows only from the order in the lakehouse definition."""
 
     def __init__(self, path: str, system: dict[str, str]) -> None:
         super().__init__(f"node file {path!r} has no n_keys and the order is not known", path=path)
@@ -123,7 +123,7 @@ def system_rows(node: Node, *, count: int, path: str | None = None) -> dict[str,
 def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Node:
     """Return the node in a file, checked against its checksum; canonical or of an older generation.
 
-    ``order`` is needed only for nodes that do not say ``n_keys``.
+    ``order`` is needed only for nodes without ``n_keys``.
 
     Raises:
         CorruptNode: cut short, garbage, checksum mismatch, or not laid out as the format demands.
@@ -142,7 +142,7 @@ def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
     """Return whether a node file expands more than any node does. REQUIRES: Arrow can open it.
 
     ``begin`` is where its only batch begins, if that is known. A small file whose batch is compressed as we compress it
-    needs no closer look.
+    needs no further check.
 
     Raises:
         ValueError: what the file declares makes no sense.
@@ -245,7 +245,7 @@ def _rows(
 ) -> NodeRows:
     """Return key table and write buffer, proved to be laid out as the format demands.
 
-    ``cuts`` says where the key table begins, where its keys end, and where the write buffer begins.
+    ``cuts`` has the rows at which the key table begins, its keys end, and the write buffer begins.
     """
     keys, values, pointers, txns = (columns[name] for name in spec.COLUMNS)
     first, stop, end = cuts

@@ -197,7 +197,7 @@ class Witness:
             yield self._seen(path, node)
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield nodes that will be read later; they are not looked at before that."""
+        """Yield nodes that will be read later; they are not opened before that."""
         return self._reader.held(paths) if isinstance(self._reader, AheadReader) else self._reader.read_many(paths)
 
     def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:

@@ -126,7 +126,7 @@ class Rewriter(SubtreeStore):
     # -- flush ---------------------------------------------------------------------------------
 
     def flush(self, ref: Ref, choose: Policy, descend: Callable[[Ref], Ref] | None = None) -> Ref:
-        """Return the subtree with its messages pushed down as ``choose`` says.
+        """Return the subtree with its messages pushed down as ``choose`` decides.
 
         ``descend`` flushes a chosen child; by default this very function, one node per level in memory.
 
@@ -207,8 +207,8 @@ class Rewriter(SubtreeStore):
     def build(self, batches: Iterable[Batch], fill: float = 0.9) -> Ref:
         """Return a tree of sorted keys, packed bottom up; nodes hold ``fill`` of what they may.
 
-        REQUIRES: keys strictly ascending over all batches; who proves tells the proof what it feeds in, where it comes
-        from. Memory: one node per level and one batch.
+        REQUIRES: keys strictly ascending over all batches; a caller that proves gives the proof what it feeds in, where
+        it comes from. Memory: one node per level and one batch.
 
         A node is closed only when more than ``2 * width + 1`` keys wait on its level: ``width`` go into it, one becomes
         the pivot behind it, and ``width + 1`` or more remain. So whenever the input ends, the last node of a level has

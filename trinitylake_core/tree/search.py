@@ -40,7 +40,7 @@ class NodeReader(Protocol):
 
 @runtime_checkable
 class AheadReader(NodeReader, Protocol):
-    """Where nodes come from that can be told what will be asked for."""
+    """A source of nodes that takes hints on the nodes that follow."""
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes, and hold each until it is asked for."""
@@ -57,7 +57,7 @@ class Warmable(Protocol):
 
 
 def child_height(parent: Node, path: str, child: Node) -> None:
-    """Prove that a child is one level below its parent, where both say so: no pointer leads in a circle.
+    """Prove that a child is one level below its parent, where both record their heights: no pointer leads in a circle.
 
     Raises:
         CorruptNode: the heights do not fit together.
@@ -261,7 +261,7 @@ def applied(keys: Sequence[str], values: Sequence[str], messages: Messages) -> B
 
 
 def _among(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
-    """Return a few rows with many sorted messages carried out: whole slices, without a look at each message's key."""
+    """Return a few rows with many sorted messages carried out: whole slices, without reading each message's key."""
     found: list[str] = []
     meanings: list[str | None] = []
     start = 0

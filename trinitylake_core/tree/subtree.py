@@ -41,7 +41,7 @@ class Work:
 class Ref:
     """A subtree: ``path`` of its root, or ``work`` in memory. Counts are those of the files, without ``pending``.
 
-    ``few`` tells that the root of a subtree on disk may hold fewer keys than a node below others must.
+    ``few``: the root of a subtree on disk may hold fewer keys than a node below others must.
     ``within`` is the range of a subtree on disk, kept by a rewriter that proves.
     """
 
@@ -134,7 +134,7 @@ def _settled(value: str, new: str | None, txn: str) -> str:
 
 
 def count_subtrees(node: Node, refs: list[Ref]) -> None:
-    """Set what a node tells of its subtree and of each child's, where the children tell it."""
+    """Set the counts of a node for its subtree and for each child's, where the children have them."""
     keys = [ref.keys for ref in refs if ref.keys is not None]
     messages = [ref.messages for ref in refs if ref.messages is not None]
     if len(keys) == len(refs):

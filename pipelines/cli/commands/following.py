@@ -75,7 +75,7 @@ def follow(call: Call) -> Result:
 
 
 def _line(root: str, entry: feed.Entry) -> bytes:
-    """Return the document of a version; where its nodes cannot be read (any more) it says so."""
+    """Return the document of a version; where its nodes cannot be read (any more) it reports this."""
     changed, why = None, entry.not_compared
     if why is None:
         try:

@@ -55,7 +55,7 @@ def ls(call: Call) -> Result:
 
 
 def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
-    """Return objects with what the definitions of Iceberg tables say of their data. One ``get`` each, in parallel."""
+    """Return objects with what the definitions of Iceberg tables hold of their data. One ``get`` each, in parallel."""
     known = lake.storage.map(entries, lambda each: {**asdict(each), **_data_of(lake, each)})
     columns = ("rows", "bytes", "snapshot")
     shown = (
@@ -80,7 +80,7 @@ _FACTS = {"rows": SNAPSHOT_ROWS, "bytes": SNAPSHOT_BYTES, "snapshot": SNAPSHOT_I
 
 
 def _data_of(lake: Lakehouse, entry: ObjectEntry) -> dict[str, int | None]:
-    """Return rows, bytes and snapshot of an Iceberg table, ``None`` where its definition does not say."""
+    """Return rows, bytes and snapshot of an Iceberg table, ``None`` where its definition does not have them."""
     definition = lake.definition_of(entry) if entry.kind == TABLE else None
     facts = definition.format_properties if isinstance(definition, TableDef) else {}
     texts = ((name, facts.get(key, "")) for name, key in _FACTS.items())

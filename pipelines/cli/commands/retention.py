@@ -27,7 +27,7 @@ def age_of(call: Call) -> float | None:
 
 
 def deleting(call: Call, job: Any, config: Any, *engine: Any) -> Result:
-    """Run a job that shows its plan first; the exit code says whether it failed at something."""
+    """Run a job that shows its plan first; the exit code shows whether it failed at something."""
 
     def result(done: Any) -> Result:
         return reported(call, done, code=SOME_FAILED if done.failures else DONE)
