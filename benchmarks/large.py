@@ -32,10 +32,9 @@ from typing import Any, Final
 
 from benchmarks import lakes, largepage, observed, report, timeline
 from pipelines import compaction, expiration, orphans, verify
-from pipelines.engine.spark import assigned
 from pipelines.job import Session
 from pipelines.session import SessionConfig, lazy_session
-from pipelines.trees.slices import split_for_tasks
+from pipelines.trees.subtrees import assigned, split_for_tasks
 from tests.support.standalone import event_log, tasks_in
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis

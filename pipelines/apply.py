@@ -33,7 +33,6 @@ from trinitylake_core.errors import (
     NamespaceNotEmpty,
     ObjectNotFound,
     Refused,
-    TrinityLakeError,
 )
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.tree.search import lookup
@@ -126,7 +125,7 @@ def _carry_out(transaction: Transaction, entry: Entry) -> list[str]:
         getattr(transaction, entry.action)(*entry.names(), **entry.definition())
         return [] if before is None else [f"{entry}: {loss}" for loss in _lost(before, _table(transaction, entry))]
     except (InvalidInput, AlreadyExists, ObjectNotFound, NamespaceNotEmpty) as error:
-        raise _naming(entry, error) from error
+        raise type(error)(f"{entry}: {error}") from error
 
 
 def _table(transaction: Transaction, entry: Entry) -> TableDef | None:
@@ -145,10 +144,6 @@ def _lost(before: TableDef, after: TableDef | None) -> Iterator[str]:
     for key in before.primary_keys:
         if key in names and names[key].nullable and not were[key].nullable:
             yield f"the primary key {names[key].name!r} becomes nullable"
-
-
-def _naming(entry: Entry, error: TrinityLakeError) -> TrinityLakeError:
-    return type(error)(f"{entry}: {error}")
 
 
 def _changes(lake: Lakehouse, transaction: Transaction) -> list[Changed]:

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipelines import worker_pool
-from pipelines.engine import Engine
+from pipelines.engine import Engine, Row
 from pipelines.engine_choice import choose_engine, expected_engine
-from pipelines.job import Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
-from pipelines.trees.slices import Piece, split_for_tasks
-from pipelines.trees.subtrees import Flushed
+from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary, recounted
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
@@ -147,7 +146,7 @@ class Report:
 
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
     """Return an estimate of a compaction of the newest version. Reads the top of the tree only."""
-    work = _Compaction(None, lake.refresh(), config or Config(), None, None)
+    work = _Compaction(lake.refresh(), config or Config(), None, None, NEVER_CANCELLED, silent)
     return work.estimated(work.open(1))
 
 
@@ -177,9 +176,9 @@ def run(
     """
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Compaction(engine, lake.refresh(), config, cancel, progress)
+        work = _Compaction(lake.refresh(), config, engine, review, cancel or NEVER_CANCELLED, progress or silent)
         try:
-            report = work.run(review)
+            report = work.run()
         except (TreeReplaced, Corrupt) as error:
             if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.files, work.base)):
                 raise
@@ -190,15 +189,11 @@ def run(
     raise AssertionError("unreachable")
 
 
-class _Compaction(JobRun[Config]):
+class _Compaction(JobRun[Config, Report]):
     """One attempt at one version."""
 
-    def __init__(
-        self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel | None, progress: Progress | None
-    ) -> None:
-        super().__init__(spark, config, cancel, progress)
-        self.files = lake.files
-        self.base: Root = lake.root_node
+    def __post_init__(self) -> None:
+        self.base: Root = self.lake.root_node
         self.writer = NodeWriter(self.files.store)
         stamp = max(now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True)
@@ -212,7 +207,7 @@ class _Compaction(JobRun[Config]):
 
     def estimated(self, opened: tuple[Ref, list[Ref]]) -> Estimate:
         node, frontier = self.base.node, opened[1]
-        nodes = sum(subtrees.expected_nodes(ref, self.writer.order) for ref in frontier)
+        nodes = sum(subtrees.nodes_hit(ref.weight(), ref.keys, ref.height, self.writer.order) for ref in frontier)
         rows = max(1, len(node.keys) + len(node.buffer))
         size = node.nbytes * self.writer.order * 2 // (3 * rows)
         return Estimate(
@@ -230,14 +225,14 @@ class _Compaction(JobRun[Config]):
         node = self.base.node
         return node.subtree_messages == 0 and not len(node.buffer)
 
-    def run(self, review: Review[Report] | None) -> Report:
+    def run(self) -> Report:
         if self.clean():
             planned = self.estimated((self.rewriter.ref_of(self.base.node), []))
-            return self.refused(planned, review) or self.report(planned, None)
+            return self.refused(planned) or self.report(planned, None)
         opened = self.open(self.config.tasks or worker_pool.cores())
         planned = self.estimated(opened)
         self.watch.lap("plan")
-        if refused := self.refused(planned, review):
+        if refused := self.refused(planned):
             return refused
         self.files.refuse_unsafe(self.base)
         engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
@@ -250,14 +245,12 @@ class _Compaction(JobRun[Config]):
         self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
 
-    def refused(self, planned: Estimate, review: Review[Report] | None) -> Report | None:
+    def refused(self, planned: Estimate) -> Report | None:
         """Return the report that the review did not approve, if there is one."""
-        if review is None:
-            return None
         report = replace(self.report(planned, None), dry_run=True)
-        return None if review(report) else report
+        return None if self.review is None or self.review(report) else report
 
-    def flush(self, engine: Engine, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
+    def flush(self, engine: Engine, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Row]]:
         """Flush subtrees; return them, cut into pieces, with the results. Few nodes are left to the join."""
         few = nodes * self.writer.order < _SHARED_FROM_ROWS or len(frontier) < 2
         if not frontier or (few and engine.name == "local"):
@@ -269,8 +262,8 @@ class _Compaction(JobRun[Config]):
         store, stamp = self.files.store, self.rewriter.stamp
         return pieces, self.proved(subtrees.flush_all(engine, store, pieces, stamp, tasks, self.progress))
 
-    def proved(self, results: list[Flushed]) -> list[Flushed]:
-        if not all(result.proved for result in results):
+    def proved(self, results: list[Row]) -> list[Row]:
+        if not all(result["proved"] for result in results):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
         self.watch.lap("tasks")
         return results
@@ -310,7 +303,7 @@ class _Compaction(JobRun[Config]):
     rebased_over = 0
 
     def report(
-        self, planned: Estimate, root: Root | None, node: Node | None = None, flushed: list[Flushed] | None = None
+        self, planned: Estimate, root: Root | None, node: Node | None = None, flushed: list[Row] | None = None
     ) -> Report:
         done = flushed or []
         before = self.base.node
@@ -325,11 +318,11 @@ class _Compaction(JobRun[Config]):
             height_before=before.height,
             height_after=before.height if node is None else node.height,
             subtrees=planned.subtrees,
-            nodes_read=counts.nodes_read - self.nodes_read + sum(each.nodes_read for each in done),
-            nodes_written=len(self.writer.written) + sum(each.nodes_written for each in done) + (root is not None),
-            bytes_read=counts.bytes_read - self.bytes_read + sum(each.bytes_read for each in done),
+            nodes_read=counts.nodes_read - self.nodes_read + sum(each["nodes_read"] for each in done),
+            nodes_written=len(self.writer.written) + sum(each["nodes_written"] for each in done) + (root is not None),
+            bytes_read=counts.bytes_read - self.bytes_read + sum(each["bytes_read"] for each in done),
             bytes_written=self.writer.bytes_written
-            + sum(each.bytes_written for each in done)
+            + sum(each["bytes_written"] for each in done)
             + (0 if root is None else root.node.nbytes),
             rebased_over=self.rebased_over,
             proved=root is not None,

@@ -33,6 +33,7 @@ from trinitylake_core.diff import (
     diff_nodes,
     differing_subtrees,
 )
+from trinitylake_core.keys import KeyCodec
 from trinitylake_core.recovery.plan import SHOWN
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage
@@ -187,7 +188,7 @@ class _Comparison:
             return
         progress("compare", 0, len(spans))
         rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)
-        work = partial(_compare, old=_Tree.of(self.old), new=_Tree.of(self.new))
+        work = partial(_compare, old=TreeRoot.of(self.old), new=TreeRoot.of(self.new))
         found = engine.map(work, rows, _ROW, self.old.storage, self.new.storage, each=1).keep(repeatable=True)
         progress("compare", found.count(), None)
         try:
@@ -211,25 +212,36 @@ def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:
     return [Span(lo, hi) for lo, hi in pairwise([None, *cuts, None])]
 
 
-class _Tree(NamedTuple):
+class OpenTree(NamedTuple):
+    """The root of a version as a task opened it, and the store of its nodes."""
+
+    store: NodeStore
+    root: Node
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRoot:
     """What a task needs to open the root of a version."""
 
     path: str
     order: int
     target_bytes: int
+    codec: KeyCodec
 
     @classmethod
-    def of(cls, lake: Lakehouse) -> _Tree:
+    def of(cls, lake: Lakehouse) -> TreeRoot:
+        """Return that of the version of a handle."""
         definition = lake.definition
-        return cls(lake.root_node.path, definition.order, definition.node_file_max_size_bytes)
+        return cls(lake.root_node.path, definition.order, definition.node_file_max_size_bytes, lake.codec)
 
-    def opened(self, storage: Storage) -> tuple[NodeStore, Node]:
+    def opened(self, storage: Storage) -> OpenTree:
+        """Read the root. One ``get``."""
         root = decode(storage.read(self.path), self.path, self.order)
-        return NodeStore(storage, self.order, self.target_bytes), root
+        return OpenTree(NodeStore(storage, self.order, self.target_bytes), root)
 
 
 def _compare(
-    rows: Iterator[TaskRow], old_storage: Storage, new_storage: Storage, *, old: _Tree, new: _Tree
+    rows: Iterator[TaskRow], old_storage: Storage, new_storage: Storage, *, old: TreeRoot, new: TreeRoot
 ) -> Iterator[tuple[str, str | None, str | None]]:
     sides: tuple[NodeStore, Node, NodeStore, Node] | None = None
     for row in rows:

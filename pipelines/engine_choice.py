@@ -85,7 +85,7 @@ def _start_failure(spark: Session) -> str | None:
         wait_for_executor(session := started(spark), EXECUTOR_SECONDS)
         session_parallelism(session)
     except Exception as error:
-        if not (isinstance(error, (InvalidInput, OSError)) or _package(error) in _SPARKS):
+        if not (isinstance(error, (InvalidInput, OSError)) or type(error).__module__.partition(".")[0] in _SPARKS):
             raise
         _LOG.warning(
             "Spark could not be started, so the work goes on in this process, more slowly: %s. Correct that for the "
@@ -96,10 +96,6 @@ def _start_failure(spark: Session) -> str | None:
             spark.failures.append(cause)
         return cause
     return None
-
-
-def _package(error: Exception) -> str:
-    return type(error).__module__.partition(".")[0]
 
 
 def _cause(error: Exception) -> str:

@@ -18,12 +18,23 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from pipelines.files import plans
-from pipelines.files.deletion import Deleted, delete
 from pipelines.files.gc_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
 from pipelines.files.listing import ROOT, Listed, listed
-from pipelines.job import Cancel, JobRun, Meter, Progress, Review, Session, dry_run, lake_first, refuse_unknown
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    JobRun,
+    Meter,
+    Progress,
+    Review,
+    Session,
+    dry_run,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
-from pipelines.sweep.reclaimable import Freed, reclaimable_by
+from pipelines.sweep.sweep import Deleted, Freed, delete, reclaimable_by
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
@@ -189,29 +200,18 @@ def run(
         raise InvalidInput(_AS_IT_IS)
     if config.plan_to is not None and review is None:
         review = dry_run
-    work = _Expiration(engine, lake, config, review, cancel, progress)
-    report = work.run()
+    report = _Expiration(lake, config, engine, review, cancel or NEVER_CANCELLED, progress or silent).run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
         lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return report
 
 
-class _Expiration(JobRun[Config]):
+class _Expiration(JobRun[Config, Report]):
     """One run."""
 
-    def __init__(
-        self,
-        spark: Session,
-        lake: Lakehouse,
-        config: Config,
-        review: Review[Report] | None,
-        cancel: Cancel | None,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(spark, config, cancel, progress)
-        self.files = lake.files
-        self.review = review
+    def __post_init__(self) -> None:
+        lake, config, review = self.lake, self.config, self.review
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
         acts = review is not dry_run

@@ -16,6 +16,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import RequestCounts, Storage
 
@@ -140,15 +141,25 @@ class Stopwatch:
         self._began = now
 
 
-class JobRun(Generic[_K]):
-    """One run of a job: where it may start Spark, its options, what may stop it, and the time of its phases."""
+@dataclass(eq=False)
+class JobRun(Generic[_K, _R]):
+    """One run of a job: what its ``run`` was called with, and the time of its phases."""
 
-    def __init__(self, spark: Session, config: _K, cancel: Cancel | None, progress: Progress | None) -> None:
-        self.spark = spark
-        self.config = config
-        self.cancel = cancel or NEVER_CANCELLED
-        self.progress = progress or silent
-        self.watch = Stopwatch()
+    lake: Lakehouse
+    config: _K
+    spark: Session
+    review: Review[_R] | None
+    cancel: Cancel
+    progress: Progress
+    watch: Stopwatch = field(init=False, default_factory=Stopwatch)
+
+    def __post_init__(self) -> None:
+        """Prepare the run, in jobs that have something to prepare."""
+
+    @property
+    def files(self) -> LakehouseStore:
+        """The store of the lakehouse."""
+        return self.lake.files
 
 
 class Meter:

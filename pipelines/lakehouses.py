@@ -1,8 +1,7 @@
 """``lakehouses.yaml``: the one reader, for the command line, for surveys of a fleet and for Dagster.
 
-Reading it touches no storage and starts nothing. The modules that use a stanza check it: Dagster checks
-all of it (``docs/dagster.md``), the others what they need. An error names the file, the line or the stanza, and the
-field.
+Reading it touches no storage and starts nothing. The users of a stanza check what it contains: Dagster all of it
+(``docs/dagster.md``), the others what they need. An error names the file, the line or the stanza, and the field.
 """
 
 from __future__ import annotations

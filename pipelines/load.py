@@ -23,15 +23,28 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
+from pipelines import loading
 from pipelines.engine import Row, Rows
 from pipelines.engine_choice import choose_engine
-from pipelines.job import Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown
-from pipelines.loading import shares
-from pipelines.loading.model import EXISTING, REFUSE, SKIP, Built, Counts, Tally, Target, prove_complete
-from pipelines.loading.refusals import Wrong, refuse_missing_namespaces, refuse_there, refuse_twice, refuse_wrong
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
+from pipelines.loading import (
+    EXISTING,
+    REFUSE,
+    SKIP,
+    Built,
+    Counts,
+    Tally,
+    Target,
+    Wrong,
+    prove_complete,
+    refuse_missing_namespaces,
+    refuse_there,
+    refuse_twice,
+    refuse_wrong,
+)
 from pipelines.source.lines import Place, blocks, text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
-from pipelines.trees.handback import adopt, root_of
+from pipelines.trees.subtrees import adopt, root_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
@@ -149,9 +162,10 @@ def run(
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Load(engine, lake.refresh(), source, options, config, cancel, progress)
+        call = (lake.refresh(), config, engine, review, cancel or NEVER_CANCELLED, progress or silent)
+        work = _Load(*call, uri=source, options=options)
         try:
-            report = work.run(review)
+            report = work.run()
         except (FilesVoid, Corrupt) as error:
             if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(lake.files, work.base)):
                 raise
@@ -161,28 +175,22 @@ def run(
     raise AssertionError("unreachable")
 
 
-class _Load(JobRun[Config]):
-    def __init__(
-        self,
-        spark: Session,
-        lake: Lakehouse,
-        uri: str,
-        options: Mapping[str, Any],
-        config: Config,
-        cancel: Cancel | None,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(spark, config, cancel, progress)
-        self.lake = lake
+@dataclass(eq=False, kw_only=True)
+class _Load(JobRun[Config, Report]):
+    uri: str
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        lake, uri = self.lake, self.uri
         self.base: Root = lake.root_node
         require_writable(lake.files, self.base)
         refuse_frozen(lake.files)
-        self.source, self.files = text_files(uri, options, SUFFIXES)
-        single = [name for name, _ in self.files if uri.endswith(name) and not uri.endswith("/")]
-        self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
-        self.bytes = sum(size for _, size in self.files)
+        self.source, self.sources = text_files(uri, self.options, SUFFIXES)
+        single = [name for name, _ in self.sources if uri.endswith(name) and not uri.endswith("/")]
+        self.named = self.source.root + (single[0] if len(self.sources) == 1 and single else "")
+        self.bytes = sum(size for _, size in self.sources)
         # nothing but the size is known yet
-        self.engine = choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes)
+        self.engine = choose_engine(self.config.engine, self.spark, self.bytes, self.config.spark_from_bytes)
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
         cleaned = lake.root if self.base.tables_void_before_millis else ""
@@ -190,13 +198,14 @@ class _Load(JobRun[Config]):
         self.cuts: Sequence[str] = ()
         self.unchanged = Tally()
 
-    def run(self, review: Review[Report] | None) -> Report:
+    def run(self) -> Report:
         with closing(self.engine):
             new = self.read()
             self.watch.lap("read")
             both, counts = self.compare(new)
             self.watch.lap("compare")
-            if review is not None and not review(planned := replace(self.report(counts), dry_run=True)):
+            planned = replace(self.report(counts), dry_run=True)
+            if self.review is not None and not self.review(planned):
                 return planned
             if not counts.added + counts.replaced:
                 return self.report(counts)
@@ -210,26 +219,32 @@ class _Load(JobRun[Config]):
 
     def read(self) -> Rows:
         """Return all objects of the source as slices."""
-        each = shares.block_bytes(self.files, self.engine.tasks())
-        rows = map(shares.block_row, numbers(), blocks(self.files, each))
-        given = self.engine.table(rows, shares.BLOCK).keep("number", repeatable=True)
-        by = {"by": "number", "weight": "weight"}
+        each = loading.block_bytes(self.sources, self.engine.tasks())
+        rows = map(loading.block_row, numbers(), blocks(self.sources, each))
+        given = self.engine.table(rows, loading.BLOCK).keep("number", repeatable=True)
         try:
-            work = partial(shares.sampled, target=self.target)
+            work = partial(loading.sampled, target=self.target)
             sample = self.engine.map_groups(
-                work, given, shares.SAMPLE, self.source, **by, tell=self.progress_of("sample")
+                work, given, loading.SAMPLE, self.source, by="number", weight="weight", tell=self.progress_of("sample")
             )
             self.cut(sample)
-            work = partial(shares.read, target=self.target, cuts=self.cuts)
+            work = partial(loading.read, target=self.target, cuts=self.cuts)
             new = self.engine.map_groups(
-                work, given, shares.SLICE, self.source, **by, key="share", tell=self.progress_of("read bytes")
+                work,
+                given,
+                loading.SLICE,
+                self.source,
+                by="number",
+                weight="weight",
+                key="share",
+                tell=self.progress_of("read bytes"),
             )
         except InvalidInput:
             self.refuse_wrong(given)
             raise
         self.objects = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()["objects"]
         if not self.objects:
-            files = f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
+            files = f"{len(self.sources)} file{'s' if len(self.sources) != 1 else ''}"
             raise InvalidInput(f"there is nothing to load at {self.named}: {files}, no lines")
         self.progress("read", self.objects, self.objects)
         return new
@@ -242,12 +257,12 @@ class _Load(JobRun[Config]):
             keys += (key for child in self.lake.files.store.read_many(node.children) for key in child.keys)
         each = max(1, (node.subtree_keys or 0) // max(1, len(keys)))
         new = ((row["key"], row["objects"]) for row in sample.list())
-        self.cuts = shares.cuts_between([*new, *((key, each) for key in keys)], self.engine.tasks())
+        self.cuts = loading.cuts_between([*new, *((key, each) for key in keys)], self.engine.tasks())
         sample.drop()
 
     def refuse_wrong(self, given: Rows) -> None:
-        work = partial(shares.wrong, target=self.target)
-        rows = self.engine.map(work, given, shares.WRONG, self.source, each=1).list()
+        work = partial(loading.wrong, target=self.target)
+        rows = self.engine.map(work, given, loading.WRONG, self.source, each=1).list()
         found = [Wrong(_place(row), row["why"]) for row in rows]
         refuse_wrong(self.source, sum(row["wrong"] for row in rows), found)
 
@@ -255,18 +270,18 @@ class _Load(JobRun[Config]):
         """Return the entries of the base as slices. One ``get`` per node."""
         node = self.base.node
         children = len(node.children) or 1
-        parts = min(children, shares.parts(self.engine.tasks()))
+        parts = min(children, loading.parts(self.engine.tasks()))
         ends = [children * part // parts for part in range(parts + 1)]
         rows = [
             {"number": number, "start": start, "stop": stop, "weight": stop - start}
             for number, (start, stop) in enumerate(pairwise(ends))
         ]
-        base = shares.Base(self.base.path, bytes(self.base.data))
-        work = partial(shares.existing, target=self.target, base=base, cuts=self.cuts)
-        given = self.engine.table(rows, shares.PART).keep("number", repeatable=True)
+        base = loading.Base(self.base.path, bytes(self.base.data))
+        work = partial(loading.existing, target=self.target, base=base, cuts=self.cuts)
+        given = self.engine.table(rows, loading.PART).keep("number", repeatable=True)
         storage, tell = self.lake.files.store.storage, self.progress_of("read tree")
         return self.engine.map_groups(
-            work, given, shares.SLICE, storage, by="number", weight="weight", key="share", tell=tell
+            work, given, loading.SLICE, storage, by="number", weight="weight", key="share", tell=tell
         )
 
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
@@ -275,11 +290,12 @@ class _Load(JobRun[Config]):
         rows = self.engine.sql("SELECT objects, hash FROM old", old=old).list()
         self.unchanged = Tally(sum(row["objects"] for row in rows), sum(int(row["hash"]) for row in rows))
         both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
-        by, tell = {"by": "share", "weight": "objects"}, self.progress_of("compare")
-        found = self.engine.map_groups(shares.compared, both, shares.FOUND, **by, tell=tell).list()
+        tell = self.progress_of("compare")
+        made = self.engine.map_groups(loading.compared, both, loading.FOUND, by="share", weight="objects", tell=tell)
+        found = made.list()
         found.sort(key=itemgetter("share", "key", "file", "offset"))
         self.refuse(found)
-        tallies = [row for row in found if row["what"] == shares.ALL_THERE]
+        tallies = [row for row in found if row["what"] == loading.ALL_THERE]
         there = Tally(sum(row["objects"] for row in tallies), sum(int(row["hash"]) for row in tallies))
         if self.config.existing == SKIP:
             return both, Counts(self.objects - there.count, 0, there.count)
@@ -288,7 +304,7 @@ class _Load(JobRun[Config]):
 
     def refuse(self, found: Sequence[Row]) -> None:
         """Refuse what cannot be loaded. Raises ``InvalidInput``, ``ObjectNotFound``, ``AlreadyExists``."""
-        kinds = (shares.TWICE, shares.MISSING, shares.THERE, shares.ALL_THERE)
+        kinds = (loading.TWICE, loading.MISSING, loading.THERE, loading.ALL_THERE)
         twice, missing, there, counted = ([row for row in found if row["what"] == kind] for kind in kinds)
         codec = self.target.codec
         if twice:
@@ -301,10 +317,10 @@ class _Load(JobRun[Config]):
 
     def build(self, both: Rows) -> Sequence[Built]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
-        work = partial(shares.built, target=self.target, existing=self.config.existing)
+        work = partial(loading.built, target=self.target, existing=self.config.existing)
         storage, tell = self.lake.files.store.storage, self.progress_of("build")
         found = self.engine.map_groups(
-            work, both, shares.BUILT, storage, by="share", weight="objects", tell=tell
+            work, both, loading.BUILT, storage, by="share", weight="objects", tell=tell
         ).list()
         return sorted(found, key=itemgetter("first"))
 
@@ -357,7 +373,7 @@ class _Load(JobRun[Config]):
             version_after=None if root is None else root.version,
             dry_run=False,
             engine=self.engine.name,
-            files=len(self.files),
+            files=len(self.sources),
             source_bytes=self.bytes,
             added=counts.added,
             replaced=counts.replaced,

@@ -22,14 +22,23 @@ from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files import plans
-from pipelines.files.deletion import Deleted
 from pipelines.files.gc_roots import GcRoots, SavedTransactions, refuse_guarded, slack
 from pipelines.files.listing import Listed, inventory_millis
-from pipelines.job import Cancel, JobRun, Meter, Progress, Review, Session, dry_run, lake_first, refuse_unknown
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    JobRun,
+    Meter,
+    Progress,
+    Review,
+    Session,
+    dry_run,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
-from pipelines.sweep.marking import Marking, RootsExpired
-from pipelines.sweep.model import Size, Totals, UnknownFiles
-from pipelines.sweep.sweep import Sweep
+from pipelines.sweep.sweep import Deleted, Marking, RootsExpired, Size, Sweep, Totals, UnknownFiles
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
@@ -204,10 +213,10 @@ def run(
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    return Cleaning(engine, lake, config, review, cancel, progress).run()
+    return Cleaning(lake, config, engine, review, cancel or NEVER_CANCELLED, progress or silent).run()
 
 
-class Cleaning(JobRun[Config]):
+class Cleaning(JobRun[Config, Report]):
     """One cleaning.
 
     Attributes:
@@ -218,29 +227,19 @@ class Cleaning(JobRun[Config]):
     job = "clean"
     of_tables = False
 
-    def __init__(
-        self,
-        spark: Session,
-        lake: Lakehouse,
-        config: Config,
-        review: Review[Report] | None,
-        cancel: Cancel | None,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(spark, config, cancel, progress)
-        if config.plan is not None and review is dry_run:
+    def __post_init__(self) -> None:
+        config = self.config
+        if config.plan is not None and self.review is dry_run:
             raise InvalidInput(_AS_IT_IS)
-        if config.plan_to is not None and review is None:
-            review = dry_run
-        self.files = lake.files
-        self.review = review
+        if config.plan_to is not None and self.review is None:
+            self.review = dry_run
         newest = self.files.newest()
         self.files.note_newest(newest)
         require_writable(self.files, newest)
         self.definition = self.files.definition(newest)
-        if review is not dry_run:
+        if self.review is not dry_run:
             refuse_guarded(self.definition)
-        self.engine = choose_engine_for_all(config.engine, spark, newest)
+        self.engine = choose_engine_for_all(config.engine, self.spark, newest)
         self.meter = Meter(self.files.storage)
         self.sweep = self.new_sweep()
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
@@ -413,7 +412,9 @@ class Cleaning(JobRun[Config]):
         if found.orphan_files:
             fence = self.fence(marked, cutoff, found.orphan_files)
             self.heal_boundary(fence)
-            marking.mark_since(fence, _refuse_guarded, list_again=self.config.inventory is None)
+            marking.mark_since(
+                fence, lambda again: refuse_guarded(again.definition), list_again=self.config.inventory is None
+            )
             found = _counted(found, self.sweep.remove_live())
             self.watch.lap("mark again")
             self.cancel.check()
@@ -456,10 +457,6 @@ class Cleaning(JobRun[Config]):
         if self.files.versions.boundary() < fence.oldest_version:
             self.files.refuse_no_compare_and_set(fence)
             raise_boundary(self.files.versions, fence.oldest_version)
-
-
-def _refuse_guarded(again: GcRoots) -> None:
-    refuse_guarded(again.definition)
 
 
 def _counted(found: Report, totals: Totals) -> Report:

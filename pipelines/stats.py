@@ -16,8 +16,7 @@ from pipelines.engine import Engine, Row
 from pipelines.engine.local import LocalEngine
 from pipelines.files.gc_roots import gc_roots, live_transactions
 from pipelines.job import Progress, silent
-from pipelines.sweep.model import Size, UnknownFiles
-from pipelines.sweep.sweep import Sweep
+from pipelines.sweep.sweep import Size, Sweep, UnknownFiles
 from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commits.commit import now_millis
@@ -149,7 +148,7 @@ def _reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
         found = sweep.sizes(current.newest.version, current.boundary)
     finally:
         sweep.release()
-    return Reach(found.newest, found.history, found.nothing, sweep.unknown)
+    return Reach(**found, foreign=sweep.unknown)
 
 
 def _sums(source: TreeSource, start: Start, engine: Engine, progress: Progress, over_bytes: int) -> Sequence[Row]:

@@ -22,7 +22,7 @@ from pipelines.files.tablefiles import refuse_no_iceberg
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
 from pipelines.orphans import SAFETY_AGE_SECONDS
 from pipelines.summary import Table, count
-from pipelines.sweep.model import Size, Totals
+from pipelines.sweep.sweep import Size, Totals
 from pipelines.sweep.tables import Doubt, TableSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -104,7 +104,7 @@ def run(
         Refused, PlanOutdated, Corrupt, ReadOnly, StorageError: as ``orphans.run``.
     """
     refuse_no_iceberg()
-    cleaning = TablesCleaning(engine, lake, config or Config(), review, cancel or NEVER_CANCELLED, progress or silent)
+    cleaning = TablesCleaning(lake, config or Config(), engine, review, cancel or NEVER_CANCELLED, progress or silent)
     return cast("Report", cleaning.run())
 
 

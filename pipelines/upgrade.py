@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine
 from pipelines.files.copying import Copied, copy_all
-from pipelines.job import Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
@@ -123,29 +123,24 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    return _Upgrade(engine, source, target, config, cancel, progress).run(review)
+    call = (source, config, engine, review, cancel or NEVER_CANCELLED, progress or silent)
+    return _Upgrade(*call, target=target).run()
 
 
-class _Upgrade(JobRun[Config]):
-    def __init__(
-        self,
-        spark: Session,
-        source: Lakehouse,
-        target: Storage,
-        config: Config,
-        cancel: Cancel | None,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(spark, config, cancel, progress)
-        self.source = source
-        self.target = target
+@dataclass(eq=False, kw_only=True)
+class _Upgrade(JobRun[Config, Report]):
+    target: Storage
+
+    def __post_init__(self) -> None:
+        self.source, config = self.lake, self.config
+        source = self.source
         self.definition = new_definition(source.definition, config.definition)
         self.codec = codec_of(self.definition)
         oldest = source.root_node.oldest_version
         last = source.version
         self.versions: Sequence[int] = range(oldest, last + 1) if config.history else range(last, last + 1)
 
-    def run(self, review: Review[Report] | None) -> Report:
+    def run(self) -> Report:
         existing = self.existing()
         objects = self.check_names()
         self.watch.lap("check")
@@ -164,7 +159,7 @@ class _Upgrade(JobRun[Config]):
             digest=self.source.digest(),
             seconds=dict.fromkeys(("check", "copy", "write"), 0.0) | self.watch.seconds,
         )
-        if review is not None and not review(planned):
+        if self.review is not None and not self.review(planned):
             return planned
         copied = self.copy_definitions(objects)
         self.watch.lap("copy")

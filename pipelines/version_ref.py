@@ -58,7 +58,7 @@ def warn_of_future(opened: Callable[..., Lakehouse]) -> None:
     """Warn on standard error if the newest version is dated in the future: ages count from its date."""
     try:
         created = opened(damaged=True).info().created_at
-    except TrinityLakeError:  # the command itself will report it
+    except TrinityLakeError:  # the command itself raises it
         return
     ahead = (created - datetime.now(UTC)).total_seconds()
     if ahead > _CLOCKS_DIFFER_SECONDS:

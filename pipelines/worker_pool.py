@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
-from typing import Any, BinaryIO, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from trinitylake_core.storage import Storage
 
@@ -32,7 +32,6 @@ _MEASURED_SECONDS: Final = 0.1
 """How long this process works before it judges how long the rest will take."""
 _END_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.25
-_HEADER: Final = 8
 _PARTS: Final = 8
 """A helper is given at most such a part of what is left."""
 
@@ -93,9 +92,9 @@ class SharedWork(Generic[Done]):
                 it, one at a time.
         """
         self.done_weight = 0
-        self._work = work
-        self._pieces = pieces
-        self._storages = storages
+        self.work = work
+        self.pieces = pieces
+        self.storages = storages
         self._at_once = at_once
         self.left_weight = sum(weights)
         self._weights = weights
@@ -111,18 +110,10 @@ class SharedWork(Generic[Done]):
         def given() -> Iterator[Any]:
             while (index := self.next()) is not None:
                 taken.append(index)
-                yield self._pieces[index]
+                yield self.pieces[index]
 
-        for result in self._work(given(), *self._storages):
+        for result in self.work(given(), *self.storages):
             yield taken.popleft(), result
-
-    def message(self, index: int) -> Any:
-        """Return a piece as it is sent to a helper."""
-        return self._pieces[index]
-
-    def helper(self) -> Helper:
-        """Start a helper. Raises ``OSError`` if there is no process to be had."""
-        return Helper(answerer, self._work, self._storages)
 
     @property
     def done(self) -> int:
@@ -155,7 +146,7 @@ class SharedWork(Generic[Done]):
                 self._waiting.appendleft(index)
 
     def fail(self, error: BaseException) -> None:
-        """Stop everybody: a piece failed in a helper."""
+        """Stop all processes: a piece failed in a helper."""
         with self._lock:
             self._failed = self._failed or error
 
@@ -218,14 +209,14 @@ def _started(helpers: int, work: SharedWork[Done]) -> list[threading.Thread]:
 def _feed(work: SharedWork[Done]) -> None:
     """Have one helper do pieces until there are none left."""
     try:
-        helper = work.helper()
+        helper = Helper(answerer, work.work, work.storages)
     except OSError:
         return  # no process to be had: this one goes on alone
     taken: list[int] = []
     try:
         while some := work.some():
             taken += some
-            done = helper.do([work.message(index) for index in some])
+            done = helper.do([work.pieces[index] for index in some])
             for index, result in zip(some, done, strict=True):
                 work.finish(index, result)
         helper.barrier()
@@ -278,35 +269,21 @@ class Helper:
     def _send(self, message: object) -> None:
         if self._process.stdin is None:
             raise EOFError("the helper has no input")
-        _write(self._process.stdin, message)
+        pickle.dump(message, self._process.stdin, pickle.HIGHEST_PROTOCOL)
+        self._process.stdin.flush()
 
     def _asked(self, message: object) -> Any:
         self._send(message)
         if self._process.stdout is None:
             raise EOFError("the helper has no output")
-        answer = _read(self._process.stdout)
+        answer = pickle.load(self._process.stdout)  # noqa: S301 - from our own process, through a pipe of this one alone
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def _write(stream: BinaryIO | Any, message: object) -> None:
-    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    stream.write(len(data).to_bytes(_HEADER, "little"))
-    stream.write(data)
-    stream.flush()
-
-
-def _read(stream: BinaryIO | Any) -> Any:
-    header = stream.read(_HEADER)
-    if len(header) < _HEADER:
-        raise EOFError("the other side has gone")
-    data = stream.read(int.from_bytes(header, "little"))
-    return pickle.loads(data)  # noqa: S301 - from our own process, through a pipe that no other process holds
-
-
 class _WithoutPandas(MetaPathFinder):
-    """Says that there is no pandas: pyarrow would import it, to see whether lists are something of it, in 0.2 s."""
+    """Refuses pandas: pyarrow would import it, to see whether lists are something of it, in 0.2 s."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         """Refuse pandas; later finders find the other modules."""
@@ -320,14 +297,19 @@ def main() -> None:
     threading.Thread(target=_end_with_input, name="watch", daemon=True).start()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between our answers
-    make, arguments = _read(source)
+    make, arguments = pickle.load(source)  # noqa: S301 - from the process that started this one
     answer = make(*arguments)
     while True:
         try:
-            message = _read(source)
+            message = pickle.load(source)  # noqa: S301 - likewise
         except EOFError:
             return
-        _write(sink, _answered(answer, message))
+        try:
+            answered = answer(message)
+        except Exception as error:  # noqa: BLE001 - raised again by the process that gave the work
+            answered = error
+        pickle.dump(answered, sink, pickle.HIGHEST_PROTOCOL)
+        sink.flush()
 
 
 def _end_with_input() -> None:
@@ -336,13 +318,6 @@ def _end_with_input() -> None:
     watch.register(sys.stdin.fileno(), 0)  # no event but the hang-up
     watch.poll()
     os._exit(0)
-
-
-def _answered(answer: Answer, message: Any) -> Any:
-    try:
-        return answer(message)
-    except Exception as error:  # noqa: BLE001 - raised again by the process that gave the work
-        return error
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ from pipelines.cli.command import Answer, Call, Command, Line, Result, key_value
 from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import Printed, printed
 from pipelines.cli.report import plain
-from pipelines.cli.resolve_root import place_of, root_of
-from pipelines.cli.storage_options import environment_options, storage_options
+from pipelines.cli.resolve_root import environment_options, place_of, root_of, storage_options
 from trinitylake_core.errors import (
     AlreadyExists,
     Corrupt,

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -21,10 +22,12 @@ from click.core import ParameterSource
 
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.report import Table, fields, summarised
-from pipelines.cli.storage_options import applicable
+from pipelines.cli.resolve_root import applicable, storage_options
+from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from click.shell_completion import CompletionItem
 
     from pipelines.job import Progress, Review
@@ -48,6 +51,7 @@ _ROOT_HELP: Final = (
 Line: TypeAlias = "str | Table"
 T = TypeVar("T")
 R = TypeVar("R")
+C = TypeVar("C", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,15 @@ def option(*names: str, group: str | None = None, choices: Iterable[str] | None 
     if choices is not None:
         settings["type"] = click.Choice(tuple(choices))
     return Option(names, group, **settings)
+
+
+def age(*names: str, default: float | None = None, **settings: Any) -> Option:
+    """Return an option for an age such as ``12h``; its value is in seconds."""
+
+    def seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+        return default if given is None else parse_age(given)
+
+    return Option(names, metavar="AGE", callback=seconds, **settings)
 
 
 def answering(names: Sequence[str], answer: Callable[[click.Context], Answer], meaning: str) -> Option:
@@ -183,6 +196,10 @@ class Call:
         given = self.named.get(uri) or options_for(uri, root or self.root or uri, self.storage_options)
         return {**applicable(self.environment_options, uri), **given}
 
+    def options_of(self, place: str, given: Sequence[str], root: str | None = None) -> dict[str, Any]:
+        """Return the storage options for another place: those given for it, or else those of the lakehouse."""
+        return storage_options(given) if given else self.options_for(place, root)
+
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""
         from pipelines import version_ref
@@ -207,6 +224,15 @@ class Call:
         if ask is None or result is None:
             return None
         return lambda planned: _does_nothing(planned) or ask(result(planned).lines)
+
+    def config(self, kind: type[C], **given: Any) -> C:
+        """Return the configuration of a job: the options with the names of its fields, and what is given."""
+        names = {each.name for each in fields_of(kind)} & vars(self.options).keys() - given.keys()
+        return kind(**{name: getattr(self.options, name) for name in names}, **given)
+
+    def carry_out(self, run: Callable[..., R], *what: Any, show: Callable[[R], Result] | None = None, **more: Any) -> R:
+        """Return the report of a job that may use Spark; ``show`` as ``result`` of :meth:`review`."""
+        return run(*what, self.spark, review=self.review(show), progress=self.progress, **more)
 
     @property
     def spark(self) -> LazySession:
@@ -411,8 +437,8 @@ def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
             started = True
 
 
-def or_else(lines: Iterator[Line], nothing: Callable[[], str]) -> Iterator[Line]:
+def or_else(lines: Iterator[Line], nothing: str) -> Iterator[Line]:
     """Yield lines; if there are none, what to print instead."""
     first = next(lines, None)
-    yield nothing() if first is None else first
+    yield nothing if first is None else first
     yield from lines

@@ -118,8 +118,7 @@ def _of_lakehouse(
 
 
 def _opened(root: str, given: Any) -> Lakehouse:
-    from pipelines.cli.resolve_root import root_of
-    from pipelines.cli.storage_options import applicable, environment_options, storage_options
+    from pipelines.cli.resolve_root import applicable, environment_options, root_of, storage_options
     from trinitylake_core import Lakehouse
 
     uri, of_name = root_of(root)

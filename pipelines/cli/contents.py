@@ -16,17 +16,20 @@ class Entry(NamedTuple):
         synopsis: name and arguments, such as ``snapshot create ROOT NAME``. Arguments are in capitals, optional
             ones in brackets.
         summary: what the command does, in one line.
-        module: the module that holds it, as an attribute: ``snapshot_create``.
     """
 
     synopsis: str
     summary: str
-    module: str
 
     @property
     def name(self) -> str:
         """The words that call the command."""
         return " ".join(word for word in self.synopsis.split() if not _POSITIONAL.fullmatch(word))
+
+    @property
+    def module(self) -> str:
+        """The module that contains it, as an attribute: ``snapshot_create``."""
+        return next(module for module, names in _MODULES.items() if self.name in names.split(", "))
 
     @property
     def arguments(self) -> list[tuple[str, bool]]:
@@ -35,74 +38,66 @@ class Entry(NamedTuple):
         return [(match[1], word == match[1]) for word, match in words if match is not None]
 
 
-SECTIONS: Final[dict[str, tuple[Entry, ...]]] = {
-    "look": (
-        Entry("ls ROOT [PATTERN]", "list namespaces, tables and views", "reading"),
-        Entry("show ROOT [OBJECT]", "show the definition of the lakehouse, a namespace, a table or a view", "reading"),
-        Entry(
-            "history ROOT",
-            "list the versions, newest first, each with its time, operation, author and reason",
-            "versions",
-        ),
-        Entry("diff ROOT A B", "list what was added, removed and changed from version A to version B", "versions"),
-        Entry(
-            "stats ROOT", "show the figures of the root: objects, height, buffered messages; reads one file", "reading"
-        ),
-        Entry("tree ROOT", "show the levels of the tree: nodes, keys, messages, fill, bytes", "reading"),
-        Entry("fleet [FILE]", "show many lakehouses, the worst first; exit code 1 if one cannot be opened", "fleets"),
-    ),
-    "change": (
-        Entry("create ROOT", "create an empty lakehouse", "changing"),
-        Entry("apply ROOT FILE", "make the changes in a YAML or JSON list, as one transaction", "changing"),
-        Entry("load ROOT SOURCE", "create many objects at once, from JSON Lines", "jobs"),
-        Entry(
-            "alter ROOT [OBJECT]",
-            "set or remove properties of the lakehouse, a namespace, a table or a view",
-            "altering",
-        ),
-        Entry("rename ROOT OBJECT NAME", "rename a table or a view, or move it to another namespace", "altering"),
-        Entry("serve ROOT", "serve the Iceberg REST catalog API, so that every engine is a client", "serving"),
-        Entry(
-            "upgrade SRC DST",
-            "rewrite a lakehouse of any generation in the canonical format at another root URI",
-            "jobs",
-        ),
-    ),
-    "maintain": (
-        Entry("compact ROOT", "push all buffered messages down the tree", "jobs"),
-        Entry("verify ROOT", "check every invariant of the format; exit code 1 if one is broken", "retention"),
-        Entry("expire ROOT", "remove old versions that no retention rule keeps", "retention"),
-        Entry("clean ROOT", "remove files that no version, snapshot or saved transaction needs", "retention"),
-        Entry("tables health ROOT [PATTERN]", "show files, bytes and snapshots of Iceberg tables", "tables"),
-        Entry("tables expire ROOT [PATTERN]", "remove old snapshots of Iceberg tables; no file is deleted", "tables"),
-        Entry(
-            "tables clean ROOT [PATTERN]",
-            "remove files of Iceberg tables that no version, snapshot or saved transaction needs",
-            "tables",
-        ),
-        Entry("doctor ROOT", "test whether a storage is fit for a lakehouse; exit code 1 if it is not", "jobs"),
-    ),
-    "recover": (
-        Entry(
-            "freeze ROOT", "refuse commits and loads of all writers, until it is thawed or a time is over", "recovery"
-        ),
-        Entry("thaw ROOT", "accept commits and loads again", "recovery"),
-        Entry("rollback ROOT", "return the whole catalog to an older version", "recovery"),
-        Entry("undo ROOT", "find what somebody did, by time, author or reason, and roll back to before it", "recovery"),
-        Entry("restore ROOT", "bring selected objects back as they were at a version", "recovery"),
-        Entry("snapshot create ROOT NAME", "name a version, so that it stays readable after it expires", "snapshots"),
-        Entry("snapshot list ROOT", "list the snapshots, oldest first", "snapshots"),
-        Entry("snapshot drop ROOT NAME", "drop a snapshot; `clean` removes its files later", "snapshots"),
-        Entry(
-            "export ROOT TARGET",
-            "copy one version or all retained versions to another root URI; repeated, an incremental backup",
-            "recovery",
-        ),
-    ),
-    "this terminal": (
-        Entry("completion SHELL", "print the script that completes commands, options and names", "program"),
-    ),
+_TABLE: Final = """\
+look:
+  ls ROOT [PATTERN] | list namespaces, tables and views
+  show ROOT [OBJECT] | show the definition of the lakehouse, a namespace, a table or a view
+  history ROOT | list the versions, newest first, each with its time, operation, author and reason
+  diff ROOT A B | list what was added, removed and changed from version A to version B
+  stats ROOT | show the figures of the root: objects, height, buffered messages; reads one file
+  tree ROOT | show the levels of the tree: nodes, keys, messages, fill, bytes
+  fleet [FILE] | show many lakehouses, the worst first; exit code 1 if one cannot be opened
+change:
+  create ROOT | create an empty lakehouse
+  apply ROOT FILE | make the changes in a YAML or JSON list, as one transaction
+  load ROOT SOURCE | create many objects at once, from JSON Lines
+  alter ROOT [OBJECT] | set or remove properties of the lakehouse, a namespace, a table or a view
+  rename ROOT OBJECT NAME | rename a table or a view, or move it to another namespace
+  serve ROOT | serve the Iceberg REST catalog API, so that every engine is a client
+  upgrade SRC DST | rewrite a lakehouse of any generation in the canonical format at another root URI
+maintain:
+  compact ROOT | push all buffered messages down the tree
+  verify ROOT | check every invariant of the format; exit code 1 if one is broken
+  expire ROOT | remove old versions that no retention rule keeps
+  clean ROOT | remove files that no version, snapshot or saved transaction needs
+  tables health ROOT [PATTERN] | show files, bytes and snapshots of Iceberg tables
+  tables expire ROOT [PATTERN] | remove old snapshots of Iceberg tables; no file is deleted
+  tables clean ROOT [PATTERN] | remove files of Iceberg tables that no version, snapshot or saved transaction needs
+  doctor ROOT | test whether a storage is fit for a lakehouse; exit code 1 if it is not
+recover:
+  freeze ROOT | refuse commits and loads of all writers, until it is thawed or a time is over
+  thaw ROOT | accept commits and loads again
+  rollback ROOT | return the whole catalog to an older version
+  undo ROOT | find what somebody did, by time, author or reason, and roll back to before it
+  restore ROOT | bring selected objects back as they were at a version
+  snapshot create ROOT NAME | name a version, so that it stays readable after it expires
+  snapshot list ROOT | list the snapshots, oldest first
+  snapshot drop ROOT NAME | drop a snapshot; `clean` removes its files later
+  export ROOT TARGET | copy one version or all retained versions to another root URI; repeated, an incremental backup
+this terminal:
+  completion SHELL | print the script that completes commands, options and names
+"""
+_MODULES: Final = {
+    "reading": "ls, show, stats, tree",
+    "versions": "history, diff",
+    "fleets": "fleet",
+    "changing": "create, apply, alter, rename",
+    "jobs": "load, upgrade, compact, doctor",
+    "serving": "serve",
+    "retention": "verify, expire, clean, tables health, tables expire, tables clean",
+    "recovery": "freeze, thaw, rollback, undo, restore, snapshot create, snapshot list, snapshot drop, export",
+    "program": "completion",
 }
+"""The commands that each module contains."""
+
+
+def _sections() -> Iterator[tuple[str, tuple[Entry, ...]]]:
+    for section in re.split(r"\n(?=\S)", _TABLE.rstrip()):
+        title, *lines = section.split("\n")
+        yield title.removesuffix(":"), tuple(Entry(*line.strip().split(" | ")) for line in lines)
+
+
+SECTIONS: Final = dict(_sections())
 """Every command, in the order of the overview."""
 ALIASES: Final = {"log": "history"}
 ENTRIES: Final = {each.name: each for section in SECTIONS.values() for each in section}

@@ -1,4 +1,6 @@
-"""The rows of each table, part by part: what a task reads. No Spark here.
+"""The tables of the data source: their columns, the filters that spare nodes, and their rows, part by part.
+
+No Spark here.
 
 A part is a run of children of the root, a run of versions, or a span of keys. The driver pins the version, so that all
 tasks read one and the same.
@@ -7,44 +9,160 @@ tasks read one and the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pipelines.datasource.columns import TABLES, Wanted
-from pipelines.diff import spans_of
+import pyarrow as pa
+
+from pipelines.diff import OpenTree, TreeRoot, spans_of
+from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_lakehouse
 from trinitylake_core.diff import Span, changes, diff_nodes, differing_subtrees
-from trinitylake_core.errors import InvalidInput
-from trinitylake_core.keys import KINDS, KeyCodec, KeyRange
+from trinitylake_core.errors import InvalidInput, InvalidName
+from trinitylake_core.keys import EVERYTHING, KINDS, NAMESPACE, KeyCodec, KeyRange, ObjectName
 from trinitylake_core.snapshots import snapshot_infos
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.nodefile import decode
-from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.tree.search import overlapping, scan
 from trinitylake_core.versions import Versions, version_info
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_OBJECT: Final = {"kind": TEXT, "namespace": TEXT, "name": TEXT}
+TABLES: Final[dict[str, pa.Schema]] = {
+    "objects": pa.schema({**_OBJECT, "path": TEXT}),
+    "versions": pa.schema(
+        {
+            "version": LONG,
+            "created_at": _TIME,
+            "operation": TEXT,
+            "txn": TEXT,
+            "reason": TEXT,
+            "summary": TEXT,
+            "changes": LONG,
+            "objects": LONG,
+            "namespaces": LONG,
+            "tables": LONG,
+            "views": LONG,
+            "messages": LONG,
+            "height": INT,
+            "root_bytes": LONG,
+            "path": TEXT,
+            "rollback_from_root": TEXT,
+        }
+    ),
+    "nodes": pa.schema(
+        {
+            "path": TEXT,
+            "height": INT,
+            "keys": LONG,
+            "messages": LONG,
+            "children": LONG,
+            "subtree_keys": LONG,
+            "subtree_messages": LONG,
+            "bytes": LONG,
+        }
+    ),
+    "messages": pa.schema(
+        {**_OBJECT, "action": TEXT, "path": TEXT, "txn": TEXT, "node": TEXT, "height": INT, "position": LONG}
+    ),
+    "files": pa.schema({**_OBJECT, "path": TEXT}),
+    "changes": pa.schema({"change": TEXT, **_OBJECT, "old_path": TEXT, "new_path": TEXT}),
+    "snapshots": pa.schema(
+        {
+            "name": TEXT,
+            "version": LONG,
+            "kind": TEXT,
+            "created_at": _TIME,
+            "expires_at": _TIME,
+            "root_path": TEXT,
+            "target_uri": TEXT,
+        }
+    ),
+}
+"""Columns by table."""
+PRUNED: Final = frozenset({"objects", "messages", "files", "changes"})
+"""Tables of which a filter on kind, namespace and name spares nodes."""
+_SQL: Final = {TEXT: "string", LONG: "bigint", INT: "int", _TIME: "timestamp"}
+
+
+def ddl(table: str) -> str:
+    """Return the columns of a table in the words of Spark SQL."""
+    return ", ".join(f"{each.name} {_SQL[each.type]}" for each in TABLES[table])
+
+
+# -- which objects are wanted: filters on kind, namespace and name, as ranges of keys ---------------
+
+
+_COLUMNS: Final = {"kind": "kinds", "namespace": "namespaces", "name": "names"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What each of three columns must be one of; ``None``: anything."""
+
+    kinds: frozenset[str] | None = None
+    namespaces: frozenset[str] | None = None
+    names: frozenset[str] | None = None
+
+    def narrowed(self, column: str, values: Iterable[object]) -> Wanted | None:
+        """Return this with one filter more, or ``None`` where the filter is on another column."""
+        field = _COLUMNS.get(column)
+        if field is None:
+            return None
+        found = frozenset(value for value in values if isinstance(value, str))
+        before: frozenset[str] | None = getattr(self, field)
+        return replace(self, **{field: found if before is None else before & found})
+
+    def ranges(self, codec: KeyCodec) -> list[KeyRange]:
+        """Return ranges of keys that hold everything that is wanted, ascending, and as little else as they can."""
+        if self.kinds is None and self.namespaces is None:
+            return [EVERYTHING]
+        found: list[KeyRange] = []
+        for kind in KINDS:
+            if self.kinds is None or kind in self.kinds:
+                found += self._of_kind(codec, kind)
+        return found
+
+    def _of_kind(self, codec: KeyCodec, kind: str) -> list[KeyRange]:
+        if self.namespaces is None:
+            return [codec.range(kind)]
+        found: list[KeyRange] = []
+        for namespace in self.namespaces:
+            with suppress(InvalidName):  # nothing has such a name
+                if kind == NAMESPACE:
+                    found.append(_single(codec.namespace(namespace)))
+                elif self.names is None:
+                    found.append(codec.range(kind, namespace))
+                else:
+                    found += self._named(codec, kind, namespace)
+        return sorted(found, key=lambda each: each.lo)
+
+    def _named(self, codec: KeyCodec, kind: str, namespace: str) -> list[KeyRange]:
+        found: list[KeyRange] = []
+        for name in self.names or ():
+            with suppress(InvalidName):
+                found.append(_single(codec.encode(ObjectName(kind, namespace, name))))
+        return found
+
+    def holds(self, kind: str, namespace: str, name: str | None) -> bool:
+        """Whether an object is wanted."""
+        return (
+            (self.kinds is None or kind in self.kinds)
+            and (self.namespaces is None or namespace in self.namespaces)
+            and (self.names is None or name in self.names)
+        )
+
+
+def _single(key: str) -> KeyRange:
+    return KeyRange(key, key)
+
 
 Row = tuple[Any, ...]
 PARTS: Final = 64
 _VERSIONS_PER_PART: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """What a task needs to open the root of a version."""
-
-    path: str
-    order: int
-    target_bytes: int
-    codec: KeyCodec
-
-    @classmethod
-    def of(cls, lake: Lakehouse) -> Tree:
-        """Return that of the version of a handle."""
-        definition = lake.definition
-        return cls(lake.root_node.path, definition.order, definition.node_file_max_size_bytes, lake.codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +194,8 @@ class Request:
     table: str
     root: str
     options: dict[str, Any]
-    new: Tree
-    old: Tree | None
+    new: TreeRoot
+    old: TreeRoot | None
     definition_path: str
 
 
@@ -101,8 +219,8 @@ def pinned(
         "snapshots": lambda: [Part()],
     }.get(table, lambda: _of_children(lake, wanted if table != "nodes" else Wanted(), parts))()
     root, options = lake.storage.spec()
-    old = None if before is None else Tree.of(before)
-    return Request(table, root, dict(options), Tree.of(lake), old, lake.root_node.definition_path), made
+    old = None if before is None else TreeRoot.of(before)
+    return Request(table, root, dict(options), TreeRoot.of(lake), old, lake.root_node.definition_path), made
 
 
 def _earlier(before: Lakehouse | None, lake: Lakehouse) -> Lakehouse:
@@ -136,21 +254,6 @@ def _of_children(lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:
 # -- in a task -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Opened:
-    """A version as a task opened it. One ``get``."""
-
-    tree: Tree
-    store: NodeStore
-    root: Node
-
-    @classmethod
-    def of(cls, storage: Storage, tree: Tree) -> Opened:
-        """Open a version."""
-        root = decode(storage.read(tree.path), tree.path, tree.order)
-        return cls(tree, NodeStore(storage, tree.order, tree.target_bytes), root)
-
-
 def rows(request: Request, part: Part, wanted: Wanted, storage: Storage | None = None) -> Iterator[Row]:
     """Yield the rows of one part of a table. A filter spares nodes; it need not leave out every other row."""
     opened = open_storage(request.root, request.options) if storage is None else storage
@@ -165,11 +268,11 @@ class _Reading:
     storage: Storage
 
     def objects(self) -> Iterator[Row]:
-        return self._objects(Opened.of(self.storage, self.request.new))
+        return self._objects(self.request.new.opened(self.storage))
 
-    def _objects(self, opened: Opened) -> Iterator[Row]:
-        split, children = opened.tree.codec.split, range(self.part.begin, self.part.end)
-        for within in self.wanted.ranges(opened.tree.codec):
+    def _objects(self, opened: OpenTree) -> Iterator[Row]:
+        split, children = self.request.new.codec.split, range(self.part.begin, self.part.end)
+        for within in self.wanted.ranges(self.request.new.codec):
             for keys, values in scan(opened.store, opened.root, within, children=children):
                 for key, path in zip(keys, values, strict=True):
                     name = split(key)
@@ -177,22 +280,22 @@ class _Reading:
                         yield *name, path
 
     def nodes(self) -> Iterator[Row]:
-        for path, node in self._walk(Opened.of(self.storage, self.request.new), Wanted()):
+        for path, node in self._walk(self.request.new.opened(self.storage), Wanted()):
             yield (
                 path, node.height, len(node.keys), len(node.buffer), len(node.children), node.subtree_keys,
                 node.subtree_messages, node.nbytes,
             )  # fmt: skip
 
     def messages(self) -> Iterator[Row]:
-        opened = Opened.of(self.storage, self.request.new)
+        opened = self.request.new.opened(self.storage)
         for node_path, node in self._walk(opened, self.wanted):
             for position, (key, path, txn) in enumerate(node.buffer):
-                name = opened.tree.codec.split(key)
+                name = self.request.new.codec.split(key)
                 if self.wanted.holds(*name):
                     yield *name, "delete" if path is None else "set", path, txn, node_path, node.height, position
 
     def files(self) -> Iterator[Row]:
-        opened, kinds = Opened.of(self.storage, self.request.new), self.wanted.kinds
+        opened, kinds = self.request.new.opened(self.storage), self.wanted.kinds
         if kinds is None or kinds - set(KINDS):
             if self.part.first:
                 yield "lakehouse_def", None, None, self.request.definition_path
@@ -200,11 +303,11 @@ class _Reading:
                 yield "root" if node is opened.root else "node", None, None, path
         yield from self._objects(opened)
 
-    def _walk(self, opened: Opened, wanted: Wanted) -> Iterator[tuple[str, Node]]:
+    def _walk(self, opened: OpenTree, wanted: Wanted) -> Iterator[tuple[str, Node]]:
         """Yield the nodes below this part of the root's children that meet what is wanted; the first part: the root."""
-        ranges = wanted.ranges(opened.tree.codec)
+        ranges = wanted.ranges(self.request.new.codec)
         if self.part.first:
-            yield opened.tree.path, opened.root
+            yield self.request.new.path, opened.root
         level = _below(opened.root, ranges, range(self.part.begin, self.part.end))
         while level:
             below: list[str] = []
@@ -214,9 +317,9 @@ class _Reading:
             level = below
 
     def changes(self) -> Iterator[Row]:
-        new, old = (Opened.of(self.storage, each) for each in (self.request.new, self.request.old) if each is not None)
+        new, old = (each.opened(self.storage) for each in (self.request.new, self.request.old) if each is not None)
         found = diff_nodes(old.store, old.root, new.store, new.root, self.part.span)
-        for each in changes(found, new.tree.codec):
+        for each in changes(found, self.request.new.codec):
             yield each.change, each.kind, each.namespace, each.name, each.old_path, each.new_path
 
     def versions(self) -> Iterator[Row]:

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
 from pyspark.sql.types import StructType
 
-from pipelines.datasource.columns import PRUNED, TABLES, Wanted, ddl
-from pipelines.datasource.reading import PARTS, Part, Request, pinned, rows
+from pipelines.datasource.reading import PARTS, PRUNED, TABLES, Part, Request, Wanted, ddl, pinned, rows
 from pipelines.session import ship_packages
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput

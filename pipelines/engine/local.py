@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines import worker_pool
-from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, PieceWork, Row, Rows, Work, placed
+from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, placed
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -26,8 +26,6 @@ MEMORY_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 1_000
 _TOGETHER: Final = 16
 """Rows of one statement: a third less CPU than one by one, and more make it no cheaper."""
-_GIVEN: Final = 4
-"""Pieces that a worker process is given at once where it reads ahead: it waits for the first reads and last writes."""
 _PRAGMAS: Final = ("temp_store = file", "journal_mode = off", "synchronous = off", "locking_mode = exclusive")
 Tuples: TypeAlias = Iterable[tuple[Any, ...]]
 
@@ -97,7 +95,7 @@ class _Stored(LocalRows):
         return self._name
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
-        with _no_room_told():
+        with _room_errors():
             cursor = self.engine.execute(f"SELECT * FROM {self._name}")
             while some := cursor.fetchmany(_AT_ONCE):
                 yield from some
@@ -111,7 +109,7 @@ class _Stored(LocalRows):
         return kept
 
     def count(self) -> int:
-        with _no_room_told():
+        with _room_errors():
             ((found,),) = self.engine.execute(f"SELECT count(*) FROM {self._name}").fetchall()
         return int(found)
 
@@ -141,27 +139,9 @@ class LocalEngine:
         return 0
 
     def tasks(self, wanted: int | None = None) -> int:
-        """Return 1: each process takes the next piece when it is done with one, so that none waits for a slow one."""
+        """Return 1: each process takes the next group when it is done with one, so that none waits for a slow one."""
         del wanted
         return 1
-
-    def share(
-        self,
-        work: PieceWork,
-        pieces: Sequence[Row],
-        weights: Sequence[int],
-        schemas: tuple[pa.Schema, pa.Schema],
-        storage: Storage,
-        *,
-        tasks: int,
-        tell: Callable[[int], None],
-    ) -> list[Row]:
-        """Return the result of each piece, in this process and, where that pays, in one more per core."""
-        del schemas, tasks
-        shared = worker_pool.SharedWork(
-            work, pieces, weights, storage, at_once=1 if storage.concurrency == 1 else _GIVEN
-        )
-        return worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: tell(shared.done))
 
     def map_groups(
         self,
@@ -172,6 +152,7 @@ class LocalEngine:
         by: str,
         weight: str,
         key: str = "",
+        ahead: int = 1,
         tell: Callable[[int, int | None], None],
     ) -> LocalRows:
         """Return the result of each group, made in this process and, where that pays, in one more per core."""
@@ -180,7 +161,7 @@ class LocalEngine:
         total = sum(weights)
         with self._new_table(schema.names, key) as kept:
             made = _GroupRows(self, kept.stored(), len(schema))
-            shared = worker_pool.SharedWork(work, groups, weights, *storages, results=made)
+            shared = worker_pool.SharedWork(work, groups, weights, *storages, at_once=ahead, results=made)
             worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: tell(shared.done_weight, total))
         return kept
 
@@ -194,7 +175,7 @@ class LocalEngine:
         """Return the result of a query of tables, as a view."""
         name = f"v{next(self._numbers)}"
         stored = {each: _local(rows).stored() for each, rows in tables.items()}
-        with _no_room_told():
+        with _room_errors():
             self.execute(f"CREATE VIEW {name} AS {placed(query, stored)}")
             columns = [column[0] for column in self.execute(f"SELECT * FROM {name} LIMIT 0").description]
         return _Stored(self, columns, "VIEW", name)
@@ -226,7 +207,7 @@ class LocalEngine:
     def _new_table(self, names: Sequence[str], key: str) -> Iterator[LocalRows]:
         """Make a table to be filled, and then its index: sorted once, that is much faster than row by row."""
         name = f"t{next(self._numbers)}"
-        with _no_room_told():
+        with _room_errors():
             self.execute(f"CREATE TABLE {name} ({', '.join(names)})")
             yield _Stored(self, names, "TABLE", name)
             if key:
@@ -263,14 +244,14 @@ class _Groups:
 
     def weights(self, weight: str) -> list[int]:
         """Return the weights of the groups; they are numbered in this order."""
-        with _no_room_told():
+        with _room_errors():
             sums = f"SELECT {self._by}, sum({weight}) {self._from} GROUP BY {self._by}"
             found = self._engine.execute(sums).fetchall()
         self._numbers = [number for number, _ in found]
         return [heavy for _, heavy in found]
 
     def __getitem__(self, index: int, /) -> list[Row]:
-        with _no_room_told():
+        with _room_errors():
             rows = self._engine.execute(f"SELECT * {self._from} WHERE {self._by} = ?", [self._numbers[index]])
             return [dict(zip(self._names, row, strict=True)) for row in rows]
 
@@ -286,7 +267,7 @@ class _GroupRows(dict[int, Any]):
 
     def __setitem__(self, index: int, rows: Sequence[tuple[Any, ...]]) -> None:
         last = 0
-        with _no_room_told():
+        with _room_errors():
             for row in rows:
                 last = self._engine.execute(self._insert, row).lastrowid or 0
         super().__setitem__(index, (last - len(rows), last))
@@ -305,7 +286,7 @@ def _local(rows: Rows) -> LocalRows:
 
 
 @contextmanager
-def _no_room_told() -> Iterator[None]:
+def _room_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:

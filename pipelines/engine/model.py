@@ -17,8 +17,6 @@ from trinitylake_core.storage import Storage
 Row: TypeAlias = Mapping[str, Any]
 Work: TypeAlias = Callable[..., Iterable[tuple[Any, ...]]]
 """Makes rows, as tuples in the order of a schema, of an iterator of rows and the storages it is called with."""
-PieceWork: TypeAlias = Callable[..., Iterable[Row]]
-"""Makes one row of each of some pieces, in their order, with the storage it is called with."""
 GroupWork: TypeAlias = Callable[..., Iterable[Sequence[tuple[Any, ...]]]]
 """Makes the rows of each of some groups of rows, in their order, with the storages it is called with."""
 Kept: TypeAlias = Callable[[int], None]
@@ -90,30 +88,7 @@ class Engine(Protocol):
         """Return the requests (or bytes) of :meth:`map` that the storages of this process did not count."""
 
     def tasks(self, wanted: int | None = None) -> int:
-        """Return the number of equal pieces that :meth:`share` needs: those ``wanted``, if they are tasks."""
-
-    def share(
-        self,
-        work: PieceWork,
-        pieces: Sequence[Row],
-        weights: Sequence[int],
-        schemas: tuple[pa.Schema, pa.Schema],
-        storage: Storage,
-        *,
-        tasks: int,
-        tell: Callable[[int], None],
-    ) -> list[Row]:
-        """Return the results of the pieces, in their order. What was written is durable after the next barrier.
-
-        Args:
-            work: ``work(pieces, storage)`` yields one row for each piece, in their order. It may be sent to another
-                process or machine, as that of :meth:`map`.
-            pieces: rows of the first of the ``schemas``; the results are of the second.
-            weights: one for each piece, so that tasks and processes end at about the same time.
-            storage: what work reads and writes.
-            tasks: at most so many tasks.
-            tell: called with how many pieces are done; if it raises, the work is given up.
-        """
+        """Return the number of tasks that work is dealt to, those ``wanted`` if any are; 1 where processes take it."""
 
     def map_groups(
         self,
@@ -124,6 +99,7 @@ class Engine(Protocol):
         by: str,
         weight: str,
         key: str = "",
+        ahead: int = 1,
         tell: Callable[[int, int | None], None],
     ) -> Rows:
         """Return, kept, what ``work(groups, *storages)`` makes of each group: tuples in the order of ``schema``.
@@ -139,6 +115,7 @@ class Engine(Protocol):
             by: the column with the number of the group, from 0 on.
             weight: the column whose sum is the weight of a group.
             key: the column by which a query looks rows of the result up.
+            ahead: how many groups a worker process is given at once: while one is worked on, it reads the others.
             tell: called with the weight that is done, and the whole if it is known; if it raises, the work is given up.
         """
 

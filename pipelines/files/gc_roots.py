@@ -7,7 +7,7 @@ above the boundary (``docs/retention.md``), stand at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -188,11 +188,6 @@ def slack(ttl_millis: int) -> int:
     return min(CLOCK_SLACK_MILLIS, ttl_millis // 2)
 
 
-def paths_of(starts: Sequence[Start]) -> set[str]:
-    """Return the paths of roots."""
-    return {start.path for start in starts}
-
-
 # -- which versions an expiration keeps -------------------------------------------------------------
 
 
@@ -259,19 +254,19 @@ class RetentionRules:
 
         def found() -> Iterator[RetentionReason]:
             newest, oldest = versions[-1], versions.start
-            yield _hold(NEWEST, "", newest, newest)
+            yield _reason(NEWEST, "", newest, newest)
             if self.keep_last is not None:
-                yield _hold(KEEP_LAST, str(self.keep_last), max(oldest, newest - max(self.keep_last, 1) + 1), newest)
+                yield _reason(KEEP_LAST, str(self.keep_last), max(oldest, newest - max(self.keep_last, 1) + 1), newest)
             if self.age_seconds is not None:
                 first = _first_since(created_at, versions, now_millis - millis(self.age_seconds))
-                yield _hold(OLDER_THAN, shown(self.age_seconds), first, newest)
+                yield _reason(OLDER_THAN, shown(self.age_seconds), first, newest)
             ttl = self.ttl_millis
-            yield _hold(TTL, shown(ttl / 1000), _first_since(created_at, versions, now_millis - ttl), newest)
+            yield _reason(TTL, shown(ttl / 1000), _first_since(created_at, versions, now_millis - ttl), newest)
 
         return sorted((each for each in found() if each.versions > 0), key=lambda each: each.first)
 
 
-def _hold(rule: str, setting: str, first: int, newest: int) -> RetentionReason:
+def _reason(rule: str, setting: str, first: int, newest: int) -> RetentionReason:
     return RetentionReason(rule, setting, first, newest - first + 1)
 
 

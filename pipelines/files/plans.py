@@ -85,19 +85,9 @@ def header(
     oldest_version: int = 0,
 ) -> Header:
     """Return the header of a plan made now."""
-    return Header(
-        job=job,
-        root=files.storage.root,
-        lakehouse_id=retained.definition.id,
-        version=retained.newest.version,
-        txn=retained.newest.txn or "",
-        boundary=retained.boundary,
-        created_at_millis=now_millis(),
-        safety_age_seconds=age,
-        oldest_version=oldest_version,
-        files=total[0],
-        bytes=total[1],
-    )
+    newest, root = retained.newest, files.storage.root
+    made_for = (job, root, retained.definition.id, newest.version, newest.txn or "", retained.boundary)
+    return Header(*made_for, now_millis(), age, oldest_version, *total)
 
 
 def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[PlanRow]) -> None:
@@ -109,19 +99,9 @@ def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[Pla
         with parquet.ParquetWriter(path, schema) as writer:
             remaining = iter(rows)
             while some := list(islice(remaining, _ROWS)):
-                writer.write_table(_table(some, schema))
+                made = [{**row.file._asdict(), "reason": row.reason} for row in some]
+                writer.write_table(pa.Table.from_pylist(made, schema=schema))
         open_storage(above, options).replace(name, path.read_bytes())
-
-
-def _table(rows: list[PlanRow], schema: pa.Schema) -> pa.Table:
-    columns = {
-        "path": [row.file.path for row in rows],
-        "kind": [row.file.kind for row in rows],
-        "bytes": [row.file.bytes for row in rows],
-        "modified_millis": [row.file.modified_millis for row in rows],
-        "reason": [row.reason for row in rows],
-    }
-    return pa.table(columns, schema=schema)
 
 
 class StoredPlan:

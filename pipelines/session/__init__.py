@@ -1,6 +1,5 @@
 """The Spark session: started, found, shared and stopped, and what tasks need shipped to them."""
 
-from pipelines.session.parallelism import on_one_machine, session_parallelism, wait_for_executor
 from pipelines.session.spark import (
     LazySession,
     SessionConfig,
@@ -8,9 +7,12 @@ from pipelines.session.spark import (
     check_pyspark,
     get_session,
     lazy_session,
+    on_one_machine,
     on_other_machines,
+    session_parallelism,
     ship_packages,
     stop_session,
+    wait_for_executor,
 )
 
 __all__ = [

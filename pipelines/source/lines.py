@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.files.listing import split_uri
-from pipelines.files.packed import unpacked
+from pipelines.files.listing import split_uri, unpacked
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.storage import Storage, open_storage, root_uri
 

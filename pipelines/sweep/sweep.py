@@ -6,16 +6,18 @@ This is the place that decides which files may be deleted: :meth:`Sweep.subtract
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
-from pipelines.files.deletion import BATCH, DELETED, Deleted, delete_rows, deleted_of
+from pipelines.engine_choice import choose_engine_for_all
+from pipelines.files.gc_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
 from pipelines.files.listing import (
     CANDIDATES,
     FIXED,
@@ -33,10 +35,130 @@ from pipelines.files.listing import (
     read_inventory,
     shards,
 )
-from pipelines.job import Progress
-from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
+from pipelines.job import Progress, Session
 from pipelines.trees.walk import Start, TreeSource, walk
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.errors import Corrupt, PlanOutdated, StorageError
 from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root
+
+BATCH: Final = 1000
+_REASONS: Final = 20
+DELETED: Final = pa.schema(
+    {
+        "attempted": LONG, "deleted": LONG, "already_gone": LONG, "failed": LONG, "bytes": LONG, "requests": LONG,
+        "failures": pa.map_(TEXT, TEXT),
+    }
+)  # fmt: skip
+"""The columns of :func:`delete_rows`."""
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What became of files that were to be deleted.
+
+    An object store does not tell a deleted file from one that was gone already. ``bytes`` are those of the
+    deleted files; ``failures`` names some of the failed ones, with the reason.
+    """
+
+    attempted: int = 0
+    deleted: int = 0
+    already_gone: int = 0
+    failed: int = 0
+    bytes: int = 0
+    requests: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def add(self, part: Deleted) -> None:
+        """Add what became of other files."""
+        for name in ("attempted", "deleted", "already_gone", "failed", "bytes", "requests"):
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        for path, reason in islice(part.failures.items(), max(0, _REASONS - len(self.failures))):
+            self.failures[path] = reason
+
+
+def delete(storage: Storage, files: Iterable[tuple[str, int]]) -> Iterator[Deleted]:
+    """Delete files, given as path and size, and yield what became of each batch. One ``delete`` per batch."""
+    remaining = iter(files)
+    while batch := dict(islice(remaining, BATCH)):
+        yield _delete_batch(storage, batch)
+
+
+def _delete_batch(storage: Storage, sizes: Mapping[str, int]) -> Deleted:
+    before = storage.counts.delete
+    try:
+        result = storage.delete_many(list(sizes))
+    except StorageError as error:
+        failures = {path: str(error) for path in islice(sizes, _REASONS)}
+        return Deleted(len(sizes), failed=len(sizes), requests=storage.counts.delete - before, failures=failures)
+    return Deleted(
+        attempted=len(sizes),
+        deleted=len(result.deleted),
+        already_gone=len(result.missing),
+        failed=len(result.failed),
+        bytes=sum(sizes[path] for path in result.deleted),
+        requests=storage.counts.delete - before,
+        failures=dict(islice(result.failed.items(), _REASONS)),
+    )
+
+
+def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
+    """Delete files (path, bytes), and yield a row of :data:`DELETED` for the outcome of each batch."""
+    for part in delete(storage, ((row["path"], row["bytes"]) for row in rows)):
+        yield (*(getattr(part, name) for name in DELETED.names[:-1]), list(part.failures.items()))
+
+
+def deleted_of(row: Row) -> Deleted:
+    """Return the result of a deletion from a row of :func:`delete_rows`."""
+    return Deleted(**{**row, "failures": dict(row["failures"])})
+
+
+SHOWN: Final = 20
+"""How many names a report shows."""
+
+
+@dataclass(slots=True)
+class Size:
+    """A number of files and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, other: Size) -> None:
+        """Count what was counted elsewhere."""
+        self.files += other.files
+        self.bytes += other.bytes
+
+
+@dataclass(slots=True)
+class UnknownFiles:
+    """Files whose names the format does not define, and directories of other names, which are never looked into."""
+
+    files: int = 0
+    bytes: int = 0
+    directories: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Totals:
+    """Orphans by kind; ``young`` are unreachable and stay until they are old enough, as do those of unknown age."""
+
+    kinds: dict[str, Size] = field(default_factory=dict)
+    young: Size = field(default_factory=Size)
+    unknown_age: Size = field(default_factory=Size)
+
+    @property
+    def files(self) -> int:
+        """The number of orphans."""
+        return sum(each.files for each in self.kinds.values())
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return sum(each.bytes for each in self.kinds.values())
+
 
 _SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
 _LOADED: Final = 100_000
@@ -240,8 +362,8 @@ class Sweep:
 
     # -- what other jobs ask -------------------------------------------------------------------------
 
-    def exclusive_sizes(self, below: int) -> Alone:
-        """Return the files that only versions below one reach, and those of them that a single version reaches."""
+    def exclusive_sizes(self, below: int) -> tuple[Size, dict[int, Size]]:
+        """Return the files that only versions below one reach, and by version what no other version reaches."""
         reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
         ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"
         sized = self.engine.sql(ours, files=self._listed(), reach=reach).keep()
@@ -250,17 +372,18 @@ class Sweep:
             UNION ALL SELECT last, 0 AS files, bytes FROM sized WHERE first = last) e GROUP BY last"""
         versions = {row["last"]: _size(row) for row in self.engine.sql(query, reach=reach, sized=sized).list()}
         total = Size(reach.count(), _size(self.engine.sql(f"SELECT {_SUMS} FROM sized f", sized=sized).one()).bytes)
-        return Alone(total, dict(sorted(versions.items())))
+        return total, dict(sorted(versions.items()))
 
-    def sizes(self, newest: int, boundary: int) -> Sizes:
-        """Return the files of the newest version, those that only older versions reach, and those that none reaches."""
+    def sizes(self, newest: int, boundary: int) -> dict[str, Size]:
+        """Return how many files the ``newest`` version reaches, only ``history`` does, and ``nothing`` does."""
         query = f"""SELECT
             CASE WHEN t.last IS NULL THEN 'nothing' WHEN t.last = {newest} THEN 'newest' ELSE 'history' END
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
             WHERE t.last IS NULL AND {self._may_go(boundary)}
             OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
         found = self.engine.sql(query, files=self._listed(), tags=self._tags().keep("path")).list()
-        return Sizes(**{row["reach"]: _size(row) for row in found})
+        nothing = {each: Size() for each in ("newest", "history", "nothing")}
+        return nothing | {row["reach"]: _size(row) for row in found}
 
     def _tags(self, where: str = "") -> Rows:
         """Return every file that is live: path, and the first and the last version that reaches it."""
@@ -292,3 +415,167 @@ def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted) -> Iter
 def _read_each(rows: Iterator[Row], storage: Storage, *, options: Mapping[str, Any]) -> Iterator[Listed]:
     for row in rows:
         yield from read_inventory(row["text"], options, storage.root)
+
+
+_TRIES: Final = 20
+"""How often saved transactions may come and go while they are marked."""
+
+
+class RootsExpired(PlanOutdated):
+    """Something that was kept when the marking began is kept no longer: start over."""
+
+
+class Marking:
+    """One marking of what is kept, in one sweep.
+
+    Attributes:
+        saved: the saved transactions that were marked last.
+        retained: what is kept besides; ``None`` before anything was marked.
+    """
+
+    def __init__(self, files: LakehouseStore, sweep: Sweep, ttl_millis: int, now: int) -> None:
+        self._files = files
+        self._sweep = sweep
+        self._ttl_millis = ttl_millis
+        self._now = now
+        self.saved = SavedTransactions()
+        self.retained: GcRoots | None = None
+
+    def mark(self, check: Callable[[GcRoots], object]) -> GcRoots:
+        """Mark everything that is kept, and return it; ``check`` may raise before any node of it is read.
+
+        Transactions come first: one that is committed after that is a version when versions are listed.
+
+        REQUIRES: the sweep has listed the files.
+        Raises:
+            Corrupt: something that is kept cannot be read.
+            RootsExpired: saved transactions changed again and again.
+        """
+
+        def starts(saved: SavedTransactions) -> list[Start]:
+            self.retained = found = gc_roots(self._files)
+            check(found)
+            self._files.versions.refuse_hole(found.newest.version)
+            return saved.starts + found.starts()
+
+        self.saved = self._mark(starts, afresh=True)
+        return cast("GcRoots", self.retained)
+
+    def mark_since(self, fence: Root, check: Callable[[GcRoots], object], *, list_again: bool) -> None:
+        """Mark what is kept as of the fence and was not marked before it, and what was committed since.
+
+        The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
+        a program made it that knows no fences. Saved transactions are listed again: one that was saved since the first
+        listing may have searched for fences before this one was there. (With an inventory no orphan is that old, and
+        ``list_again`` is not needed.)
+
+        REQUIRES: :meth:`mark` has returned.
+        Raises:
+            RootsExpired: what is kept as of the fence began to expire, so it need not be what was marked under its
+                name. What a job took over from it before would be lost.
+        """
+        if list_again:
+            self._sweep.list_transactions()
+        before = cast("GcRoots", self.retained)
+        known = {each.path for each in self.saved.starts} | {fence.path}
+
+        def starts(saved: SavedTransactions) -> list[Start]:
+            again = gc_roots(self._files)
+            check(again)
+            if again.boundary < before.boundary:
+                raise PlanOutdated(f"the boundary fell from {before.boundary} to {again.boundary}; nothing was deleted")
+            since = again.starts(since=before) + gc_roots_at(self._files, fence.version, fence).starts(since=before)
+            return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
+
+        self._mark(starts)
+        if self._files.newest().oldest_version > fence.oldest_version:
+            raise RootsExpired(f"versions below {self._files.newest_seen.version} expired meanwhile")
+
+    def roots_changed(self) -> bool:
+        """Whether what could not be read may be something that is no longer kept."""
+        if self.retained is None:
+            return False
+        again = gc_roots(self._files)
+        same = (again.boundary, again.snapshots) == (self.retained.boundary, self.retained.snapshots)
+        return not same or again.newest.oldest_version != self.retained.newest.oldest_version
+
+    def _mark(self, starts: Callable[[SavedTransactions], list[Start]], *, afresh: bool = False) -> SavedTransactions:
+        """Mark saved transactions that are alive, and what else there is to start from; return the transactions.
+
+        One that is committed, aborted or saved again in between loses its running root: then what is alive is read
+        again. That must come before what is kept is, for what was committed is a version by then.
+        """
+        for _ in range(_TRIES):
+            saved = self._live()
+            try:
+                self._sweep.mark(starts(saved), saved.paths, afresh=afresh)
+            except Corrupt:
+                if self._live().starts == saved.starts:
+                    raise
+            else:
+                return saved
+        raise RootsExpired("saved transactions changed again and again while they were marked; try again later")
+
+    def _live(self) -> SavedTransactions:
+        return live_transactions(self._files.storage, self._sweep.transactions(), self._ttl_millis, self._now)
+
+
+_FREED_SHOWN: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFreed:
+    """What one version holds alone: no other version, snapshot or transaction reaches it."""
+
+    version: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What only expiring versions reach.
+
+    Attributes:
+        versions: how many expire.
+        files: everything that only they reach, their roots among it; also what several of them share.
+        bytes: its size.
+        nodes_read: nodes read to find out, each once.
+        each: by version what no other one holds, the first thousand.
+        snapshots: how many snapshots lie here; what they reach is not freed.
+        transactions: how many saved transactions are alive; what they reach is not freed.
+    """
+
+    versions: int
+    files: int
+    bytes: int
+    nodes_read: int
+    each: tuple[VersionFreed, ...]
+    snapshots: int = 0
+    transactions: int = 0
+
+
+def reclaimable_by(
+    spark: Session, files: LakehouseStore, before: GcRoots, boundary: int, engine: str, progress: Progress
+) -> Freed:
+    """Return the files that a new boundary frees. A listing, and one ``get`` per node of all versions together."""
+    count = boundary - max(before.boundary, before.newest.oldest_version)
+    if count == 0:
+        return Freed(0, 0, 0, 0, (), len(before.snapshots))
+    storage = files.storage
+    sweep = Sweep(choose_engine_for_all(engine, spark, before.newest), storage, before.definition.order, progress)
+    try:
+        sweep.list_files(None, {})
+        marking = Marking(files, sweep, before.definition.txn_ttl_millis, now_millis())
+        marking.mark(partial(_refuse_expired, before))
+        total, alone = sweep.exclusive_sizes(boundary)
+    finally:
+        sweep.release()
+    each = [VersionFreed(version, size.files, size.bytes) for version, size in alone.items()]
+    marked = len(before.snapshots), len(marking.saved.paths)
+    return Freed(count, total.files, total.bytes, sweep.nodes_read, tuple(each[:_FREED_SHOWN]), *marked)
+
+
+def _refuse_expired(before: GcRoots, now: GcRoots) -> None:
+    if now.boundary != before.boundary:
+        raise PlanOutdated("another expiration came in between; plan again")

@@ -17,8 +17,7 @@ from pipelines.engine.model import TEXT, Engine, Rows
 from pipelines.files.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.files.tablewalk import BY_WISH, CLAIM, DOUBT, UNKNOWN, UNREADABLE, TableWalk, directory_of
 from pipelines.job import Progress
-from pipelines.sweep.model import Totals
-from pipelines.sweep.sweep import Sweep
+from pipelines.sweep.sweep import Sweep, Totals
 from pipelines.trees.walk import Start, walk
 from trinitylake_core.storage import Storage
 
@@ -72,11 +71,10 @@ class TableSweep(Sweep):
     # -- list ----------------------------------------------------------------------------------------
 
     def _first_listing(self) -> Rows:
-        self.list_transactions()
-        return self._area()
-
-    def _area(self) -> Rows:
         return self._in_shards(table_shards(self._storage, self._wanted))
+
+    def _note_transactions(self) -> None:
+        self.list_transactions()  # none lies in the area
 
     # -- mark ----------------------------------------------------------------------------------------
 
@@ -103,7 +101,7 @@ class TableSweep(Sweep):
         super().remove_live()
         query = """SELECT o.* FROM orphans o JOIN again a ON a.path = o.path
             WHERE a.modified_millis = o.modified_millis AND a.bytes = o.bytes"""
-        again = self._area().keep("path")
+        again = self._first_listing().keep("path")
         return self._keep_orphans(self.engine.sql(query, orphans=self._doomed(), again=again))
 
     @property

@@ -1,21 +1,26 @@
-"""Flushing subtrees in tasks or processes: what a compaction's driver sends out and gets back."""
+"""Flushing subtrees in tasks or processes: what a compaction's driver sends out, and what a task hands back.
+
+A task hands back a subtree as a file, or its root where that is underfull, and the driver takes it over. Where a tree
+has too few nodes above the leaves for all tasks, a piece of work is a *slice* of one: some neighbouring leaves, and the
+pivots between them. The driver joins the flushed leaves of a slice with the rest of the node, as the task would have
+done that flushed the whole node: the content is the same, in nodes that may be cut otherwise.
+"""
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.model import BINARY, BOOL, INT, LONG, TEXT, Row
-from pipelines.trees.handback import HANDED_BACK, adopt, root_of, subtree_result
-from pipelines.trees.slices import Piece, Slice, join_slices
+from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -26,41 +31,133 @@ from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work, dirty_children
 from trinitylake_core.tree.writebehind import WriteBehind
 
+PIECES: int = 4
+"""Slices of a task's share, at least, where the leaves allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Children ``start`` to ``stop`` of a node that the driver holds in memory, handed over as ``node``."""
+
+    ref: Ref
+    start: int
+    stop: int
+    node: Node
+    within: Range
+
+    def weight(self) -> int:
+        """Return the number of messages in it."""
+        messages = self.node.subtree_messages
+        return len(self.node.buffer) if messages is None else messages
+
+
+Piece: TypeAlias = Ref | Slice
+
+
+def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Piece]:
+    """Return subtrees as pieces that so many tasks can share, and take them out of the proof of ``rewriter``.
+
+    A node right above the leaves that is heavier than a task's share is opened and cut between two leaves. Opening one
+    costs the driver a ``get`` and, in the end, a ``put``, all of them at the same time; and some memory per leaf.
+    """
+    total = sum(ref.weight() for ref in subtrees)
+    heavy = [ref for ref in subtrees if ref.height == 1 and ref.weight() * tasks > total]
+    rewriter.open_all(heavy)
+    cut = {id(ref) for ref in heavy}
+    pieces: list[Piece] = []
+    for ref in subtrees:
+        if id(ref) in cut:
+            pieces += _slices(rewriter, ref, total / (PIECES * tasks))
+        else:
+            rewriter.leave(ref)
+            pieces.append(ref)
+    return pieces
+
+
+def _slices(rewriter: Rewriter, ref: Ref, limit: float) -> Iterator[Slice]:
+    """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
+    for start, stop in list(_bounds([child.weight() for child in rewriter.open(ref).refs], limit)):
+        yield Slice(ref, start, stop, *rewriter.part_of(ref, start, stop))
+
+
+def _bounds(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
+    begin, heavy, last = 0, 0, 0
+    for index, more in enumerate(weights):
+        if heavy and more and heavy + more > limit:
+            yield begin, last
+            heavy = 0
+        begin = begin if heavy else index
+        heavy += more
+        last = index + 1 if more else last
+    if heavy:
+        yield begin, last
+
+
+def join_slices(rewriter: Rewriter, parts: list[tuple[Slice, Work]]) -> None:
+    """Put what became of slices into the nodes they were cut from. REQUIRES: in the order of ``split_for_tasks``."""
+    for each, part in reversed(parts):  # from the right: what is left of it keeps its place
+        rewriter.replace_children(each.ref, each.start, each.stop, part)
+
+
+HANDED_BACK: Final = pa.schema(
+    {
+        "path": TEXT, "inline": BINARY, "height": INT, "low": TEXT, "high": TEXT, "keys": LONG, "messages": LONG,
+    }
+)  # fmt: skip
+"""The columns of :func:`subtree_result`."""
+
+
+def subtree_result(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
+    """Flush the writer, and return what a driver needs to join the subtree; an underfull root as its bytes.
+
+    What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
+    """
+    rewriter.open(tree)
+    inline = None
+    if tree.work is not None and len(tree.work.keys) < writer.min_keys:
+        node = rewriter.node_of(tree)
+        inline = bytes(encode(node, writer.order))
+        keys, messages = node.subtree_keys, node.subtree_messages
+    else:
+        rewriter.leave(rewriter.seal(tree))
+        keys, messages = tree.keys, tree.messages
+    writer.flush()
+    low, high = tree.within
+    where = {"path": tree.path, "inline": inline, "height": tree.height, "low": low, "high": high}
+    return where | {"keys": keys, "messages": messages}
+
+
+def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
+    """Return the subtree that :func:`subtree_result` wrote: a file, or its underfull root."""
+    if row["inline"] is None:
+        within = row["low"], row["high"]
+        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
+    return decode(row["inline"], "a node returned by a task", order)
+
+
+def adopt(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
+    """Return the result of a task as a subtree of a rewriter, and add it to its proof."""
+    if isinstance(root, Node):
+        return rewriter.ref_of(root, within)
+    rewriter.enter(root)
+    return root
+
+
 _TASK_CACHE_BYTES: Final = 32 << 20
 _OPENED: Final = 16
 """Subtrees whose topmost nodes a task opens at once; another as many are at work."""
 _TAKEN: Final = 2
 """The same of a process that shares subtrees with others."""
-_INPUT: Final = pa.schema({"path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY})
-_OUTPUT: Final = pa.schema(
-    [
-        *HANDED_BACK, ("nodes_read", LONG), ("nodes_written", LONG), ("bytes_read", LONG),
-        ("bytes_written", LONG), ("proved", BOOL),
-        ("children", pa.list_(pa.struct([*HANDED_BACK, pa.field("pivot", TEXT), pa.field("value", TEXT)]))),
-    ]
+_AHEAD: Final = 4
+"""Pieces that a worker process is given at once where it reads ahead: it waits for the first reads and last writes."""
+_INPUT: Final = pa.schema(
+    {
+        "task": INT, "piece": INT, "weight": LONG,
+        "path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY,
+    }
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """What a task made of one piece, as :func:`adopted` takes it over.
-
-    Attributes:
-        row: of a subtree: a file, or its root node where that is underfull and will be merged; of a slice: the same for
-            each of its leaves.
-    """
-
-    row: Row
-    nodes_read: int
-    nodes_written: int
-    bytes_read: int
-    bytes_written: int
-    proved: bool
-
-
-def expected_nodes(ref: Ref, order: int) -> int:
-    """Return about how many nodes a full flush of a subtree rewrites: those its messages hit by chance."""
-    return nodes_hit(ref.weight(), ref.keys, ref.height, order)
+_OUTPUT: Final = pa.schema({"piece": INT, "row": BINARY})
+"""A piece by its number, and, pickled, what :meth:`Flush.run` returned, with the nodes and bytes read for it."""
 
 
 def nodes_hit(messages: int, keys: int | None, height: int, order: int) -> int:
@@ -97,7 +194,7 @@ def flush_all(
     stamp: int,
     tasks: int,
     progress: Callable[[str, int, int | None], None],
-) -> list[Flushed]:
+) -> list[Row]:
     """Flush pieces of a tree in at most so many tasks; return the results in the order of ``frontier``.
 
     Memory: one subtree's path and its cache per task or process.
@@ -105,13 +202,32 @@ def flush_all(
     Raises:
         Corrupt, StorageError: of the first subtree that failed; nothing of the others is of use then.
     """
-    rows, weights = [subtree_row(piece, store.order) for piece in frontier], [piece.weight() for piece in frontier]
-    work = partial(flush_rows, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
-    tell = partial(progress, "flush subtrees")
-    done = engine.share(
-        work, rows, weights, (_INPUT, _OUTPUT), store.storage, tasks=tasks, tell=lambda done: tell(done, len(frontier))
+    weights = [piece.weight() for piece in frontier]
+    task_of = assigned(weights, min(len(weights), tasks)) if engine.name == "spark" else range(len(weights))
+    rows = (
+        {"task": task_of[index], "piece": index, "weight": weights[index], **subtree_row(piece, store.order)}
+        for index, piece in enumerate(frontier)
     )
-    return [flushed(row) for row in done]
+    work = partial(flush_groups, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
+    given, tell = engine.table(rows, _INPUT).keep("task", repeatable=True), partial(progress, "flush subtrees")
+    ahead = 1 if store.storage.concurrency == 1 else _AHEAD
+    done = engine.map_groups(work, given, _OUTPUT, store.storage, by="task", weight="weight", ahead=ahead, tell=tell)
+    found = {row["piece"]: pickle.loads(row["row"]) for row in done.stream()}  # noqa: S301 - from tasks of this job
+    for each in (given, done):
+        each.drop()
+    tell(sum(weights), sum(weights))
+    return [found[index] for index in range(len(frontier))]
+
+
+def assigned(weights: Sequence[int], tasks: int) -> list[int]:
+    """Return a task for each weight, so that tasks are about as heavy as one another: heaviest first."""
+    load = [0] * tasks
+    task_of = [0] * len(weights)
+    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
+        task = load.index(min(load))
+        load[task] += weights[index] + 1
+        task_of[index] = task
+    return task_of
 
 
 def subtree_row(piece: Piece, order: int) -> Row:
@@ -136,26 +252,44 @@ def _received(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Fl
     return Flush(store, Ref(row["height"], path=row["path"], pending=node.buffer, within=within), stamp, behind)
 
 
-def flush_rows(
-    rows: Iterable[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int
-) -> Iterator[dict[str, Any]]:
-    """Flush pieces in rows of :func:`subtree_row`, in a task or a process; see :func:`flush_subtrees`."""
-    return flush_subtrees(NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES), rows, stamp)
+def flush_groups(
+    groups: Iterable[Sequence[Row]], storage: Storage, *, order: int, target_bytes: int, stamp: int
+) -> Iterator[list[tuple[int, bytes]]]:
+    """Flush the pieces of each group, in a task or a process; yield rows of the output. See :func:`flush_subtrees`."""
+    taken: deque[list[int]] = deque()
+
+    def pieces() -> Iterator[Row]:
+        for group in groups:
+            taken.append([row["piece"] for row in group])
+            yield from group
+
+    rows = list(pieces()) if isinstance(groups, Sequence) else pieces()
+    done: list[tuple[int, bytes]] = []
+    for made in flush_subtrees(NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES), rows, stamp):
+        done.append((taken[0][len(done)], pickle.dumps(made, pickle.HIGHEST_PROTOCOL)))
+        if len(done) == len(taken[0]):
+            taken.popleft()
+            yield done
+            done = []
 
 
 def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterator[dict[str, Any]]:
     """Flush pieces in rows of :func:`subtree_row` one after another; while one is worked on, the next ones are read.
 
-    Yields for each what :meth:`Flush.run` returns, and what was read. When there is nothing more to yield, all is
+    Yields for each what :meth:`Flush.run` returns, and what was read: of what is read ahead, the row that comes first
+    has the most. When there is nothing more to yield, all is
     written. Of a list many pieces are read ahead, and few of an iterator: what is taken from it no other process takes.
     """
     behind = store.write_behind()
     taken = _Taken(store, rows, stamp, behind)
-    read = Reads(store)
+    before = replace(store.counts)
     with store.prefetch(taken.leaf_paths_ahead()):
         while (flush := taken.next()) is not None:
-            yield flush.run() | read.since()
-            del flush
+            made, now = flush.run(), replace(store.counts)
+            read, size = now.nodes_read - before.nodes_read, now.bytes_read - before.bytes_read
+            before = now
+            yield made | {"nodes_read": read, "bytes_read": size}
+            del flush, made
     behind.finish()
 
 
@@ -272,27 +406,7 @@ class SliceFlush(Flush):
         return where | {"keys": leaf.keys, "messages": leaf.messages}
 
 
-class Reads:
-    """What is read through a store. Of what is read ahead, the row that comes first has the most."""
-
-    def __init__(self, store: NodeStore) -> None:
-        self._counts = store.counts
-        self._before = replace(store.counts)
-
-    def since(self) -> dict[str, int]:
-        """Return the nodes and bytes read since this was asked last, as a part of a row."""
-        now, before = replace(self._counts), self._before
-        self._before = now
-        return {"nodes_read": now.nodes_read - before.nodes_read, "bytes_read": now.bytes_read - before.bytes_read}
-
-
-def flushed(row: Row) -> Flushed:
-    """Return the result of a task for a piece, from the row that it sent back."""
-    counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
-    return Flushed(row, **counts, proved=row["proved"])
-
-
-def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Flushed]) -> dict[int, Ref]:
+def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Row]) -> dict[int, Ref]:
     """Return the results of tasks, by the identity of the subtree that each replaces, in the proof of ``rewriter``.
 
     The results of slices are put into their nodes, and replace nothing else.
@@ -301,11 +415,11 @@ def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Flushed]
     parts: list[tuple[Slice, Work]] = []
     for piece, each in zip(pieces, done, strict=True):
         if isinstance(piece, Slice):
-            part = _part(rewriter, each.row)
+            part = _part(rewriter, each)
             parts.append((piece, part))
             found |= {id(ref): ref for ref in part.refs}
         else:
-            found[id(piece)] = _adopted(rewriter, each.row)
+            found[id(piece)] = _adopted(rewriter, each)
     join_slices(rewriter, parts)
     return found
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.datasource.columns import PRUNED, TABLES, Wanted
-from pipelines.datasource.reading import pinned, rows
+from pipelines.datasource.reading import PRUNED, TABLES, Wanted, pinned, rows
 from tests.support.lakes import compacted, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput

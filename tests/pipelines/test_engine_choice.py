@@ -30,7 +30,8 @@ from pipelines import (
 )
 from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import dry_run
-from pipelines.session import LazySession, SessionConfig, parallelism
+from pipelines.session import LazySession, SessionConfig
+from pipelines.session import spark as spark_session
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -234,10 +235,10 @@ def test_a_cluster_without_a_free_executor_is_not_waited_for_for_ever(
 
     cores = int(spark.sparkContext.defaultParallelism)
     busy = threading.Thread(target=spark.range(0, cores, 1, cores).mapInArrow(hold, "id bigint").count)
-    monkeypatch.setattr(parallelism, "on_one_machine", lambda _: False)
+    monkeypatch.setattr(spark_session, "on_one_machine", lambda _: False)
     monkeypatch.setattr(engine_choice, "on_other_machines", lambda _: True)
     monkeypatch.setattr(engine_choice, "EXECUTOR_SECONDS", 0.5)
-    monkeypatch.setattr(parallelism, "_known", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(spark_session, "_known", weakref.WeakKeyDictionary())
     busy.start()
     while len(spark.sparkContext.statusTracker().getActiveStageIds()) == 0:
         time.sleep(0.05)

@@ -286,9 +286,8 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
 def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:
     """A property that was set since the plan holds."""
     lake = filled(new_lake(tmp_path), tables=8)
-    work = expiration._Expiration(
-        None, lake, expiration.Config(engine="local", keep_last=1), None, NEVER_CANCELLED, silent
-    )
+    config = expiration.Config(engine="local", keep_last=1)
+    work = expiration._Expiration(lake, config, None, None, NEVER_CANCELLED, silent)
     definition = type(lake.definition)()
     definition.CopyFrom(lake.definition)
     definition.properties["maintenance.delete.enabled"] = "FALSE"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import compaction, load
+from pipelines import compaction, load, loading
 from pipelines.job import Cancel, dry_run
-from pipelines.loading import shares
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, reopened
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
@@ -48,8 +47,8 @@ def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Return a session for the tests that need one, and make it cut even small loads into ranges."""
     if request.node.callspec.params.get("engine") != "spark":
         return None
-    monkeypatch.setattr(shares, "KEYS_MIN", 20)
-    monkeypatch.setattr(shares, "BLOCK_BYTES_MIN", 700)
+    monkeypatch.setattr(loading, "KEYS_MIN", 20)
+    monkeypatch.setattr(loading, "BLOCK_BYTES_MIN", 700)
     found: SparkSession = request.getfixturevalue("spark")
     return found
 
@@ -221,7 +220,7 @@ def test_a_dry_run_counts_and_writes_nothing(lake: Lakehouse, tmp_path: Path) ->
 def test_progress_counts_bytes_that_are_read_and_objects_that_are_built(
     lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "BLOCK_BYTES_MIN", 400)
+    monkeypatch.setattr(loading, "BLOCK_BYTES_MIN", 400)
     told: list[tuple[str, int, int | None]] = []
     uri = source(tmp_path, many())
     load.run(lake, uri, load.Config(engine="local"), progress=lambda *each: told.append(each))

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import load
-from pipelines.loading import shares
-from pipelines.loading.model import Entry, Writing
-from pipelines.loading.shares import Share, part_of
+from pipelines import load, loading
+from pipelines.loading import Entry, Share, Writing, part_of
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
@@ -98,13 +96,13 @@ def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
 
 
 def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:
-    honest = shares.packed
+    honest = loading.packed
 
     def packed(target: Any, storage: Any, rows: Iterator[Entry]) -> Any:
         numbers = count()
         return honest(target, storage, (row for row in rows if row.data is None or next(numbers) % 10))
 
-    patch.setattr(shares, "packed", packed)
+    patch.setattr(loading, "packed", packed)
 
 
 def _paths_exchanged(patch: pytest.MonkeyPatch) -> None:
@@ -122,7 +120,7 @@ def _paths_exchanged(patch: pytest.MonkeyPatch) -> None:
 
 def _a_range_left_out(patch: pytest.MonkeyPatch) -> None:
     """When the trees of several ranges are joined."""
-    patch.setattr(shares, "KEYS", 40)
+    patch.setattr(loading, "KEYS", 40)
     patch.setattr(Rewriter, "join_without_key", lambda _, __, right: right)
 
 

@@ -13,8 +13,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from pipelines import load, worker_pool
-from pipelines.loading import shares
+from pipelines import load, loading, worker_pool
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput
@@ -63,8 +62,8 @@ def _waited(work: worker_pool.SharedWork[Any], honest: Any) -> int | None:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of a few objects has several pieces."""
-    monkeypatch.setattr(shares, "KEYS", 25)
-    monkeypatch.setattr(shares, "BLOCK_BYTES_MIN", 1500)
+    monkeypatch.setattr(loading, "KEYS", 25)
+    monkeypatch.setattr(loading, "BLOCK_BYTES_MIN", 1500)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pipelines import load, worker_pool
+from pipelines import loading as sharing
 from pipelines.engine import local
-from pipelines.loading import shares as sharing
-from pipelines.loading.shares import Share, cuts_between
+from pipelines.loading import Share, cuts_between
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound, StorageError

@@ -23,10 +23,10 @@ from pipelines.session import (
     get_session,
     lazy_session,
     on_other_machines,
-    parallelism,
     session_parallelism,
     ship_packages,
 )
+from pipelines.session import spark as spark_session
 from pipelines.session.spark import (
     _environment,
     _java_version,
@@ -192,7 +192,7 @@ def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_parallelism_is_asked_where_the_configuration_does_not_tell(spark: SparkSession) -> None:
-    from pipelines.session.parallelism import _asked_parallelism
+    from pipelines.session.spark import _asked_parallelism
 
     assert os.cpu_count() == _asked_parallelism(spark)
 
@@ -324,7 +324,7 @@ class _Session:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallelism, "_ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(spark_session, "_ASK_AGAIN_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -334,10 +334,10 @@ def test_executors_that_register_late_are_counted(monkeypatch: pytest.MonkeyPatc
     A job that waits for the first one comes before: Spark says 2 where there is none, as often as it is asked.
     """
     spark: Any = _Session({}, 2, 2, 4, 4, 4, 8)
-    parallelism.note(spark, None, choose_partitions=True)
+    spark_session.note(spark, None, choose_partitions=True)
     assert (0, 0) == (spark.asked, spark.jobs)
     assert [8, 8] == [session_parallelism(spark), session_parallelism(spark)]
-    assert (10, 1, "24") == (spark.asked, spark.jobs, spark.settings[parallelism.PARTITIONS])
+    assert (10, 1, "24") == (spark.asked, spark.jobs, spark.settings[spark_session.PARTITIONS])
 
 
 @pytest.mark.usefixtures("impatient")
@@ -359,20 +359,20 @@ def test_executors_that_register_late_are_counted(monkeypatch: pytest.MonkeyPatc
 def test_the_configuration_says_how_many_tasks_run_at_once_or_spark_does(conf: dict[str, str], expected: int) -> None:
     spark: Any = _Session(conf, 3)
     assert expected == session_parallelism(spark)
-    assert parallelism.PARTITIONS not in spark.settings, "somebody else's session"
+    assert spark_session.PARTITIONS not in spark.settings, "somebody else's session"
 
 
 def test_while_executors_come_and_go_it_is_asked_each_time() -> None:
     spark: Any = _Session({"spark.dynamicAllocation.enabled": "true"}, 2, 6)
-    parallelism.note(spark, None, choose_partitions=True)
+    spark_session.note(spark, None, choose_partitions=True)
     assert [(2, "6"), (6, "18")] == [
-        (session_parallelism(spark), spark.settings[parallelism.PARTITIONS]) for _ in range(2)
+        (session_parallelism(spark), spark.settings[spark_session.PARTITIONS]) for _ in range(2)
     ]
 
 
 def test_whoever_knows_better_says_how_many_tasks_run_at_once() -> None:
     spark: Any = _Session({"spark.cores.max": "16"}, 3)
-    parallelism.note(spark, 64, choose_partitions=True)
+    spark_session.note(spark, 64, choose_partitions=True)
     assert (64, 0) == (session_parallelism(spark), spark.asked)
     with pytest.raises(InvalidInput, match="parallelism must be at least 1"):
         SessionConfig(parallelism=0)
@@ -400,13 +400,14 @@ def test_workers_without_our_packages_are_told_from_a_failure_of_the_work() -> N
         import pathlib, sys
         from pipelines.session import SessionConfig, lazy_session
         from pipelines.engine.model import LONG
-        from pipelines.engine.spark import collect, map_rows, spread
+        from pipelines.engine.spark import SparkEngine
         import pyarrow as pa
         bare = pathlib.Path(sys.base_prefix, "bin", "python3")
         schema = pa.schema({"size": LONG})
         with lazy_session(SessionConfig(master="local[1]", conf={"spark.pyspark.python": str(bare)})) as session:
             try:
-                collect(map_rows(spread(session(), [{"size": 1}], schema, 1), lambda rows: rows, schema))
+                engine = SparkEngine(session)
+                engine.map(lambda rows: rows, engine.table([{"size": 1}], schema), schema).list()
             except Exception as error:
                 print(type(error).__name__, error)
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.engine.spark import assigned
+from pipelines.trees.subtrees import assigned
 from tests.support.lakes import reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide

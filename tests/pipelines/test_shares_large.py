@@ -8,8 +8,7 @@ from typing import Final
 
 import pytest
 
-from pipelines.engine.spark import assigned
-from pipelines.trees.slices import Piece, Slice, split_for_tasks
+from pipelines.trees.subtrees import Piece, Slice, assigned, split_for_tasks
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.rewrite import Rewriter
 

@@ -13,9 +13,9 @@ import pytest
 from pipelines import compaction, engine_choice
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import Row
-from pipelines.engine.spark import SparkEngine, assigned
+from pipelines.engine.spark import SparkEngine
 from pipelines.trees import subtrees
-from pipelines.trees.slices import Piece, Slice, split_for_tasks
+from pipelines.trees.subtrees import Piece, Slice, split_for_tasks
 from tests.support.lakes import content, reopened
 from tests.support.wide import change, wide
 from trinitylake_core import Lakehouse
@@ -58,18 +58,18 @@ def _dirty(lake: Lakehouse, seed: int, deleted: float) -> Lakehouse:
 
 def _in_turn(
     pieces: list[Piece], engine: object, store: NodeStore, frontier: list[Piece], stamp: int, tasks: int, progress: Any
-) -> list[subtrees.Flushed]:
+) -> list[Row]:
     """Flush pieces as tasks do that know nothing of one another."""
     del engine, progress
     pieces += frontier
-    tasks_of = assigned([piece.weight() for piece in frontier], tasks)
+    tasks_of = subtrees.assigned([piece.weight() for piece in frontier], tasks)
     done: dict[int, Row] = {}
     for task in set(tasks_of):
         mine = [index for index in range(len(frontier)) if tasks_of[index] == task]
         rows = [subtrees.subtree_row(frontier[index], store.order) for index in mine]
-        work = subtrees.flush_rows(rows, store.storage, order=store.order, target_bytes=1 << 20, stamp=stamp)
-        done |= {index: {"children": None, **row} for index, row in zip(mine, work, strict=True)}
-    return [subtrees.flushed(done[index]) for index in range(len(frontier))]
+        work = subtrees.flush_subtrees(NodeStore(store.storage, store.order, 1 << 20), rows, stamp)
+        done |= dict(zip(mine, work, strict=True))
+    return [done[index] for index in range(len(frontier))]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pipelines.diff import Report as Difference
 from pipelines.expiration import Report as Expired
 from pipelines.orphans import Report as Cleaned
 from pipelines.summary import count, tables_of
-from pipelines.sweep.model import Size, UnknownFiles
+from pipelines.sweep.sweep import Size, UnknownFiles
 from trinitylake_core import Change, Lakehouse
 
 Run = Callable[..., list[str]]

@@ -13,8 +13,7 @@ from pipelines.engine import Engine, open_engine
 from pipelines.engine import local as local_engine
 from pipelines.files.listing import ROOT, UNKNOWN, Listed, listed
 from pipelines.job import silent
-from pipelines.sweep.model import Size
-from pipelines.sweep.sweep import Sweep
+from pipelines.sweep.sweep import Size, Sweep
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
@@ -128,19 +127,19 @@ def test_what_versions_hold_alone_is_told(tmp_path: Path, engine: Engine) -> Non
     sweep, below = Sweep(engine, lake.storage, 4, silent), last - 1
     sweep.list_files(None, {})
     sweep.mark([Start(root_path(version), version, version) for version in reached], set())
-    alone = sweep.exclusive_sizes(below)
+    total, alone = sweep.exclusive_sizes(below)
     kept = set().union(*(reached[version] for version in range(below, last + 1)))
     freed = set().union(*(reached[version] for version in range(below))) - kept
     sizes = {file.path: file.size for file in lake.storage.list("")}
-    assert Size(len(freed), sum(sizes.get(path, 0) for path in freed)) == alone.total
+    assert Size(len(freed), sum(sizes.get(path, 0) for path in freed)) == total
     for version in range(below):
         others = set().union(*(reached[each] for each in reached if each != version))
         mine = reached[version] - others
-        assert alone.versions.get(version, Size()) == Size(len(mine), sum(sizes.get(path, 0) for path in mine))
+        assert alone.get(version, Size()) == Size(len(mine), sum(sizes.get(path, 0) for path in mine))
     told = sweep.sizes(last, 0)
-    assert told.newest.files == len(reached[last])
-    assert told.history.files == len(set().union(*reached.values()) - reached[last])
-    assert 0 == told.nothing.files
+    assert told["newest"].files == len(reached[last])
+    assert told["history"].files == len(set().union(*reached.values()) - reached[last])
+    assert 0 == told["nothing"].files
     sweep.release()
 
 

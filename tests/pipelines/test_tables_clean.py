@@ -114,6 +114,8 @@ def test_snapshots_of_the_lakehouse_and_saved_transactions_keep_files(catalog: T
     catalog.drop_table("sales.saved")
     expire(catalog)
     catalog.load_table("sales.orders").transaction().append(rows(3))
+    planned = clean(catalog, review=dry_run)
+    assert (3, 1) == (planned.orphan_files, planned.transactions)
     assert 3 == clean(catalog).deleted
     assert [1] == ids(TrinityLakeCatalog.over(catalog.lakehouse, snapshot="old").load_table("sales.orders"))
     assert ([2], location) == (

@@ -1,4 +1,4 @@
-"""Spark tasks: rows in and out, errors as themselves, and what bounds the memory: pieces by weight, runs of roots."""
+"""Spark tasks: rows in and out, and errors as themselves."""
 
 import ast
 import os
@@ -9,35 +9,14 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine import spark as tasks
 from pipelines.engine.model import INT, LONG, TEXT, Row
-from pipelines.engine.spark import (
-    by_weight,
-    checkpointed,
-    collect,
-    collect_one,
-    consecutive,
-    count,
-    ddl,
-    map_rows,
-    spread,
-    stream,
-)
+from pipelines.engine.spark import SparkEngine, SparkRows, consecutive, ddl, map_batches, rows_of, spread
 from trinitylake_core.errors import CorruptNode, InvalidInput
 
 _SIZE: Final = pa.schema({"size": LONG})
-
-
-@given(st.lists(st.integers(1, 9)), st.integers(1, 20))
-def test_pieces_are_bounded_and_complete(weights: list[int], most: int) -> None:
-    pieces = list(by_weight(weights, lambda weight: weight, most))
-    assert [each for piece in pieces for each in piece] == weights
-    assert all(sum(piece[:-1]) < most for piece in pieces)
-    assert all(sum(piece) >= most for piece in pieces[:-1])
 
 
 def test_spark_sql_names_the_types_of_arrow() -> None:
@@ -53,26 +32,28 @@ def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSessi
     rows = [{"size": size} for size in range(7)]
     schema = pa.schema({"task": pa.list_(LONG)})
 
-    def together(rows: Iterator[Row]) -> Iterator[Row]:
-        yield {"task": [row["size"] for row in rows]}
+    def together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"task": [row["size"] for row in rows_of(batches)]}], schema=schema)
 
-    dealt = collect(map_rows(spread(spark, rows, _SIZE, 3), together, schema))
-    assert [[0, 3, 6], [1, 4], [2, 5]] == sorted(row["task"] for row in dealt)
-    in_turn = collect(map_rows(spread(spark, rows, _SIZE, 3, consecutive(7, 3)), together, schema))
-    assert [[0, 1, 2], [3, 4], [5, 6]] == sorted(row["task"] for row in in_turn)
-    assert [] == collect(spread(spark, [], _SIZE, 3))
+    def tasks_of(frame: DataFrame) -> list[list[int]]:
+        return sorted(row["task"] for row in SparkRows(map_batches(frame, together, schema)).list())
+
+    assert [[0, 3, 6], [1, 4], [2, 5]] == tasks_of(spread(spark, rows, _SIZE, 3))
+    assert [[0, 1, 2], [3, 4], [5, 6]] == tasks_of(spread(spark, rows, _SIZE, 3, consecutive(7, 3)))
+    assert [] == SparkRows(spread(spark, [], _SIZE, 3)).list()
 
 
 @pytest.mark.spark
-def test_whoever_waits_for_a_task_gets_the_error_that_it_raised(spark: SparkSession) -> None:
-    def fail(rows: Iterator[Row]) -> Iterator[Row]:
+def test_what_waits_for_a_task_raises_its_error(spark: SparkSession) -> None:
+    def fail(rows: Iterator[Row]) -> Iterator[tuple[int]]:
         for row in rows:
             raise CorruptNode(f"row {row['size']} is damaged", path="node")
-        yield {}
+        yield (0,)
 
-    failing = map_rows(spread(spark, [{"size": 1}], _SIZE, 1), fail, _SIZE)
-    waits: tuple[Callable[[DataFrame], object], ...] = (collect, collect_one, count, checkpointed)
-    for wait in (*waits, lambda frame: list(stream(frame))):
+    engine = SparkEngine(lambda: spark)
+    failing = engine.map(fail, engine.table([{"size": 1}], _SIZE), _SIZE)
+    waits: tuple[Callable[[SparkRows], object], ...] = (SparkRows.list, SparkRows.one, SparkRows.count, SparkRows.keep)
+    for wait in (*waits, lambda rows: list(rows.stream())):
         with pytest.raises(CorruptNode, match=r"^row 1 is damaged$"):
             wait(failing)
 

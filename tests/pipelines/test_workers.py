@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,17 +12,16 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
 import pytest
 
 from pipelines import compaction, worker_pool
 from pipelines.engine import local
 from pipelines.engine.model import Row
+from pipelines.job import silent
 from pipelines.trees import subtrees
 from pipelines.trees.subtrees import Flush, flush_subtrees, subtree_row
 from tests.support.lakes import content, filled, new_lake, reopened
@@ -121,7 +121,7 @@ def test_what_fails_in_a_worker_is_raised_as_itself(
     dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damage(worker: Watched, messages: Sequence[Row]) -> None:
-        (tmp := Path(dirty.root.removeprefix("file://")) / messages[0]["path"]).write_bytes(b"garbage")
+        (tmp := Path(dirty.root.removeprefix("file://")) / messages[0][0]["path"]).write_bytes(b"garbage")
         assert tmp.exists()
 
     monkeypatch.setattr(Watched, "disturb", damage)
@@ -260,17 +260,22 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
     monkeypatch.setattr(worker_pool, "_PARTS", 1)  # this tree is small
     options = {"durable": False, "max_concurrency": concurrency}
     store, frontier = _to_flush(dirty, options)
-    rows, weights = [subtree_row(ref, store.order) for ref in frontier], [ref.weight() for ref in frontier]
-    flush = partial(subtrees.flush_rows, order=store.order, target_bytes=store.target_bytes, stamp=1)
-    made: list[worker_pool.SharedWork[Row]] = []
-    monkeypatch.setattr(worker_pool, "run_in_workers", lambda work, *_: made.append(work))
-    local.LocalEngine().share(flush, rows, weights, (pa.schema([]),) * 2, store.storage, tasks=1, tell=lambda _: None)
-    messages = [made[0].message(index) for index in made[0].some()]
+    taken: list[Any] = []
+
+    def take_once(work: worker_pool.SharedWork[Any], *_: object) -> None:
+        taken.extend((work.work, [work.pieces[index] for index in work.some()]))
+        raise InterruptedError
+
+    monkeypatch.setattr(worker_pool, "run_in_workers", take_once)
+    with pytest.raises(InterruptedError):
+        subtrees.flush_all(local.LocalEngine(), store, [*frontier], 1, 1, silent)
+    work, messages = taken
     assert given == len(messages)
-    answer = worker_pool.answerer(flush, [store.storage])
-    together, apart = answer(messages), [row for message in messages for row in answer([message])]
+    answer = worker_pool.answerer(work, [store.storage])
+    together, apart = answer(messages), [group for message in messages for group in answer([message])]
     told = ("height", "low", "high", "keys", "messages", "nodes_written", "proved")
-    assert [[row[name] for name in told] for row in apart] == [[row[name] for name in told] for row in together]
+    rows = [[pickle.loads(row) for ((_, row),) in each] for each in (together, apart)]
+    assert [[row[name] for name in told] for row in rows[0]] == [[row[name] for name in told] for row in rows[1]]
     assert answer(None) is None
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from pipelines import expiration, export, orphans, tables_clean
 from pipelines.files import destination, gc_roots
 from pipelines.files.gc_roots import SavedTransactions
-from pipelines.sweep import marking
-from pipelines.sweep.marking import RootsExpired
+from pipelines.sweep import sweep
+from pipelines.sweep.sweep import RootsExpired
 from pipelines.sweep.tables import TableSweep
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import snapshots
@@ -187,7 +187,7 @@ _finished = commits.finished
 _prove = Transaction.prove
 _decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
-_mark_since = marking.Marking.mark_since
+_mark_since = sweep.Marking.mark_since
 MUTATIONS: Final[dict[str, Mutation]] = {
     "the boundary is looked at after creating": Mutation(
         lambda: {(commits, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
@@ -215,12 +215,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "cleaning commits a fence": Mutation(lambda: {(orphans.Cleaning, "fence"): _unfenced}, ("write-other", "clean")),
     "cleaning marks what came in before the fence": Mutation(
-        lambda: {(marking.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
+        lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
         ("write-other", "clean"),
         preemptions=2,
     ),
     "saved transactions are marked": Mutation(
-        lambda: {(marking, "live_transactions"): lambda *about: SavedTransactions()}, ("clean",), preemptions=0
+        lambda: {(sweep, "live_transactions"): lambda *about: SavedTransactions()}, ("clean",), preemptions=0
     ),
     "a save looks at the fence": Mutation(
         lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")
@@ -314,7 +314,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(tables_clean.TablesCleaning, "of_tables"): False}, ("append", "tables-clean")
     ),
     "tables that came in before the fence are marked": Mutation(
-        lambda: {(marking.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
+        lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
         ("append", "tables-clean"),
     ),
     "tables of all retained versions are marked": Mutation(
@@ -336,7 +336,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         schedule="0 10>1 88~0:day 93>1",
     ),
     "what began to expire is marked again": Mutation(
-        lambda: {(marking.Marking, "mark_since"): _trusting},
+        lambda: {(sweep.Marking, "mark_since"): _trusting},
         ("write", "write-large", "clean", "expire"),
         schedule="0 2>1 15>2 101>1 178~3:month",
     ),

@@ -11,18 +11,88 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Final
 
-from pipelines import feed
 from pipelines.cli import output
 from pipelines.cli.command import Call, Result, option
 from pipelines.cli.report import to_json
-from trinitylake_core import Corrupt, StorageDenied, StorageError, UnsafeStorage
+from trinitylake_core import (
+    Change,
+    Corrupt,
+    Lakehouse,
+    StorageDenied,
+    StorageError,
+    UnsafeStorage,
+    VersionExpired,
+    VersionInfo,
+    VersionNotFound,
+)
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.spec import QUIET_OPERATIONS
+from trinitylake_core.versions import unreadable_root, version_info
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version.
+
+    Attributes:
+        version: number, time, operation, author and reason of the version.
+        not_compared: why the objects that it changed are not known, ``None`` if they are.
+        changed: the objects that it changed. They are read as the caller asks for them.
+    """
+
+    version: VersionInfo
+    not_compared: str | None
+    changed: Iterator[Change]
+
+
+def entries(lake: Lakehouse, after: int) -> Iterator[Entry]:
+    """Yield the versions after one, up to that of the handle, oldest first.
+
+    Two ``get`` for each, and the nodes that it does not share with the version before it; maintenance, which changes
+    no object, costs no node. A version that expired after ``after`` is no entry: the first one that is kept names those
+    that are missing. A version that cannot be read is an entry with the reason, and so is the one after it.
+
+    Raises:
+        VersionNotFound: ``after`` is beyond the newest version.
+    """
+    if after > lake.version:
+        raise VersionNotFound(f"version {after} does not exist; the newest version is {lake.version}")
+    before, why = _readable(lake, after)
+    number = after + 1
+    while number <= lake.version:
+        this, missing = _readable(lake, number)
+        if this is None and (kept := lake.files.versions.kept_from(lake.version)) > number:
+            before, why, number = None, f"versions {number} to {kept - 1} have expired", kept
+            continue
+        if this is None:
+            yield Entry(version_info(unreadable_root(number, "", missing or "")), missing, iter(()))
+        else:
+            yield _entry(before, this, why)
+        before, why, number = this, missing, number + 1
+
+
+def _entry(before: Lakehouse | None, this: Lakehouse, why: str | None) -> Entry:
+    info = this.info()
+    if info.operation in QUIET_OPERATIONS:
+        return Entry(info, why, iter(()))
+    return Entry(info, why, iter(()) if before is None else before.diff(before, this))
+
+
+def _readable(lake: Lakehouse, version: int) -> tuple[Lakehouse | None, str | None]:
+    """Return a version, or why it cannot be read."""
+    try:
+        return lake.at(version), None
+    except VersionExpired:
+        return None, f"version {version} has expired"
+    except Corrupt as error:
+        return None, f"version {version} cannot be read: {error}"
+
 
 OPTIONS: Final = (
     option("--follow", is_flag=True, help="print one JSON document a line for each later version, with its objects"),
@@ -60,7 +130,7 @@ def follow(call: Call) -> Result:
         after = last if last is not None else lake.version if options.after is None else options.after
         while not stop.is_set():
             try:
-                for each in feed.entries(lake.refresh(), after):
+                for each in entries(lake.refresh(), after):
                     send(_line(lake.root, each))
                     after = each.version.version
                     if stop.is_set():
@@ -74,8 +144,8 @@ def follow(call: Call) -> Result:
     return Result(None)
 
 
-def _line(root: str, entry: feed.Entry) -> bytes:
-    """Return the document of a version; where its nodes cannot be read (any more) it reports this."""
+def _line(root: str, entry: Entry) -> bytes:
+    """Return the document of a version; where its nodes cannot be read (any more) it has the reason."""
     changed, why = None, entry.not_compared
     if why is None:
         try:

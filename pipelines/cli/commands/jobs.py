@@ -10,9 +10,8 @@ from pipelines.cli import report
 from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option, reported
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
-from pipelines.cli.storage_options import storage_options
 from pipelines.doctor import TableRetention, advice, table_retention
-from pipelines.loading.model import EXISTING, REFUSE
+from pipelines.loading import EXISTING, REFUSE
 from trinitylake_core.durations import shown
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.storage import check_conformance
@@ -74,28 +73,16 @@ def load(call: Call) -> Result:
         return Result(registered, report.fields(registered))
     if options.catalog_property:
         raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
-    config = loading.Config(existing=options.existing, engine=options.engine, reason=options.reason)
-    given = options.source_storage_option
-    source = storage_options(given) if given else call.options_for(options.source)
-    done = loading.run(
-        call.open(),
-        options.source,
-        config,
-        call.spark,
-        review=call.review(),
-        progress=call.progress,
-        source_options=source,
-    )
-    return reported(call, done)
+    source = call.options_of(options.source, options.source_storage_option)
+    config = call.config(loading.Config)
+    return reported(call, call.carry_out(loading.run, call.open(), options.source, config, source_options=source))
 
 
 def _register(call: Call) -> registering.Report:
     options = call.options
-    config = registering.Config(
-        options.source.removeprefix(registering.SCHEME),
-        dict(key_value("--catalog-property", each) for each in options.catalog_property),
-        existing=options.existing,
-        reason=options.reason,
+    properties = dict(key_value("--catalog-property", each) for each in options.catalog_property)
+    config = call.config(
+        registering.Config, catalog=options.source.removeprefix(registering.SCHEME), properties=properties
     )
     return registering.run(call.open(), config, review=call.review(), progress=call.progress)
 
@@ -109,10 +96,7 @@ def _register(call: Call) -> registering.Report:
 )
 def compact(call: Call) -> Result:
     """Compact the newest version."""
-    options = call.options
-    config = compaction.Config(engine=options.engine, reason=options.reason)
-    done = compaction.run(call.open(), config, call.spark, review=call.review(), progress=call.progress)
-    return reported(call, done)
+    return reported(call, call.carry_out(compaction.run, call.open(), call.config(compaction.Config)))
 
 
 @command(
@@ -139,17 +123,9 @@ def compact(call: Call) -> Result:
 def upgrade(call: Call) -> Result:
     """Upgrade a lakehouse."""
     options = call.options
-    config = upgrading.Config(history=options.history, definition=definition_of(call), engine=options.engine)
-    target = storage_options(options.target_storage_option) if options.target_storage_option else None
-    done = upgrading.run(
-        call.open(options.src),
-        options.dst,
-        config,
-        call.spark,
-        storage_options=call.options_for(options.dst, options.src) if target is None else target,
-        review=call.review(),
-        progress=call.progress,
-    )
+    config = call.config(upgrading.Config, definition=definition_of(call))
+    there = call.options_of(options.dst, options.target_storage_option, options.src)
+    done = call.carry_out(upgrading.run, call.open(options.src), options.dst, config, storage_options=there)
     return reported(call, done)
 
 

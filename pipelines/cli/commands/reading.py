@@ -51,11 +51,11 @@ def ls(call: Call) -> Result:
     table = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
     rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
     data = {"root": lake.root, "version": lake.version, "objects": entries}
-    return Result(data, or_else(in_order(table), lambda: "no objects"), table=rows)
+    return Result(data, or_else(in_order(table), "no objects"), table=rows)
 
 
 def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
-    """Return objects with what the definitions of Iceberg tables hold of their data. One ``get`` each, in parallel."""
+    """Return objects with what definitions of Iceberg tables hold of their data. One ``get`` each, in parallel."""
     known = lake.storage.map(entries, lambda each: {**asdict(each), **_data_of(lake, each)})
     columns = ("rows", "bytes", "snapshot")
     shown = (
@@ -71,7 +71,7 @@ def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
     table = report.table(["kind", "name", *columns], shown)
     exact = report.table(list(_LONG), ([each[name] for name in _LONG] for each in known))
     data = {"root": lake.root, "version": lake.version, "objects": known}
-    return Result(data, or_else(in_order(table), lambda: "no objects"), table=exact)
+    return Result(data, or_else(in_order(table), "no objects"), table=exact)
 
 
 _HEAVIEST = 10

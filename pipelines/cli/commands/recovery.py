@@ -1,4 +1,4 @@
-"""Commands of the on-call engineer: freeze, thaw, rollback, restore, undo, export."""
+"""Commands of the on-call engineer: freeze, thaw, rollback, restore, undo, export, snapshot."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 from pipelines import export as exporting
 from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
+from pipelines import snapshot as snapshots
 from pipelines import undo as undoing
 from pipelines import version_ref
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option, reported
-from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
+from pipelines.cli import report
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option, reported
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarised
-from pipelines.cli.storage_options import storage_options
 from pipelines.summary import count, utc
-from trinitylake_core import Lakehouse, spec
-from trinitylake_core.durations import parse_age
+from trinitylake_core import Lakehouse, SnapshotInfo, spec
+from trinitylake_core.errors import InvalidInput, SnapshotNotFound
+from trinitylake_core.snapshots import KINDS
 
 TARGET_OPTION = option(
     "--target-storage-option",
@@ -41,9 +43,7 @@ EXPECTED_VERSION = option(
     "trinitylake freeze file:///data/lake --reason 'incident 4711' --for 2h",
     options=(
         REASON,
-        option(
-            "--for", "lasts", metavar="AGE", help="it ends by itself after 30m, 2h, ... (default: when it is thawed)"
-        ),
+        age("--for", "lasts", help="it ends by itself after 30m, 2h, ... (default: when it is thawed)"),
     ),
     details="""\
 The first step before a rollback where writers commit all the time. Commits and loads of every writer are refused from
@@ -53,13 +53,15 @@ When a freeze with an end is over is decided by the clock of each writer.""",
 )
 def freeze(call: Call) -> Result:
     """Freeze the lakehouse."""
-    lasts = call.options.lasts
-    until = None if lasts is None else datetime.now(UTC) + timedelta(seconds=parse_age(lasts))
     lake = call.open()
-    done = lake.freeze(reason=call.options.reason, until=until)
+    done = lake.freeze(reason=call.options.reason, until=_from_now(call.options.lasts))
     end = "it is thawed" if done.until is None else utc(done.until)
     line = f"frozen until {end}: commits and loads are refused; maintenance and recovery go on"
     return Result(asdict(done), [line], committed=lake.catch_up().version)
+
+
+def _from_now(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
 
 
 @command(
@@ -76,7 +78,11 @@ def thaw(call: Call) -> Result:
 
 
 _NO_TABLES = option(
-    "--no-tables", is_flag=True, help="do not prove that the metadata files of Iceberg tables still exist"
+    "--no-tables",
+    "tables",
+    is_flag=True,
+    callback=lambda _, __, given: None if given else 1.0,
+    help="do not prove that the metadata files of Iceberg tables still exist",
 )
 _VERIFY = option(
     "--verify",
@@ -116,20 +122,13 @@ rolled back. --dry-run prints what would be added, removed and changed, and who 
 def rollback(call: Call) -> Result:
     """Roll back."""
     options, lake = call.options, call.open(damaged=True)
-    config = rolling_back.Config(
-        **version_ref.target(lake, options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
-        reason=options.reason,
-        force=options.force,
-        expected_version=options.expected_version,
-        engine=options.engine,
-        tables=None if options.no_tables else 1.0,
-        verify=options.verify,
-    )
+    target = version_ref.target(lake, options.to_version, options.to_timestamp, options.to_snapshot)
+    config = call.config(rolling_back.Config, **target.keywords())
 
     def result(done: rolling_back.Report) -> Result:
         return Result(done, in_order(*summarised(done), _next_step(call, done)))
 
-    return result(rolling_back.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
+    return result(call.carry_out(rolling_back.run, lake, config, show=result))
 
 
 def _next_step(call: Call, done: rolling_back.Report | restoring.Report) -> Iterator[str]:
@@ -186,33 +185,20 @@ copied from another lakehouse, read back and compared; the data of tables is not
 def restore(call: Call) -> Result:
     """Restore objects."""
     options, lake = call.options, call.open()
-    config = restoring.Config(
-        only=options.only,
-        **version_ref.target(_source(call, lake), options.version, options.timestamp, options.snapshot).keywords(),
-        source=options.source,
-        source_options=_source_options(call),
-        reason=options.reason,
-        exact=options.exact,
-        damaged=options.damaged,
-        expected_version=options.expected_version,
-        engine=options.engine,
-        tables=None if options.no_tables else 1.0,
-    )
+    target = version_ref.target(_source(call, lake), options.version, options.timestamp, options.snapshot)
+    config = call.config(restoring.Config, **target.keywords(), source_options=_source_options(call))
 
     def result(done: restoring.Report) -> Result:
         untried = done.version_after is None and not done.plan.changes and options.source and not options.damaged
         more = ["--damaged also reads their definition files"] if untried else []
         return Result(done, in_order(*summarised(done, *more), _next_step(call, done)))
 
-    return result(restoring.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
+    return result(call.carry_out(restoring.run, lake, config, show=result))
 
 
 def _source_options(call: Call) -> dict[str, Any] | None:
-    options = call.options
-    if options.source is None:
-        return None
-    given = options.from_storage_option
-    return storage_options(given) if given else call.options_for(options.source)
+    source = call.options.source
+    return None if source is None else call.options_of(source, call.options.from_storage_option)
 
 
 def _source(call: Call, lake: Lakehouse) -> Lakehouse:
@@ -250,24 +236,12 @@ after it would be undone, too, so it is refused unless --others is given; `resto
 )
 def undo(call: Call) -> Result:
     """Undo."""
-    options = call.options
-    config = undoing.Config(
-        since=options.since,
-        author=options.author,
-        matching=options.matching,
-        others=options.others,
-        reason=options.reason,
-        force=options.force,
-        expected_version=options.expected_version,
-        engine=options.engine,
-        verify=options.verify,
-    )
+    config = call.config(undoing.Config)
 
     def result(done: undoing.Report) -> Result:
         return Result(done, in_order(*summarised(done), _next_step(call, done.rollback)))
 
-    lake = call.open(damaged=True)
-    return result(undoing.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
+    return result(call.carry_out(undoing.run, call.open(damaged=True), config, show=result))
 
 
 # -- export --------------------------------------------------------------------------------------------
@@ -297,28 +271,113 @@ that lie below the root. A table that lacks files is named, the rest is copied, 
 def export(call: Call) -> Result:
     """Export a lakehouse."""
     options, lake = call.options, call.open(damaged=call.options.version is not None)
-    config = exporting.Config(
-        version=version_ref.number(lake, options.version),
-        history=options.history,
-        tables=options.tables,
-        engine=options.engine,
-    )
-    done = exporting.run(
-        lake,
-        options.target,
-        config,
-        call.spark,
-        storage_options=target_options(call, options.target),
-        review=call.review(),
-        progress=call.progress,
-    )
+    config = call.config(exporting.Config, version=version_ref.number(lake, options.version))
+    there = call.options_of(options.target, options.target_storage_option)
+    done = call.carry_out(exporting.run, lake, options.target, config, storage_options=there)
     tables = lake.at(version=done.plan.version).info().tables
     left = [f"only definitions are copied, not the data and metadata files of {count(tables, 'table')}"]
     code = FOUND_PROBLEMS if done.plan.unreadable or done.plan.tables_lacking else DONE
     return reported(call, done, *(left if tables and not options.tables else []), code=code)
 
 
-def target_options(call: Call, target: str) -> dict[str, Any]:
-    """Return the storage options for a target root."""
-    given = call.options.target_storage_option
-    return storage_options(given) if given else call.options_for(target)
+@command(
+    "snapshot create",
+    "trinitylake snapshot create file:///data/lake before-migration --expires-in 30d",
+    options=(
+        option("--version", metavar="V", help=f"the version to name: {version_ref.MEANING} (default: the newest)"),
+        option(
+            "--kind",
+            choices=KINDS,
+            default="minimal",
+            help="what to copy: the root (minimal, default), all nodes (partial), or all files, to TARGET (full)",
+        ),
+        option("--target", metavar="URI", help="root URI of a full copy"),
+        age("--expires-in", help="age at which the snapshot may be removed: 12h, 30d (default: never)"),
+        REASON,
+        ENGINE,
+        TARGET_OPTION,
+        *SPARK,
+    ),
+    arguments={"NAME": "1 to 255 characters without spaces"},
+)
+def snapshot_create(call: Call) -> Result:
+    """Create a snapshot."""
+    options, lake, name = call.options, call.open(), call.options.name
+    version, expires = version_ref.number(lake, options.version), _from_now(options.expires_in)
+    if options.kind != "full":
+        if options.target is not None:
+            raise InvalidInput("--target is only for --kind full")
+        made = lake.create_snapshot(name, version=version, kind=options.kind, expires_at=expires, reason=options.reason)
+        return Result(made, report.fields(made), committed=lake.catch_up().version)
+    if options.target is None:
+        raise InvalidInput("--kind full needs --target, the root URI of the copy")
+    done = snapshots.full(
+        lake,
+        name,
+        options.target,
+        exporting.Config(version=version, engine=options.engine),
+        call.spark,
+        expires_at=expires,
+        reason=options.reason,
+        storage_options=call.options_of(options.target, options.target_storage_option),
+        progress=call.progress,
+    )
+    return Result(done, report.fields(done), committed=lake.catch_up().version if done.snapshot else None)
+
+
+@command(
+    "snapshot list",
+    "trinitylake snapshot list file:///data/lake",
+    options=(FORMAT,),
+)
+def snapshot_list(call: Call) -> Result:
+    """List snapshots."""
+    lake = call.open()
+    found = lake.snapshots()
+    header = ["name", "version", "kind", "created", "expires", "copy"]
+    table = report.table(header, map(_snapshot_cells, found))
+    data = {"root": lake.root, "version": lake.version, "snapshots": found}
+    return Result(data, [table] if found else ["no snapshots"], table=table)
+
+
+def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
+    expires = None if info.expires_at is None else f"{utc(info.expires_at)}{' (expired)' * info.expired}"
+    return [info.name, info.version, info.kind, info.created_at, expires, info.target_uri]
+
+
+@command(
+    "snapshot drop",
+    "trinitylake snapshot drop file:///data/lake before-migration",
+    options=(REASON, DRY_RUN, YES),
+)
+def snapshot_drop(call: Call) -> Result:
+    """Drop a snapshot."""
+    options, lake, name = call.options, call.open(), call.options.name
+    shown = report.plain(name)
+
+    def result(version: int | None) -> Result:
+        if version is None:
+            lines = [f"dry run, nothing was changed: snapshot {shown} would be dropped", *_dropped(lake, name)]
+        else:
+            lines = [f"version {version} committed: snapshot {shown} dropped"]
+        return Result({"root": lake.root, "dropped": name, "version_after": version, "dry_run": version is None}, lines)
+
+    review = call.review(result)
+    if review is not None and not review(None):
+        return result(None)
+    lake.drop_snapshot(name, reason=options.reason)
+    return result(lake.catch_up().version)
+
+
+def _dropped(lake: Lakehouse, name: str) -> Iterator[str]:
+    """Say what goes with a snapshot. Raises ``SnapshotNotFound``."""
+    found = next((each for each in lake.snapshots() if each.name == name), None)
+    if found is None:
+        raise SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
+    yield f"it names version {found.version}, since {utc(found.created_at)}"
+    if found.target_uri is not None:
+        yield f"its copy at {report.plain(found.target_uri)} stays"
+    if found.version >= lake.root_node.oldest_version:
+        yield f"version {found.version} stays readable until it expires"
+    else:
+        yield f"version {found.version} has expired: unless another snapshot names it, it can never be read here again"

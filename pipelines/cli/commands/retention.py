@@ -1,15 +1,17 @@
-"""Commands that delete and verify: expire, clean, verify."""
+"""Commands that delete and verify: expire, clean, verify, and those about Iceberg tables and their files."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from pipelines import expiration, orphans, version_ref
+from pipelines import tables_clean as cleaning
+from pipelines import tables_expire as expiring
+from pipelines import tables_health as looking
 from pipelines import verify as verifying
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option, reported
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarised
-from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
@@ -18,20 +20,21 @@ PLANS = (
     option("--plan-to", metavar="URI", help="write the plan to this Parquet file; change nothing"),
     option("--plan", metavar="URI", help="carry out this plan, if it is still valid"),
 )
+_SAFETY_AGE = age(
+    "--older-than",
+    "older_than_seconds",
+    default=orphans.SAFETY_AGE_SECONDS,
+    help="safety age: keep younger files (default 3d)",
+)
 
 
-def age_of(call: Call) -> float | None:
-    """Return the age that `--older-than` gives, in seconds."""
-    text = call.options.older_than
-    return None if text is None else parse_age(text)
-
-
-def deleting(call: Call, job: Any, config: Any, *engine: Any) -> Result:
-    """Run a job that shows its plan first; the exit code shows whether it failed at something."""
+def deleting(call: Call, job: Any, kind: type[Any], *engine: Any) -> Result:
+    """Run a job that shows its plan first; the exit code is 4 if it failed at something."""
 
     def result(done: Any) -> Result:
         return reported(call, done, code=SOME_FAILED if done.failures else DONE)
 
+    config = call.config(kind)
     return result(job.run(call.open(), config, *engine, review=call.review(result), progress=call.progress))
 
 
@@ -40,7 +43,7 @@ def deleting(call: Call, job: Any, config: Any, *engine: Any) -> Result:
     "trinitylake expire file:///data/lake --keep-last 100 --older-than 7d --dry-run",
     options=(
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
-        option("--older-than", metavar="AGE", help="keep versions up to this age: 90s, 12h, 3d"),
+        age("--older-than", "older_than_seconds", help="keep versions up to this age: 90s, 12h, 3d"),
         DRY_RUN,
         VERBOSE,
         YES,
@@ -56,23 +59,14 @@ def deleting(call: Call, job: Any, config: Any, *engine: Any) -> Result:
 def expire(call: Call) -> Result:
     """Expire versions."""
     version_ref.warn_of_future(call.open)
-    options = call.options
-    config = expiration.Config(
-        engine=options.engine,
-        keep_last=options.keep_last,
-        older_than_seconds=age_of(call),
-        reason=options.reason,
-        plan_to=options.plan_to,
-        plan=options.plan,
-    )
-    return deleting(call, expiration, config, call.spark)
+    return deleting(call, expiration, expiration.Config, call.spark)
 
 
 @command(
     "clean",
     "trinitylake clean file:///data/lake --dry-run",
     options=(
-        option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
+        _SAFETY_AGE,
         option("--allow-recent", is_flag=True, help="allow a safety age below 24h; jobs under way may start over"),
         DRY_RUN,
         VERBOSE,
@@ -91,17 +85,7 @@ def expire(call: Call) -> Result:
 )
 def clean(call: Call) -> Result:
     """Remove orphans."""
-    options = call.options
-    age = age_of(call)
-    config = orphans.Config(
-        engine=options.engine,
-        older_than_seconds=orphans.SAFETY_AGE_SECONDS if age is None else age,
-        allow_recent=options.allow_recent,
-        inventory=options.inventory,
-        plan_to=options.plan_to,
-        plan=options.plan,
-    )
-    return deleting(call, orphans, config, call.spark)
+    return deleting(call, orphans, orphans.Config, call.spark)
 
 
 @command(
@@ -138,9 +122,7 @@ def verify(call: Call) -> Result:
     if (options.sample is not None or options.deep) and not options.tables:
         raise InvalidInput("--sample and --deep are about the files of tables, so they need --tables")
     tables = None if not options.tables else 1.0 if options.sample is None else options.sample
-    config = verifying.Config(
-        chosen, definitions=options.definitions, engine=options.engine, tables=tables, deep=options.deep
-    )
+    config = call.config(verifying.Config, versions=chosen, tables=tables)
     storage = open_storage(call.root, call.options_for(call.root))
     return _verified(verifying.run(storage, config, call.spark, progress=call.progress))
 
@@ -152,27 +134,79 @@ def _version(call: Call) -> int:
 
 
 def _verified(done: verifying.Report) -> Result:
-    findings = [
-        {
-            "invariant": each.invariant,
-            "file": each.file,
-            "message": each.message,
-            "hint": each.hint,
-            "versions": each.versions,
-        }
-        for each in done.findings
-    ]
-    data: dict[str, Any] = {"root": done.root, "versions": done.versions, "ok": done.ok, "findings": findings}
-    data |= {name: getattr(done, name) for name in _CARRIED}
+    findings = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
+    data = {name: findings if name == "findings" else getattr(done, name) for name in _OF_VERIFICATION}
     return Result(data, in_order(*summarised(done)), DONE if done.ok else FOUND_PROBLEMS)
 
 
-_CARRIED: Final = (
-    "nodes_read",
-    "nodes_named",
-    "definitions_read",
-    "definitions_proved",
-    "tables_checked",
-    "tables_unknown",
-    "table_files",
+_OF_FINDING: Final = ("invariant", "file", "message", "hint", "versions")
+_OF_VERIFICATION: Final = (
+    *("root", "versions", "ok", "findings", "nodes_read", "nodes_named", "definitions_read", "definitions_proved"),
+    *("tables_checked", "tables_unknown", "table_files"),
 )
+PATTERN: Final = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
+
+
+@command(
+    "tables health",
+    "trinitylake tables health file:///data/lake 'sales.*'",
+    arguments=PATTERN,
+    options=(VERBOSE, ENGINE, *SPARK),
+    details="Reads metadata, manifest lists and manifests of the newest version, and no data file. Small files are\n"
+    "those that Iceberg's rewrite_data_files takes: below 75 % of the table's target size.",
+)
+def tables_health(call: Call) -> Result:
+    """Show files, bytes and snapshots of tables."""
+    done = looking.run(call.open(), call.config(looking.Config), call.spark, progress=call.progress)
+    return reported(call, done, code=SOME_FAILED if done.failures else DONE)
+
+
+@command(
+    "tables expire",
+    "trinitylake tables expire file:///data/lake 'sales.*' --older-than 5d --dry-run",
+    arguments=PATTERN,
+    options=(
+        age(
+            "--older-than",
+            "older_than_seconds",
+            default=expiring.MAX_AGE_SECONDS,
+            help="keep snapshots up to this age (default 5d)",
+        ),
+        option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
+        age("--refs-older-than", "max_ref_age_seconds", help="keep tags and branches up to this age (default: all)"),
+        DRY_RUN,
+        VERBOSE,
+        YES,
+        *PLANS,
+    ),
+    details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
+    "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
+    "removes the files.",
+)
+def tables_expire(call: Call) -> Result:
+    """Expire snapshots of tables."""
+    return deleting(call, expiring, expiring.Config)
+
+
+@command(
+    "tables clean",
+    "trinitylake tables clean file:///data/lake --dry-run",
+    arguments=PATTERN,
+    options=(
+        _SAFETY_AGE,
+        option("--allow-recent", is_flag=True, help="allow a safety age below 24h; writers under way may start over"),
+        DRY_RUN,
+        VERBOSE,
+        YES,
+        *PLANS,
+        ENGINE,
+        *SPARK,
+    ),
+    details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
+    "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
+    "was created. Nothing is removed from a directory in doubt; --verbose lists these. Commits with files\n"
+    "older than the cleaning are refused: their writers write them again.",
+)
+def tables_clean(call: Call) -> Result:
+    """Remove files of tables."""
+    return deleting(call, cleaning, cleaning.Config, call.spark)

@@ -21,6 +21,8 @@ from trinitylake_core.errors import InvalidInput, ObjectNotFound
 from trinitylake_core.tree.search import lookup
 from trinitylake_core.versions import Root, to_millis, version_info
 
+_SAME = "no differences"
+
 # -- history -------------------------------------------------------------------------------------------
 
 
@@ -56,13 +58,11 @@ def history(call: Call) -> Result:
     chosen = _refuse_unknown(lake, call, limited(_chosen(lake, call), call.options.limit))
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
     table = report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
-    lines = or_else(in_order(table), lambda: _nothing_found(call.options.changed))
-    return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines, table=table)
-
-
-def _nothing_found(name: str | None) -> str:
-    """Return the text to print instead of an empty list."""
-    return "no version matches" if name is None else f"no retained version that matches changed it: {name}"
+    name = call.options.changed
+    nothing = "no version matches" if name is None else f"no retained version that matches changed it: {name}"
+    lines = or_else(in_order(table), nothing)
+    versions = ({**asdict(each), "author": each.author, "reason": each.reason} for each in chosen)
+    return Result({"root": lake.root, "versions": versions}, lines, table=table)
 
 
 def _refuse_unknown(lake: Lakehouse, call: Call, chosen: Iterator[VersionInfo]) -> Iterator[VersionInfo]:
@@ -86,10 +86,6 @@ def _history_cells(info: VersionInfo) -> list[Any]:
     return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
 
 
-def _history_data(info: VersionInfo) -> dict[str, Any]:
-    return {**asdict(info), "author": info.author, "reason": info.reason}
-
-
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     options = call.options
     after = version_ref.moment(options.since)
@@ -110,14 +106,9 @@ def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
 def _changing(lake: Lakehouse, roots: Iterator[Root], text: str) -> Iterator[Root]:
     """Yield the roots that changed an object, as far as they and their predecessors are retained."""
     keys = list(keys_of(lake, readings(text)))
-    for root, before in pairwise(_with_end(roots)):
+    for root, before in pairwise(chain(roots, [None])):
         if root is not None and _changed(lake, keys, root, before):
             yield root
-
-
-def _with_end(roots: Iterator[Root]) -> Iterator[Root | None]:
-    yield from roots
-    yield None
 
 
 def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
@@ -132,10 +123,6 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
         return False  # its predecessor has expired: a change can no longer be found
     then = [lookup(lake.store, before.node, key) if before is not None else None for key in keys]
     return then != [lookup(lake.store, root.node, key) for key in keys]
-
-
-def _same() -> str:
-    return "no differences"
 
 
 # -- diff ----------------------------------------------------------------------------------------------
@@ -163,13 +150,13 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        lines = or_else(in_order(report.table(["change", "kind", "name"], rows)), _same)
+        lines = or_else(in_order(report.table(["change", "kind", "name"], rows)), _SAME)
         apart = ([each.change, each.kind, each.namespace, each.name] for each in found)
         table = report.table(["change", "kind", "namespace", "name"], apart)
         return Result({**data, "changes": found}, lines, table=table)
     details = (_with_definitions(old, new, each) for each in found)
     inside = (line for each in details for line in _change_lines(each))
-    return Result({**data, "changes": details}, or_else(inside, _same))
+    return Result({**data, "changes": details}, or_else(inside, _SAME))
 
 
 def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:
