@@ -45,7 +45,10 @@ CHANGES: Final = """
     namespace: sales
     name: orders
     schema: [{name: id, type: bigint, nullable: false}]
-    format_properties: {metadata_location: tables/orders/metadata/1.json}
+    format_properties:
+      metadata_location: tables/orders/metadata/1.json
+      current-snapshot-total-records: "3"
+      current-snapshot-total-files-size: "2048"
 - create_view: {namespace: sales, name: top, sql: "SELECT 1"}
 """
 OBJECTS: Final = """{"create_namespace": {"namespace": "loaded"}}
@@ -67,6 +70,7 @@ diff {lake} 0 1
 diff {lake} 0 1 --definitions
 stats {lake}
 stats {lake} --deep --storage --engine local
+stats {lake} --tables
 tree {lake}
 fleet fleet.txt
 load {lake} objects.jsonl --engine local --dry-run
