@@ -1,4 +1,4 @@
-"""Plans as data: what a job would delete, as one Parquet file that anybody can read, and that the job acts on later.
+"""Plans as data: what a job would delete, as one Parquet file that people can read, and that the job acts on later.
 
 Columns: ``path``, ``kind``, ``bytes``, ``modified_millis``, ``reason``. The file's metadata key
 ``trinitylake.plan`` holds a JSON object: which lakehouse, which version, which boundary, when, how old.

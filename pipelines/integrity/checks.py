@@ -125,7 +125,7 @@ class Walked(NamedTuple):
 
 
 class _Here:
-    """What this process holds during passes over versions: roots that were read, and progress. A task starts anew."""
+    """What this process holds during passes over versions: roots that were read, and progress; tasks have none."""
 
     def __init__(self, progress: Progress = silent) -> None:
         self.progress = progress

@@ -295,7 +295,7 @@ def get_session(config: SessionConfig | None = None) -> SparkSession:
 
 
 def active_session() -> SparkSession | None:
-    """Return the Spark session of this process if one runs, whichever thread started it. Never imports pyspark."""
+    """Return the Spark session of this process if one runs, of any thread. Never imports pyspark."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.errors import PySparkRuntimeError

@@ -41,7 +41,7 @@ class Doubt:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its owner wants this, so that nobody has to do anything about it."""
+        """Whether its owner wants this, so that no action is needed."""
         return self.reason in BY_WISH
 
 
@@ -82,7 +82,7 @@ class TableSweep(Sweep):
         """Mark the files of the tables in the trees of roots; what is marked already is not read again.
 
         A file that is missing or cannot be read is a doubt about its table. Raises ``Corrupt`` for a node or a
-        definition, for then nobody knows which table.
+        definition, for then the table is unknown.
         """
         del paths  # what a saved transaction changed is in the tree of its running root
         if afresh:

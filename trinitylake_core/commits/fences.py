@@ -24,7 +24,7 @@ class Fences:
     and its time lies before that; a later one finds the new root in the chain and keeps what it reaches.
 
     What counts is when ``began`` was stored, by the storage's own clock. That is before any file of the change was,
-    however many there are, in whichever order and however often they were sent. It may be much earlier, so a change on
+    however many there are, in any order and however often they were sent. It may be much earlier, so a change on
     top of an old root is now and then renewed without need; once, for it then stands on the fence.
     """
 

@@ -123,7 +123,7 @@ class AddedFiles:
         return self._in_area(added | new | made | {each.location for each in self._tables})
 
     def _kept_by_base(self, void: set[str]) -> set[str]:
-        """Return those paths that the metadata before refers to, from whichever of its snapshots.
+        """Return those paths that the metadata before refers to, from any of its snapshots.
 
         Only where something would be refused. One ``get`` for each manifest list and manifest of the tables before.
         """

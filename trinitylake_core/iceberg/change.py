@@ -32,7 +32,7 @@ class Attempt:
             self._written.append(path)
 
     def take_over(self, metadata: TableMetadata | None, location: str, before: TableMetadata | None) -> None:
-        """Note a metadata file that somebody else wrote, of a table in the place of ``before``. No request."""
+        """Note a metadata file that another writer wrote, of a table in the place of ``before``. No request."""
         self._added.add(before, metadata, location, is_own=False)
 
     def commit(self) -> int:

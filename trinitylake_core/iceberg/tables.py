@@ -84,7 +84,7 @@ class Tables(TableReader):
             TableAlreadyExistsError: a table or a view of this name is there, and ``overwrite`` is not set.
             NoSuchNamespaceError: the namespace is not there.
             FileNotFoundError, ValidationError: there are no table metadata at this location.
-            ValueError: the location holds credentials, which everybody could read in the definition.
+            ValueError: the location holds credentials, which every reader of the definition would see.
         """
         namespace, name = self._split(identifier, NoSuchNamespaceError)
 

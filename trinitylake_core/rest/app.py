@@ -199,7 +199,7 @@ class _Endpoint:
     async def _guarded(
         self, http: HttpRequest, name: str, act: Callable[[HttpRequest, Principal], Awaitable[Response]]
     ) -> Response:
-        """Answer a request whatever happens, and log and count it."""
+        """Answer every request, and log and count it."""
         began, principal = time.monotonic(), Principal("-", {})
         with self._current.track_inprogress():
             try:

@@ -1,7 +1,7 @@
 """Requests that a client may send again after a lost answer: each is carried out at most once.
 
 The client's key, a UUIDv7, is the ID of the transaction, and the summary of the version contains it. So a commit that
-is rebased over a version with its own key finds it there, whichever process made it. What was committed before the
+is rebased over a version with its own key finds it there, also one of another process. What was committed before the
 base is read once per process, back to the time in the key: no version with this key is older, because a
 commit refuses a key from the future.
 """
