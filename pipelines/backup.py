@@ -155,7 +155,7 @@ class _Proof:
         yield from self.too_old(backup.version)
 
     def mismatch(self, backup: Lakehouse) -> str | None:
-        """Return why a lakehouse is not a backup of this one; ``None`` if it is."""
+        """Return the reason for which a lakehouse is no backup of this one; ``None`` if it is one."""
         if same_place(self.target.root, self.lake.root):
             return f"{self.target.root} is the lakehouse itself, and no backup of it; export to another root URI"
         if backup.definition.id != self.lake.definition.id:

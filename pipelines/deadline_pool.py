@@ -121,7 +121,7 @@ class Bounded:
         return Outcome(piece.name, None, NoAnswer(f"the storage gave no answer within {now - piece.begun:.0f} s"))
 
     def _refusal(self, name: str) -> str | None:
-        """Return why a piece of work may not begin; ``None`` if it may."""
+        """Return the reason for which a piece of work may not begin; ``None`` if it may."""
         with self._lock:
             since = min((piece.begun for piece in self._left if piece.name == name), default=None)
             if since is not None:

@@ -99,7 +99,7 @@ def _tables(lake: Lakehouse, entries: Sequence[ObjectEntry]) -> Iterator[tuple[s
 
 
 def _oldest_millis(lake: Lakehouse) -> int:
-    """Return when the oldest version, or snapshot in this lakehouse, that is kept was committed."""
+    """Return the time of the oldest version, or snapshot in this lakehouse, that is kept."""
     oldest = lake.at(version=lake.stats().oldest_version).info().created_at_millis
     snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
     if not snapshots:

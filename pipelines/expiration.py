@@ -269,7 +269,7 @@ class _Expiration(JobRun[Config, Report]):
         return self.oldest if self.makes_room_for_itself(boundary) else boundary
 
     def why(self, boundary: int) -> list[RetentionReason]:
-        """Return why versions are kept. O(log versions) ``get`` for each of two rules."""
+        """Return the rules that keep versions. O(log versions) ``get`` for each of two rules."""
         found = self.rules.reasons(self.created_at, self.versions, self.now)
         if boundary < min(each.first for each in found):
             found.insert(0, RetentionReason(OWN_VERSION, "", boundary, self.versions.stop - boundary))

@@ -293,7 +293,7 @@ class _Expiration:
         return managed, external
 
     def planned(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:
-        """Return what each table would lose."""
+        """Return the losses of each table."""
         planned = []
         looked = zip(tables, self.lake.storage.map(tables, self.losing), strict=True)
         for done, (table, (name, found)) in enumerate(looked):
@@ -308,7 +308,7 @@ class _Expiration:
         return tuple(planned)
 
     def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str | None]:
-        """Return what a table would lose, or why that is not known; ``None`` if its owner forbids it. One ``get``."""
+        """Return the losses of a table, or why they are unknown; ``None`` if its owner forbids it. One ``get``."""
         from trinitylake_core.iceberg.errors import REFUSED
         from trinitylake_core.iceberg.snapshot_expiration import Forbidden, expiring
 

@@ -249,7 +249,7 @@ class Helper:
         return done
 
     def barrier(self) -> None:
-        """Return when what the process wrote is durable. Raises what went wrong with that."""
+        """Wait until the files of the process are durable. Raises the error of that."""
         self._asked(None)
 
     def end(self) -> None:

@@ -251,7 +251,7 @@ def _of_children(counts: list[int] | None, node: Node) -> Sequence[tuple[int, in
 
 
 def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
-    """Return why nothing below a node can be followed: it is not where it belongs (I8, I10)."""
+    """Return the reason for which nothing below a node can be followed: its place is wrong (I8, I10)."""
     height = expected.height if node.height is None else node.height
     if expected.height is not None and height != expected.height:
         message = f"has height {height} below {expected.parent!r}, where height {expected.height} is expected"

@@ -211,7 +211,7 @@ def inventory_files(uri: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def inventory_millis(uri: str, options: Mapping[str, Any]) -> int:
-    """Return when an inventory was made, by its storage: the time of its oldest file. One ``head``, or a ``list``.
+    """Return the time of an inventory, by its storage: that of its oldest file. One ``head``, or a ``list``.
 
     Raises:
         InvalidInput: there is none.

@@ -172,7 +172,7 @@ class TableFiles:
 
 
 def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableState, ...]:
-    """Return where the tables that changes bring back, or change, will stand. One ``get`` each, for the definition."""
+    """Return the locations of the tables that changes bring back, or change. One ``get`` each, for the definition."""
     named = [each for each in changes if each.kind == TABLE and each.new_path is not None]
     found = storage.read_many([each.new_path or "" for each in named])
     tables = (

@@ -286,7 +286,7 @@ def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]
 
 
 def _parsed(path: str, located: Located, parse: Parse) -> Any:
-    """Return what is in a file, or a :class:`Lost`."""
+    """Return the content of a file, or a :class:`Lost`."""
     uri = uri_of(located.storage.root, path)
     try:
         return tried(path, located, lambda storage, inside: parse(storage.read(inside), uri))
@@ -295,7 +295,7 @@ def _parsed(path: str, located: Located, parse: Parse) -> Any:
 
 
 def tried(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> Any:
-    """Return what is asked about a file, or a :class:`Lost` where it is missing or cannot be reached.
+    """Return the answer about a file, or a :class:`Lost` where it is missing or cannot be reached.
 
     Raises ``StorageError`` if the storage of the lakehouse fails; that of others may refuse to be read.
     """

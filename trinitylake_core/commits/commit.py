@@ -334,7 +334,7 @@ def whoami() -> str:
 
 @cache
 def _of_process() -> str:
-    """Return who is running this process; ``TRINITYLAKE_AUTHOR`` overrides."""
+    """Return the author of commits of this process; ``TRINITYLAKE_AUTHOR`` overrides."""
     if author := os.environ.get("TRINITYLAKE_AUTHOR"):
         return author
     try:

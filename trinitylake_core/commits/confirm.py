@@ -113,7 +113,7 @@ def expired(versions: Versions, version: int, boundary: int) -> TransactionExpir
 
 
 def _below(versions: Versions, boundary: int) -> str:
-    """Return why a version below the boundary is none, and what to do. One ``list``.
+    """Return the reason for which a version below the boundary is none, and advice. One ``list``.
 
     Where no version is at the boundary yet, it is the claim of an export. That may be put back, so nothing is final.
     """

@@ -68,7 +68,7 @@ def may_be_void(files: LakehouseStore, base: Root) -> bool:
 
 
 def _stored_at(storage: Storage, root: Root) -> int:
-    """Return when a root was stored, by the storage's clock; 0 if it is gone. One ``head``."""
+    """Return the time of a root by the storage's clock; 0 if it is gone. One ``head``."""
     try:
         return storage.info(root.path).modified_millis
     except FileMissing:

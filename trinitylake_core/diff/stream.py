@@ -232,7 +232,7 @@ class _Unlike:
 
 
 def _unlike(one: _Opened, two: _Opened) -> _Unlike | None:
-    """Return where two nodes, or what waits for them, differ; ``None`` where their pivots are not the same."""
+    """Return the children and pivots in which two nodes differ, or messages for them; ``None`` if their keys differ."""
     keys = one.node.keys
     same_shape = keys == two.node.keys and len(one.node.children) == len(two.node.children)
     if not same_shape or one.node.is_leaf:

@@ -123,7 +123,7 @@ class Places:
                 )
 
     def moved(self, files: FileIO, metadata: TableMetadata, location: str) -> FileIO:
-        """Return what reads the files of a table: ``files``, but for one that came here with its lakehouse."""
+        """Return the FileIO of a table: ``files``, but for one that came here with its lakehouse."""
         if path_below(self.storage.root, location) is None:
             return files
         former = former_root(self.storage.root, location, metadata.location)

@@ -77,12 +77,12 @@ def decoded(data: bytes, location: str) -> dict[str, Any]:
 
 
 def references(data: bytes, location: str) -> References:
-    """Return what the metadata file at ``location`` refers to. Raises ``UnreadableTable``."""
+    """Return the files that the metadata file at ``location`` refers to. Raises ``UnreadableTable``."""
     return references_in(decoded(data, location), location)
 
 
 def references_in(found: dict[str, Any], location: str) -> References:
-    """Return what table metadata, as JSON, refer to. Raises ``UnreadableTable``."""
+    """Return the files that table metadata, as JSON, refer to. Raises ``UnreadableTable``."""
     try:
         snapshots = found.get("snapshots") or []
         statistics = [*(found.get("statistics") or []), *(found.get("partition-statistics") or [])]

@@ -71,7 +71,7 @@ class PlannedSnapshots:
 
 
 def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, now_millis: int) -> Expiring:
-    """Return what of a table expires now: by rules, or by a plan. Pure; no file is deleted.
+    """Return the snapshots and references of a table that expire now: by rules, or by a plan. Pure; no file is deleted.
 
     A snapshot stays if a tag names it, if it is among the newest of a branch, or young and of a branch, or young and of
     no branch or tag at all.

@@ -69,7 +69,7 @@ def update_namespace(request: Request) -> Reply:
 
 
 def updated(request: Request) -> Reply:
-    """Return what :func:`update_namespace` answers over a warehouse that it does not change."""
+    """Return the answer of :func:`update_namespace` for a warehouse that it does not change."""
     removals, updates = _removals_and_updates(request)
     before = request.warehouse.catalog.load_namespace_properties(request.namespace).keys()
     return Reply({"removed": list(removals & before), "updated": list(updates), "missing": list(removals - before)})

@@ -85,7 +85,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _message(error: Exception) -> str:
-    """Return what clients may know: what is wrong with what they sent, but nothing that a file contains."""
+    """Return a message for clients: the defect of their request, but no content of a file."""
     inner = error.args[0] if error.args else None
     found = next((each for each in (error, inner) if isinstance(each, PydanticError)), None)
     if found is not None:

@@ -53,7 +53,7 @@ def again(
 
 
 def _named(kind: str, load: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
-    """Return what loads the table or view that the body names."""
+    """Return the function that loads the table or view in the body."""
     return lambda request: load(replace(request, path={**request.path, kind: str(request.json()["name"])}))
 
 

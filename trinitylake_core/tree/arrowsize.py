@@ -39,7 +39,7 @@ def expanded_bytes(data: bytes | memoryview, blocks: Sequence[tuple[int, int]]) 
 
 
 def batches(data: bytes | memoryview) -> list[tuple[int, int]]:
-    """Return where the record batches of a file begin, and the size of the metadata of each.
+    """Return the offsets of the record batches of a file, and the size of the metadata of each.
 
     Raises:
         ValueError: the metadata make no sense, or there are dictionaries, which no node has.
@@ -69,7 +69,7 @@ def fixed_pieces(data: bytes | memoryview, begin: int) -> list[tuple[int, int, b
 
 
 def _batch(data: bytes | memoryview, begin: int) -> tuple[int, int]:
-    """Return where the message that begins at a place is, and the record batch in it."""
+    """Return the offsets of the message that begins at a place, and of the record batch in it."""
     message = _root(data, begin + (8 if _I32(data, begin)[0] == _PLAIN else 4))
     header = _field(data, message, 2)
     return message, _root(data, header)
@@ -96,13 +96,13 @@ def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
 
 
 def _root(data: bytes | memoryview, at: int) -> int:
-    """Return where the table begins that a buffer is of."""
+    """Return the offset of the table of a buffer."""
     offset: int = _I32(data, at)[0]
     return at + offset
 
 
 def _field(data: bytes | memoryview, table: int, index: int) -> int:
-    """Return where a field of a table is, 0 if it is left out."""
+    """Return the offset of a field of a table, 0 if it is left out."""
     offsets = table - _I32(data, table)[0]
     at = 4 + 2 * index
     offset: int = _U16(data, offsets + at)[0] if at < _U16(data, offsets)[0] else 0
@@ -110,7 +110,7 @@ def _field(data: bytes | memoryview, table: int, index: int) -> int:
 
 
 def _vector(data: bytes | memoryview, table: int, index: int) -> tuple[int, int]:
-    """Return where the elements of a field begin, and how many there are; none if it is left out."""
+    """Return the offset of the elements of a field, and their number; none if it is left out."""
     at = _field(data, table, index)
     if not at:
         return 0, 0

@@ -201,7 +201,7 @@ def laid_out(both: Columns, plan: Plan, counts: _Rows) -> Leaves:
 
 
 def _positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
-    """Return where each sought key stands, or would be inserted, and whether it is there."""
+    """Return the row of each sought key, or the one before which it would be inserted, and whether it is there."""
     if not len(sought):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
     view, needles = _fixed_width(keys), _fixed_width(sought)
@@ -252,7 +252,7 @@ def _average(rows: int, pieces: int) -> float:
 
 
 def cut(rows: int, pieces: int) -> _Rows:
-    """Return how many of so many entries each leaf gets, evenly; the entries between leaves become pivots."""
+    """Return the number of entries of each leaf, evenly; the entries between leaves become pivots."""
     each, longer = divmod(rows - pieces + 1, pieces)
     return each + (np.arange(pieces, dtype=np.int64) < longer)
 

@@ -95,7 +95,7 @@ class NodeRows:
     child_messages: str | None
 
     def list_of(self, name: str) -> Any:
-        """Return what the attribute ``name`` of the node holds, other than its write buffer."""
+        """Return the value of the attribute ``name`` of the node, other than its write buffer."""
         if name in {"child_keys", "child_messages"}:
             counts = self.child_keys if name == "child_keys" else self.child_messages
             return None if counts is None else [*map(int, counts.split(","))]
@@ -132,6 +132,6 @@ def txns_of(column: Any) -> list[str]:
 
 
 def set_rows(column: Any) -> int:
-    """Return which rows of a column are not NULL, as the bits of a number, the first row the lowest bit."""
+    """Return the rows of a column that are not NULL, as the bits of a number, the first row the lowest bit."""
     bits, every = column.buffers()[0], (1 << len(column)) - 1
     return every if bits is None else int.from_bytes(bits, "little") >> column.offset & every
