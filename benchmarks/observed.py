@@ -1,6 +1,6 @@
 """What a job takes, seen from outside: the memory and CPU of its processes, and the requests that each of them sent.
 
-Requests are counted by what every storage of a process calls around each of them. Processes that a job starts do so,
+BaseStorage are counted by what every storage of a process calls around each of them. Processes that a job starts do so,
 too, in an :func:`observed` one: tasks of Spark on this machine, and helpers of the local engine.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from trinitylake_core import storage
-from trinitylake_core.storage.requests import Requests
+from trinitylake_core.storage.base import BaseStorage
 
 T = TypeVar("T")
 _FOLDER: Final = "TRINITYLAKE_BENCHMARK_REQUESTS"
@@ -42,8 +42,8 @@ class _Tally:
 
 def _count_here() -> None:
     folder = os.environ.get(_FOLDER)
-    if folder is not None and Requests.interceptor is None:
-        Requests.interceptor = _Tally(folder)
+    if folder is not None and BaseStorage.interceptor is None:
+        BaseStorage.interceptor = _Tally(folder)
 
 
 def open_storage(root: str, options: Mapping[str, Any] | None = None) -> storage.Storage:
@@ -74,7 +74,7 @@ def observed(folder: Path) -> Iterator[None]:
         yield
     finally:
         tasks.open_storage, worker_pool.answerer = before  # type: ignore[attr-defined]
-        Requests.interceptor = None
+        BaseStorage.interceptor = None
         del os.environ[_FOLDER]
 
 

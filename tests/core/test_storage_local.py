@@ -48,7 +48,7 @@ def _synced() -> Iterator[None]:
     """Sync to the disk, which other tests do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", posix.fsync)
-        patch.setattr(disk, "_syncfs", disk._find_syncfs())
+        patch.setattr(local, "_syncfs", local._find_syncfs())
         yield
 
 
@@ -258,7 +258,7 @@ def test_a_file_system_without_a_known_lock_is_read_only(tmp_path: Path) -> None
 
 
 def _hold_lock(directory: str, held: Any) -> None:
-    with disk.locked(f"{directory}/{disk.LOCK_FILE}"):
+    with local.locked(f"{directory}/{local.LOCK_FILE}"):
         held.send(None)
         time.sleep(60)
 
@@ -268,7 +268,7 @@ def test_the_lock_dies_with_its_process_and_never_before(
     storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch, signal_sent: signal.Signals
 ) -> None:
     """A killed holder keeps nobody out; a stopped one does, and the wait for it ends with a clear error."""
-    monkeypatch.setattr(disk, "_PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(local, "_PATIENCE_SECONDS", 0.02)
     directory.mkdir()
     ours, theirs = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("spawn").Process(target=_hold_lock, args=(str(directory), theirs))
@@ -294,7 +294,7 @@ def test_a_removed_lock_file_is_made_again(storage: Storage, directory: Path, mo
     """Who locked a file that is gone has locked nothing, and begins again."""
     state = storage.compare_and_set("file", b"1", storage.read_tagged("file"))
     assert state is not None
-    real = disk._try
+    real = local._try
     removed: list[str] = []
 
     def remove_first(descriptor: int, path: str) -> bool:
@@ -303,22 +303,22 @@ def test_a_removed_lock_file_is_made_again(storage: Storage, directory: Path, mo
             removed.append(path)
         return real(descriptor, path)
 
-    monkeypatch.setattr(disk, "_try", remove_first)
+    monkeypatch.setattr(local, "_try", remove_first)
     assert storage.compare_and_set("file", b"2", state) is not None
-    assert removed == [str(directory / disk.LOCK_FILE)]
-    assert (directory / disk.LOCK_FILE).exists()
+    assert removed == [str(directory / local.LOCK_FILE)]
+    assert (directory / local.LOCK_FILE).exists()
 
 
 def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that has none says so."""
-    monkeypatch.setattr(disk.fcntl, "flock", lambda descriptor, how: None)
+    monkeypatch.setattr(local.fcntl, "flock", lambda descriptor, how: None)
     with pytest.raises(UnsafeStorage, match="ignores locks"):
         storage.prove_compare_and_set("file", b"x")
 
     def unsupported(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(disk.fcntl, "flock", unsupported)
+    monkeypatch.setattr(local.fcntl, "flock", unsupported)
     with pytest.raises(UnsafeStorage, match="has no locks"):
         storage.compare_and_set("file", b"x", storage.read_tagged("file"))
 
@@ -326,10 +326,10 @@ def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeyp
 def test_the_lock_is_no_file_of_the_lakehouse(storage: Storage, directory: Path) -> None:
     """It is not listed, makes nothing exist, and is not swept."""
     storage.prove_compare_and_set("file", b"x")
-    assert [disk.LOCK_FILE] == [path.name for path in directory.iterdir()]
+    assert [local.LOCK_FILE] == [path.name for path in directory.iterdir()]
     assert ([], [], False) == (list(storage.list()), list(storage.list_dirs()[1]), storage.exists())
     assert 0 == storage.remove_temporary(older_than_seconds=-1)
-    assert (directory / disk.LOCK_FILE).exists()
+    assert (directory / local.LOCK_FILE).exists()
 
 
 def test_other_file_systems_refuse_to_compare_and_set(tmp_path: Path) -> None:
@@ -424,10 +424,10 @@ class _Order:
         self.events: list[str] = []
         self._directory = str(directory)
         self._lock = threading.Lock()
-        sync_path = self._recorded("sync", disk.sync_path)
-        monkeypatch.setattr(disk, "sync_path", sync_path)
+        sync_path = self._recorded("sync", local.sync_path)
+        monkeypatch.setattr(local, "sync_path", sync_path)
         monkeypatch.setattr("trinitylake_core.storage.local.sync_path", sync_path)
-        monkeypatch.setattr(disk, "sync_filesystem", self._recorded("syncfs", disk.sync_filesystem))
+        monkeypatch.setattr(local, "sync_filesystem", self._recorded("syncfs", local.sync_filesystem))
         monkeypatch.setattr(os, "link", self._recorded("link", os.link, 1))
         monkeypatch.setattr(os, "replace", self._recorded("replace", os.replace, 1))
         replaced = self._recorded("replace", local.replace_unsynced, 1)
@@ -481,7 +481,7 @@ def test_too_many_files_to_remember_are_synced_together(
     storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory stays bounded."""
-    monkeypatch.setattr(disk, "_REMEMBERED_FILES", 3)
+    monkeypatch.setattr(local, "_REMEMBERED_FILES", 3)
     storage.write_many((f"f{number}", b"x") for number in range(5))
     storage.barrier()
     assert ["syncfs ."] == order.events
@@ -507,7 +507,7 @@ def test_without_a_barrier_that_reaches_them_helpers_sync_for_themselves(
 ) -> None:
     one_by_one = open_storage(root, {"sync": "files"})
     assert one_by_one.covered() is one_by_one
-    monkeypatch.setattr(disk, "_syncfs", None)
+    monkeypatch.setattr(local, "_syncfs", None)
     storage = open_storage(root)
     assert storage.covered() is storage
     storage.barrier()
@@ -519,7 +519,7 @@ def test_without_syncfs_files_are_synced_one_by_one(
     storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other systems than Linux are slower, not less safe."""
-    monkeypatch.setattr(disk, "_syncfs", None)
+    monkeypatch.setattr(local, "_syncfs", None)
     storage.write_many([("a", b"x"), ("b", b"x"), ("c", b"x")])
     storage.barrier()
     assert ["sync a", "sync b", "sync c", "sync ."] == order.events
@@ -538,15 +538,15 @@ def test_without_syncfs_files_are_synced_one_by_one(
 )
 def test_defect_18_syncfs_is_used_only_where_it_reports_errors(release: str, reports: bool) -> None:
     """Before Linux 5.8 it succeeds although data was lost."""
-    assert reports == disk.reports_errors(release)
+    assert reports == local.reports_errors(release)
 
 
 def test_defect_18_without_syncfs_every_file_is_remembered(
     root: str, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was asked for: nothing else would tell that data was not written."""
-    monkeypatch.setattr(disk, "_syncfs", None)
-    monkeypatch.setattr(disk, "_REMEMBERED_FILES", 2)
+    monkeypatch.setattr(local, "_syncfs", None)
+    monkeypatch.setattr(local, "_REMEMBERED_FILES", 2)
     storage = open_storage(root, {"sync": "filesystem"})
     storage.write_many((name, b"x") for name in ("a", "b", "c", "d"))
     storage.barrier()
@@ -650,8 +650,8 @@ def test_a_failed_sync_poisons_the_handle(storage: Storage, directory: Path, mon
 
     storage.write_many([("a", b"x")])
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "sync_path", broken)
-        patch.setattr(disk, "sync_filesystem", broken)
+        patch.setattr(local, "sync_path", broken)
+        patch.setattr(local, "sync_filesystem", broken)
         with pytest.raises(StorageError, match="cannot make"):
             storage.barrier()
     with pytest.raises(StorageError, match="write everything again"):
@@ -662,7 +662,7 @@ def test_a_failed_sync_poisons_the_handle(storage: Storage, directory: Path, mon
 def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread's barrier may hold our files; the root must not appear before it is done."""
     entered, leave = threading.Event(), threading.Event()
-    real = disk.sync_path
+    real = local.sync_path
 
     def slow(path: str) -> None:
         if path.endswith("/a"):
@@ -670,7 +670,7 @@ def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: p
             assert leave.wait(60)
         real(path)
 
-    monkeypatch.setattr(disk, "sync_path", slow)
+    monkeypatch.setattr(local, "sync_path", slow)
     storage.write_many([("a", b"x")])
     flusher = threading.Thread(target=storage.barrier)
     creator = threading.Thread(target=storage.create, args=("root", b"x"))
@@ -790,13 +790,13 @@ def test_files_that_are_not_wanted_are_not_looked_at(storage: Storage, monkeypat
     """On a mounted disk each look is a round trip."""
     storage.write_many([("d/wanted", b"1"), ("d/other", b"2"), ("d/e/another", b"3")])
     looked: list[str] = []
-    real = disk.describe
+    real = local.describe
 
     def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
         looked.append(path)
         return real(entry, path)
 
-    monkeypatch.setattr(disk, "describe", describe)
+    monkeypatch.setattr(local, "describe", describe)
     assert ["d/wanted"] == [info.path for info in storage.list_if("d/", lambda path: path == "d/wanted")]
     assert ["d/wanted"] == looked
 

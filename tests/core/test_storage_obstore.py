@@ -18,8 +18,7 @@ from tests.support.misbehaving import Misbehaving
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import open_storage
-from trinitylake_core.storage.objects import ObjectStorage
-from trinitylake_core.storage.obstore_client import ObstoreClient, Pace, Patience
+from trinitylake_core.storage.objects import ObjectStorage, ObstoreClient, Pace, Patience
 from trinitylake_core.storage.store_errors import Answered, answered, is_slow_down
 
 pytestmark = pytest.mark.s3

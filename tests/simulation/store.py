@@ -14,10 +14,10 @@ import mmh3
 
 from trinitylake_core.errors import AlreadyExists, FileMissing, TrinityLakeError
 from trinitylake_core.storage import opening
-from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.base import BaseStorage, Interceptor
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.requests import CommonOptions, Interceptor
+from trinitylake_core.storage.requests import CommonOptions
 
 T = TypeVar("T")
 Item = TypeVar("Item")

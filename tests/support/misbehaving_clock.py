@@ -21,7 +21,7 @@ from typing import Any, Final
 from tests.support.rounds import Rounds
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.obstore_client import Patience, patience_of_kinds
+from trinitylake_core.storage.objects import Patience, patience_of_kinds
 from trinitylake_core.storage.requests import RetryPolicy
 
 LATE_SECONDS: Final = 2.0

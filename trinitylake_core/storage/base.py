@@ -1,34 +1,70 @@
 """The base class of all backends: the operations of the port, made of raw requests, with recovery of lost answers.
 
-A backend provides the raw requests. Requests that may be repeated are repeated here. After a lost answer to any other
-request the file is read back and compared. A store that must prove its preconditions inherits from
-:class:`CheckedByTrying`.
+A backend provides the raw requests. :meth:`BaseStorage._request` counts one and passes it to the interceptor, if a test
+set one. Requests that may be repeated are repeated here. After a lost answer to any other request the file is read back
+and compared. A store that must prove its preconditions inherits from :class:`CheckedByTrying`.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from trinitylake_core.errors import (
     AlreadyExists,
     FileMissing,
+    InvalidLocation,
     OutcomeUnknown,
     StorageError,
     TrinityLakeError,
     UnsafeStorage,
 )
-from trinitylake_core.storage.failures import Outdated, TransientError
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.requests import Kind, Requests
+from trinitylake_core.storage.failures import Outdated, TransientError, sanitise, secrets_of
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
+from trinitylake_core.storage.requests import CommonOptions, RequestThreads
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+Kind = Literal["get", "put", "create", "delete", "list", "head", "copy", "sync"]
+Interceptor = Callable[[str, str, Callable[[], Any]], Any]
+"""Called as ``interceptor(kind, path, action)`` in place of ``action()``; returns what ``action`` returns."""
+
+_alive: weakref.WeakSet[BaseStorage] = weakref.WeakSet()
 
 
-class BaseStorage(Requests):
-    """The operations of the port over a handful of raw requests."""
+class BaseStorage(Storage):
+    """The operations of the port over a handful of raw requests: counting, fault injection, retries, parallelism."""
+
+    DEFAULTS: ClassVar[CommonOptions] = CommonOptions()
+
+    #: set by tests to make requests fail; ``None`` in production
+    interceptor: Interceptor | None = None
+
+    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+        self.root = root
+        self.counts = RequestCounts()
+        self._given = dict(options or {})
+        self._secrets = secrets_of(self._given)
+        self._common, self._own_options = self.DEFAULTS.override(self._given)
+        self._retry = self._common.policy()
+        self._lock = threading.Lock()
+        self._threads = RequestThreads(self._common.max_concurrency)
+        _alive.add(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.root!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.root, self._given)
+
+    def spec(self) -> tuple[str, Mapping[str, Any]]:
+        return self.root, dict(self._given)
 
     # What a backend provides. Each is one raw request; errors may be the backend's own, `_translate` maps them.
 
@@ -59,6 +95,77 @@ class BaseStorage(Requests):
     @abc.abstractmethod
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         """Replace a file if it still is what is expected, in one step, and durably; else raise ``Outdated``."""
+
+    @abc.abstractmethod
+    def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
+        """Map an error of the backend to one of ours, ``TransientError`` if another try may help."""
+
+    # Requests.
+
+    def _count(self, kind: Kind) -> None:
+        """Count a request: a backend asks again for what is late."""
+        with self._lock:
+            setattr(self.counts, kind, getattr(self.counts, kind) + 1)
+
+    def _request(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
+        """Carry out one raw request: count it, let the interceptor have it, map its errors."""
+        self._count(kind)
+        interceptor = self.interceptor
+        try:
+            if interceptor is None:
+                return action()
+            result: T = interceptor(kind, path, action)
+        except TrinityLakeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - every backend has errors of its own; all of them are mapped
+            raise self._translate(kind, path, error) from None
+        return result
+
+    def _retrying(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
+        """Carry out a request that may be repeated without harm, until it works or patience ends."""
+        attempt = 0
+        while True:
+            try:
+                return self._request(kind, path, action)
+            except TransientError as error:
+                if attempt >= self._retry.retries:
+                    raise self._exhausted(kind, path, error) from None
+            self._retry.pause(attempt)
+            attempt += 1
+
+    def _exhausted(self, kind: str, path: str, error: Exception) -> StorageError:
+        tries = self._retry.retries + 1
+        return StorageError(f"{kind} of {self.root}{path} failed {tries} times; last: {self._clean(error)}")
+
+    def _clean(self, error: object) -> str:
+        return sanitise(str(error) or type(error).__name__, self._secrets)
+
+    def _moved(self, *, read: int = 0, written: int = 0) -> None:
+        with self._lock:
+            self.counts.bytes_read += read
+            self.counts.bytes_written += written
+
+    def _guard(self, path: str) -> None:
+        """Refuse a path that would lead out of the root. Callers validated it; this is the second lock."""
+        if not path or path[0] == "/" or "\0" in path or (".." in path and ".." in path.split("/")):
+            raise InvalidLocation(f"path {path!r} is not a relative path inside the lakehouse")
+
+    # Parallelism.
+
+    @property
+    def concurrency(self) -> int:
+        return 1 if self._threads.in_turn() else self._threads.most
+
+    def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
+        return self._threads.map(items, work, nested=nested)
+
+    def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
+        return self._threads.submit(action, write=write)
+
+    def _reset_after_fork(self) -> None:
+        """Forget locks and threads that the parent process owns; called in the child."""
+        self._lock = threading.Lock()
+        self._threads = RequestThreads(self._threads.most)
 
     # Reading and writing.
 
@@ -217,6 +324,15 @@ class BaseStorage(Requests):
             batch = again
             attempt += 1
         return result
+
+
+def _reset_all_after_fork() -> None:
+    for storage in list(_alive):
+        storage._reset_after_fork()  # noqa: SLF001 - same module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 # -- checked preconditions -------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageDenied, TrinityLakeError
-from trinitylake_core.storage.objects import ObjectStorage, millis
-from trinitylake_core.storage.obstore_client import MakeStore, connection_options
+from trinitylake_core.storage.objects import MakeStore, ObjectStorage, connection_options, millis
 from trinitylake_core.storage.port import DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.requests import take_flag, take_number
 from trinitylake_core.storage.root_uris import BLOBS

@@ -20,8 +20,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import InvalidInput, StorageDenied, StorageError
-from trinitylake_core.storage.objects import ObjectStorage, millis
-from trinitylake_core.storage.obstore_client import MakeStore, ObstoreClient, connection_options
+from trinitylake_core.storage.objects import MakeStore, ObjectStorage, ObstoreClient, connection_options, millis
 from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.requests import take_flag
 from trinitylake_core.storage.store_errors import is_transient_code
