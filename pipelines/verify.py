@@ -25,6 +25,7 @@ from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.deep_tables import FILES_UNKNOWN, prove_table_files
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
+from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
 from pipelines.trees.walk import FOREVER, Start, TreeSource
@@ -248,7 +249,7 @@ class _Verification:
         definitions, tables = self.config.definitions or share is not None, None if self.config.deep else share
         first = alike[0] if alike else _NO_VERSION
         known = self.newest if self.newest is not None and self.newest.version == first else None
-        meaning = shape.meaning(first, definitions=definitions, tables=tables, root=known)
+        meaning = GatheredContent(shape.codec, version=first, read_definitions=definitions, root=known, tables=tables)
         self.nodes_read = checks.nodes(starts, meaning).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)

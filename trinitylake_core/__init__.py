@@ -48,9 +48,8 @@ if TYPE_CHECKING:
         VersionExpired,
         VersionNotFound,
     )
-    from trinitylake_core.lakehouse import Lakehouse, Stats
+    from trinitylake_core.lakehouse import Alteration, Lakehouse, Stats
     from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
-    from trinitylake_core.properties import Alteration
     from trinitylake_core.recovery.plan import RecoveryPlan
     from trinitylake_core.recovery.target import RecoveryTarget
     from trinitylake_core.snapshots import SnapshotInfo
@@ -108,7 +107,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Alteration": "properties",
+    "Alteration": "lakehouse",
     "Change": "diff",
     "Freeze": "commits.frozen",
     "NotCompared": "diff",

@@ -87,24 +87,27 @@ def check_version(versions: Versions, version: int, *, definitions: bool = False
         VersionNotFound, VersionExpired: there is no such version.
         StorageError: the storage failed; the state of the version is unknown.
     """
-    try:
-        root = versions.root(version)
-    except CorruptDefinition as error:  # a root of an older generation, which its definition explains
-        yield violation("I13", error.path or versions.path(version), str(error))
+    head = read_head(versions, versions.path(version), lambda: versions.root(version))
+    if head is None or isinstance(head, Violation):
+        yield from [] if head is None else [head]
         return
-    except Corrupt as error:
-        yield violation(error.invariant, error.path or versions.path(version), str(error))
-        return
+    yield from check_root(versions, head[0])
+    yield from TreeCheck(versions.storage, head[1], sdk=versions.sdk, definitions=definitions).run(head[0])
+
+
+def read_head(
+    versions: Versions, path: str, read: Callable[[], Root | None]
+) -> tuple[Root, LakehouseDef] | Violation | None:
+    """Return the root that ``read`` returns and its lakehouse definition, or why there are none (I13 or I1).
+
+    One ``get`` for the definition.
+    """
     try:
-        definition = versions.definition_file(root)
-    except (Corrupt, InvalidDefinition) as error:
-        yield violation("I13", getattr(error, "path", None) or root.path, str(error))
-        return
-    try:
-        yield from check_root(versions, root)
-    except Corrupt as error:
-        yield violation("I14", root.path, f"the history cannot be followed: {error}")
-    yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
+        root = read()
+        return None if root is None else (root, versions.definition_file(root))
+    except (Corrupt, InvalidDefinition) as error:  # a root of an older generation is explained by its definition
+        invariant = "I13" if isinstance(error, CorruptDefinition | InvalidDefinition) else error.invariant
+        return violation(invariant, getattr(error, "path", None) or path, str(error))
 
 
 def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> Iterator[Violation]:
@@ -126,6 +129,13 @@ def _check_rows(root: Root) -> Iterator[Violation]:
 def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     """Yield the defects of a root's system rows and its link to the version before. One ``get``."""
     yield from _check_rows(root)
+    try:
+        yield from _check_link(versions, root)
+    except Corrupt as error:
+        yield violation("I14", root.path, f"the history cannot be followed: {error}")
+
+
+def _check_link(versions: Versions, root: Root) -> Iterator[Violation]:
     if root.version == 0 or root.version <= root.oldest_version:
         beyond = f"oldest_version is {root.oldest_version}, beyond the version itself"
         yield from [violation("I14", root.path, beyond)] if root.oldest_version > root.version else []
@@ -421,6 +431,27 @@ def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
     """Return the finding that a table or view has no namespace (I12)."""
     kind, namespace, name = codec.split(key)
     return violation("I12", path, f"{kind} {label(namespace, name)!r} lies in a namespace that does not exist")
+
+
+def check_homes(
+    reader: search.NodeReader, root: Root, codec: KeyCodec, changed: Sequence[tuple[str, str | None]]
+) -> Iterator[Violation]:
+    """Yield tables and views without a namespace (I12), as far as changed keys, with their new values, show.
+
+    Reads the nodes that contain the namespaces, and those of the key ranges of namespaces that are gone.
+    """
+    homes: dict[str, str] = {}
+    gone: list[str] = []
+    for key, value in changed:
+        kind, namespace, _ = codec.split(key)
+        if kind != NAMESPACE and value is not None:
+            homes[key] = codec.namespace(namespace)
+        elif kind == NAMESPACE and value is None:
+            gone.append(namespace)
+    there = search.lookup_many(reader, root.node, sorted({*homes.values()}))
+    yield from (without_namespace(root.path, codec, key) for key, home in homes.items() if home not in there)
+    for namespace in gone:
+        yield from objects_without_namespace(reader, root, codec, namespace)
 
 
 def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:

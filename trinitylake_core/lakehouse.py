@@ -3,46 +3,199 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
 
 from trinitylake_core import spec
-from trinitylake_core.commits.changes import create_empty, create_first
-from trinitylake_core.commits.commit import now_millis, require_writable
+from trinitylake_core.catalog import CatalogView, codec_of
+from trinitylake_core.check import Violation, check_lakehouse, check_version
+from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_empty, create_first
+from trinitylake_core.commits.commit import commit, is_other_generation, now_millis, require_writable, whoami
 from trinitylake_core.commits.files import LakehouseStore
-from trinitylake_core.commits.frozen import Freeze
-from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def, usual_order
+from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
+from trinitylake_core.commits.rolled_back import RolledBack, newest_base, refuse_lost
+from trinitylake_core.definitions import (
+    LakehouseDef,
+    LakehouseOptions,
+    altered_lakehouse,
+    new_lakehouse_def,
+    usual_order,
+)
+from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
-from trinitylake_core.lakehouse_view import Handle, Stats
-from trinitylake_core.properties import Alteration, alter, freeze
-from trinitylake_core.recovery.plan import DefinitionsPreflight, Differ, Preflight, RecoveryPlan, Review
+from trinitylake_core.recovery.plan import (
+    DefinitionsPreflight,
+    Differ,
+    Preflight,
+    RecoveryPlan,
+    Review,
+    default_definitions_preflight,
+    plan_of,
+    planned_rollback,
+    prove_intact,
+)
 from trinitylake_core.recovery.recover import (
+    BringingBack,
+    CopyingIn,
+    changes_to_restore,
     newest_root,
     refuse_no_source,
+    refuse_outdated,
     required,
-    restore,
-    rollback,
-    rollback_base,
+    still_kept,
 )
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
-from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
+from trinitylake_core.snapshots import SnapshotChange, SnapshotInfo, new_snapshot, snapshot_infos, without_snapshot
 from trinitylake_core.storage import Storage, open_storage, root_uri
 from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.transaction import Transaction
-from trinitylake_core.versions import Versions, from_millis, to_millis, version_info
+from trinitylake_core.tree.node import Node
+from trinitylake_core.versions import Root, VersionInfo, Versions, from_millis, objects_of, to_millis, version_info
 
-__all__ = ["Lakehouse", "Stats", "create_first"]
+__all__ = ["Alteration", "Lakehouse", "Stats", "create_first"]
 
 
-class Lakehouse(Handle):
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of a version, from one read of its root. Counts are ``None`` where the root does not record them."""
+
+    version: int
+    oldest_version: int
+    created_at: datetime
+    objects: int | None
+    messages: int | None
+    root_messages: int
+    height: int | None
+    order: int
+    root_bytes: int
+    root_fill: float
+    operation: str | None
+    namespaces: int | None = None
+    tables: int | None = None
+    views: int | None = None
+
+
+_OTHER_NAMES: Final = {
+    "versions": "history() yields the versions, newest first",
+    "snapshot": "create_snapshot(name) makes one, snapshots() lists them, at(snapshot=name) reads one",
+    "commit": "transaction() begins a transaction, which has commit()",
+    "create_namespace": "with lake.transaction() as txn: txn.create_namespace(...)",
+    "create_table": "with lake.transaction() as txn: txn.create_table(...)",
+    "create_view": "with lake.transaction() as txn: txn.create_view(...)",
+    "plan": "rollback(..., dry_run=True) and restore(..., dry_run=True) return the plan",
+    "close": "nothing is open that would have to be closed",
+}
+"""What people try, and the call that they need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What a change of properties did, or on a dry run would do.
+
+    Attributes:
+        version: the newest version, which it was planned at.
+        version_after: the version it became; ``None`` on a dry run, or when there was nothing to change.
+        changes: value before and after of each property that changes; ``None`` where there is none.
+        properties: all properties afterwards.
+    """
+
+    version: int
+    version_after: int | None
+    dry_run: bool
+    changes: dict[str, tuple[str | None, str | None]]
+    properties: dict[str, str]
+    reason: str | None
+
+
+class Lakehouse(CatalogView):
     """A handle of one version of a lakehouse. It stays at its version until :meth:`refresh`.
 
     A transaction begins at the newest version this handle has seen or committed itself.
     Thread-safe for reading.
     """
+
+    def __init__(self, files: LakehouseStore, root: Root, *, pinned: bool = False) -> None:
+        self._files = files
+        self._store = files.store
+        self._pinned = pinned
+        self.unreadable: tuple[VersionInfo, ...] = ()
+        """Versions after this one whose roots could not be read when it was opened with ``damaged``, newest first."""
+        self._stand_on(root)
+
+    def _stand_on(self, root: Root) -> None:
+        self._root = root
+        self._definition_message = self._files.definition(root)
+        self._keys = codec_of(self._definition_message, sdk=self._files.versions.sdk)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open that would have to be closed."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another handle reads the same version of the same lakehouse."""
+        if not isinstance(other, Lakehouse):
+            return NotImplemented
+        return (self.root, self.definition.id, self._root.path) == (other.root, other.definition.id, other._root.path)
+
+    def __hash__(self) -> int:
+        return hash((self.root, self.definition.id))  # a handle moves
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a handle holds connections and credentials: pickle its root and version, and open it again with "
+            "Lakehouse.open(root, storage_options=...).at(version)"
+        )
+
+    if not TYPE_CHECKING:  # a type checker names what is not there
+
+        def __getattr__(self, name: str) -> Never:
+            hint = f"; {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
+
+    def __repr__(self) -> str:
+        return f"Lakehouse({self.root!r}, version={self.version})"
+
+    # -- moving --------------------------------------------------------------------------------
+
+    def at(
+        self, version: int | str | None = None, *, timestamp: datetime | str | None = None, snapshot: str | None = None
+    ) -> Self:
+        """Return a handle of another version. A transaction begun on it begins there.
+
+        Args:
+            version: by number; two ``get`` at the same time. Or as text: ``HEAD``, ``HEAD~3``, the name of a snapshot,
+                a time, or an age such as ``-2h``.
+            timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it has an offset, or
+                a ``datetime`` with a time zone; O(log) ``get``.
+            snapshot: by the name of a snapshot of this version's definition.
+
+        Raises:
+            VersionNotFound, VersionExpired, SnapshotNotFound, InvalidInput.
+        """
+        target = RecoveryTarget(version, timestamp, snapshot)
+        return type(self)(self._files, target.root(self._files), pinned=True)
+
+    def refresh(self) -> Self:
+        """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
+        root = self._files.newest()
+        self._files.note_newest(root)
+        self._stand_on(root)
+        self._pinned = False
+        return self
+
+    def catch_up(self) -> Self:
+        """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
+        if self._files.newest_seen.version > self._root.version:
+            self._stand_on(self._files.newest_seen)
+        self._pinned = False
+        return self
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -123,6 +276,99 @@ class Lakehouse(Handle):
         versions.definition(existing)  # an unsupported one is reported first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
 
+    # -- the version of this handle ------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        """The root URI, ending in ``/``."""
+        return self._files.storage.root
+
+    @property
+    def version(self) -> int:
+        """The version this handle reads."""
+        return self._root.version
+
+    @property
+    def definition(self) -> LakehouseDef:
+        """The lakehouse definition of this version, defaults filled in."""
+        return self._definition_message
+
+    @property
+    def storage(self) -> Storage:
+        """The storage, which counts its requests."""
+        return self._files.storage
+
+    @property
+    def files(self) -> LakehouseStore:
+        """Storage, nodes and versions, for pipelines."""
+        return self._files
+
+    @property
+    def root_node(self) -> Root:
+        """The root of this version, for pipelines."""
+        return self._root
+
+    @property
+    def read_only(self) -> bool:
+        """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
+        return is_other_generation(self._files, self._root)
+
+    @property
+    def frozen(self) -> Freeze | None:
+        """Why this version takes no ordinary commits; ``None`` where it does. No request."""
+        return freeze_of(self._definition_message)
+
+    def _root_node(self) -> Node:
+        return self._root.node
+
+    def _refuse_expired(self) -> None:
+        refuse_lost(self._files, newest_base(self._files).root, self._root)
+
+    def info(self) -> VersionInfo:
+        """Return the description of this version that its root contains. No request."""
+        return version_info(self._root)
+
+    def stats(self) -> Stats:
+        """Return the statistics that the root of this version contains. No request."""
+        node = self._root.node
+        return Stats(
+            version=self._root.version,
+            oldest_version=self._root.oldest_version,
+            created_at=version_info(self._root).created_at,
+            objects=objects_of(node) if node.canonical or node.children else len(node.keys),
+            messages=node.subtree_messages if node.canonical or node.children else len(node.buffer),
+            root_messages=len(node.buffer),
+            height=node.height,
+            order=self.definition.order,
+            root_bytes=node.nbytes,
+            root_fill=round(node.estimated_bytes() / self.definition.node_file_max_size_bytes, 4),
+            operation=self._root.operation,
+            **({} if self._root.counts is None else self._root.counts._asdict()),
+        )
+
+    # -- history, difference, integrity --------------------------------------------------------
+
+    def history(self, limit: int | None = None) -> Iterator[VersionInfo]:
+        """Yield this version and those before it, newest first, back to the boundary. One ``get`` each."""
+        return map(version_info, self._files.versions.history(self._root, limit))
+
+    def diff(self, a: int | Lakehouse, b: int | Lakehouse) -> Iterator[Change]:
+        """Yield the changes from ``a`` to ``b`` in key order.
+
+        Each is a version or a handle, also of another lakehouse. Reads only nodes that the two do not share.
+        """
+        old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
+        return diff_trees(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
+
+    def check(self, *, definitions: bool = False) -> Iterator[Violation]:
+        """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""
+        yield from check_version(self._files.versions, self.version, definitions=definitions)
+        yield from check_lakehouse(self._files.versions, self._files.newest_seen)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return the snapshots of this version's lakehouse definition, oldest first."""
+        return snapshot_infos(self.definition)
+
     # -- changing ------------------------------------------------------------------------------
 
     def group(self) -> CommitGroup:
@@ -183,6 +429,9 @@ class Lakehouse(Handle):
     ) -> Alteration:
         """Set properties of the lakehouse, or remove them, as a new version; this handle stays at its own.
 
+        After a lost race the same properties are set in the newest definition: those set by other writers stay. One
+        ``put`` more than a commit of nothing; three ``get`` or so if nothing changes.
+
         The properties ``maintenance.*`` configure jobs: ``maintenance.delete.enabled=false`` forbids them to delete.
 
         Args:
@@ -194,14 +443,29 @@ class Lakehouse(Handle):
         Raises:
             InvalidInput, ReadOnly, UnsafeStorage, StorageError.
         """
-        return alter(
-            self._files,
-            newest_root(self._files),
-            properties,
-            reason=reason,
-            dry_run=dry_run,
-            before_commit=before_commit,
-        )
+        files, base = self._files, newest_root(self._files)
+        require_writable(files, base)
+        if not properties:
+            raise InvalidInput("name at least one property to set or to remove")
+        frozen = properties.get(spec.FREEZE)
+        if frozen is not None and parse_freeze(frozen) is None:
+            raise InvalidInput(f"`freeze` sets the property {spec.FREEZE}, and `thaw` removes it")
+        before = files.definition(base)
+        after = altered_lakehouse(before, properties=properties)
+        pairs = {
+            name: (before.properties.get(name), after.properties.get(name))
+            for name in sorted({*before.properties, *after.properties})
+        }
+        changes = {name: (old, new) for name, (old, new) in pairs.items() if old != new}
+        version: int | None = None
+        if changes and not dry_run:
+            summary = commit_summary(reason=reason, properties=dict(properties))
+            change = NewDefinition(
+                files, spec.OP_ALTER, summary, lambda newest, _: altered_lakehouse(newest, properties=properties)
+            )
+            root = commit(files, base, change, before_commit=before_commit)
+            version, after = root.version, files.definition(root)
+        return Alteration(base.version, version, dry_run, changes, dict(sorted(after.properties.items())), reason)
 
     def freeze(
         self,
@@ -226,8 +490,25 @@ class Lakehouse(Handle):
             LakehouseFrozen: another author has frozen it.
             ReadOnly, UnsafeStorage, StorageError.
         """
+        reason = required(reason)
+        files, base = self._files, newest_root(self._files)
+        require_writable(files, base)
         end = None if until is None else from_millis(to_millis(until))
-        return freeze(self._files, newest_root(self._files), required(reason), end, before_commit=before_commit)
+        new = Freeze(reason, whoami(), from_millis(now_millis()), end)
+        if end is not None and end <= new.since:
+            raise InvalidInput("the freeze would have ended already: its end lies in the past")
+        properties = {spec.FREEZE: new.property()}
+
+        def edit(newest: LakehouseDef, _: Root) -> LakehouseDef:
+            before = freeze_of(newest)
+            if before is not None and before.author != new.author:
+                refuse_frozen(files)
+            return altered_lakehouse(newest, properties=properties)
+
+        summary = commit_summary(reason=reason, properties=properties)
+        change = NewDefinition(files, spec.OP_ALTER, summary, edit)
+        commit(files, base, change, before_commit=before_commit, urgent=True)
+        return new
 
     def thaw(self, *, reason: str | None = None, before_commit: Callable[[], None] | None = None) -> Alteration:
         """Take ordinary commits again, as a new version; where nothing is frozen, nothing changes. As :meth:`alter`."""
@@ -265,25 +546,27 @@ class Lakehouse(Handle):
         expire = None if expires_at is None else to_millis(expires_at)
         if expire is not None and expire <= now_millis():
             raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
-        require_writable(self._files, self._files.newest_seen)
-        made = new_snapshot(
-            self._files,
-            root,
-            name,
-            kind=kind,
-            target_uri=target_uri,
-            expire_at_millis=expire,
-            reason=reason,
-            before_commit=before_commit,
-        )
+        newest = self._files.newest_seen
+        require_writable(self._files, newest)
+        snapshot = new_snapshot(root, name, kind=kind, target_uri=target_uri, expire_at_millis=expire)
+        self._files.refuse_unsafe(newest)
+        summary = commit_summary(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
+        change = SnapshotChange(self._files, newest, root, name, snapshot, summary)
+        made = commit(self._files, newest, change, before_commit=before_commit)
         return next(info for info in snapshot_infos(self._files.definition(made)) if info.name == name)
 
     def drop_snapshot(
         self, name: str, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
     ) -> None:
         """Remove a snapshot's name; `clean` removes its files later. Raises ``SnapshotNotFound``."""
-        require_writable(self._files, self._files.newest_seen)
-        drop(self._files, name, reason, before_commit=before_commit)
+        newest = self._files.newest_seen
+        require_writable(self._files, newest)
+        without_snapshot(self._files.definition(newest), name)
+        summary = commit_summary(dropped_snapshot=name, reason=reason)
+        change = NewDefinition(
+            self._files, spec.OP_SNAPSHOT, summary, lambda definition, _: without_snapshot(definition, name)
+        )
+        commit(self._files, newest, change, before_commit=before_commit)
 
     # -- recovery ------------------------------------------------------------------------------
 
@@ -309,6 +592,10 @@ class Lakehouse(Handle):
 
         The newest version and its root may be damaged. See :meth:`open` with ``damaged``.
 
+        Costs the plan (``planned_rollback``: it follows what is undone), one ``get`` for each of the newest 20 versions
+        undone, one ``create`` and at most two ``put``; and ``preflight``, if it is given. Over a root that cannot be
+        read, one ``put`` and one ``head`` more.
+
         Args:
             version: the target by number.
             timestamp: the target by time.
@@ -325,24 +612,31 @@ class Lakehouse(Handle):
         Compactions, snapshots and expirations in between change no object, and stop nothing.
 
         Raises:
-            InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
-            Corrupt: a file of the target is missing or damaged.
+            InvalidInput: no reason, or the target is what the newest version is.
+            VersionNotFound, VersionExpired, SnapshotNotFound.
+            Corrupt: a file of the target is missing or damaged; named.
             PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         """
-        required(reason)
-        base = rollback_base(self._files, None if force else expected_version)
-        target = RecoveryTarget(version, timestamp, snapshot).root(self._files)
-        return rollback(
-            self._files,
-            base,
-            target,
-            reason=reason,
-            review=_refuse if dry_run else review,
-            force=force,
-            preflight=preflight,
-            definitions=definitions,
-            before_commit=before_commit,
-        )
+        reason = required(reason)
+        files, newest = self._files, newest_base(self._files)
+        base = newest.root
+        if expected_version is not None and not force:
+            refuse_outdated(files.versions, expected_version, base)
+        target = RecoveryTarget(version, timestamp, snapshot).root(files)
+        require_writable(files, base)
+        if target.path == base.path:
+            raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
+        with still_kept(files, base, target):
+            if preflight is not None:
+                prove_intact(target, preflight(target))
+            definitions = definitions or default_definitions_preflight(files)
+            planned = planned_rollback(files, newest, target, reason, definitions)
+        if dry_run or (review is not None and not review(planned)):
+            return planned
+        summary = commit_summary(reason=reason, target_version=target.version)
+        change = RolledBack(files, target, summary, force=force)
+        root = commit(files, base, change, before_commit=before_commit)
+        return replace(planned, version_after=root.version)
 
     def restore(
         self,
@@ -351,7 +645,7 @@ class Lakehouse(Handle):
         version: int | None = None,
         timestamp: datetime | str | None = None,
         snapshot: str | None = None,
-        source: Handle | None = None,
+        source: Lakehouse | None = None,
         reason: str | None = None,
         exact: bool = False,
         damaged: bool = False,
@@ -363,6 +657,11 @@ class Lakehouse(Handle):
         before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Restore selected objects from a version, as one ordinary transaction.
+
+        Costs the nodes that the two versions do not share, one ``get`` for each definition that comes back, and a
+        commit. Objects that have the same definition here and in ``source`` are left alone, so it may be repeated.
+        From there each definition costs two ``get`` there, one ``put`` and two ``get`` here. All are held in memory,
+        and each is a message in the new root.
 
         Args:
             only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
@@ -383,36 +682,46 @@ class Lakehouse(Handle):
             before_commit: called right before the root is created; raising there gives the restore up.
 
         Raises:
-            InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound,
-            Corrupt, CommitConflict.
+            InvalidInput: no reason, no pattern, or names that are too long here.
+            ObjectNotFound: a pattern matches nothing, neither there nor here.
+            NamespaceNotEmpty: with ``exact``, a namespace would be dropped, but not all that is in it.
+            VersionNotFound, VersionExpired, SnapshotNotFound.
+            Corrupt: a definition to bring back is missing or damaged; named. Nothing was changed.
+            CommitConflict: another writer changed one of these objects.
             PlanOutdated: another writer changed objects since the plan.
         """
-        required(reason)
+        reason = required(reason)
         refuse_no_source(source, damaged=damaged)
-        base = newest_root(self._files, expected_version)
-        target = RecoveryTarget(version, timestamp, snapshot)
-        there = self if source is None else source
-        root = source.root_node if source is not None and not target.given else target.root(there.files)
-        return restore(
-            self._files,
-            base,
-            Side(there.files, root),
-            only=[only] if isinstance(only, str) else only,
-            reason=reason,
-            copy=source is not None,
-            exact=exact,
-            damaged=damaged,
-            review=_refuse if dry_run else review,
-            preflight=preflight,
-            differ=differ,
-            before_commit=before_commit,
-        )
+        files, copy = self._files, source is not None
+        here = Side(files, newest_root(files, expected_version))
+        target, lake = RecoveryTarget(version, timestamp, snapshot), self if source is None else source
+        there = Side(lake.files, lake.root_node if copy and not target.given else target.root(lake.files))
+        require_writable(files, here.root)
+        if not only:
+            raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
+        patterns = [only] if isinstance(only, str) else list(only)
+        reviewed = dry_run or review is not None
+        with nullcontext() if copy else still_kept(files, here.root, there.root):
+            changes = changes_to_restore(here, there, patterns, differ, copy=copy, exact=exact, damaged=damaged)
+            if reviewed or not copy:  # what is copied is proved when it is read
+                back = [change for change in changes if change.new_path is not None]
+                prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
+        planned = plan_of(files, spec.OP_RESTORE, here.root, there.root, changes, reason)
+        planned = replace(planned, source=lake.root if copy else None)
+        if dry_run or (review is not None and not review(planned)) or not changes:
+            return planned
+        facts = {"target_version": planned.target_version, "only": patterns, "counts": planned.counts}
+        facts |= {"source": planned.source} if copy else {}
+        kind = CopyingIn if copy else BringingBack
+        txn = kind(files, here.root, reason=reason, operation=spec.OP_RESTORE, facts=facts)
+        txn.take(there, changes)
 
+        def proved() -> None:
+            txn.prove_copies()
+            if before_commit is not None:
+                before_commit()
 
-def _refuse(plan: RecoveryPlan) -> bool:
-    """Return ``False``: the review of a dry run."""
-    del plan
-    return False
+        return replace(planned, version_after=txn.commit(before_commit=proved))
 
 
 def _way_back(versions: Versions) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.commits.changes import NewDefinition, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.changes import NewDefinition
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
@@ -104,33 +104,15 @@ def _no_snapshot(name: str) -> SnapshotNotFound:
 
 
 def new_snapshot(
-    files: LakehouseStore,
-    root: Root,
-    name: str,
-    *,
-    kind: str = "minimal",
-    target_uri: str | None = None,
-    expire_at_millis: int | None = None,
-    reason: str | None = None,
-    before_commit: Callable[[], None] | None = None,
-) -> Root:
-    """Commit a new version that names a version as a snapshot. One ``put`` for the copy of the root, then as a commit.
-
-    Raises:
-        InvalidInput: the name or the kind.
-        AlreadyExists: a snapshot of this name that has not expired.
-        VersionExpired: the version lies below the boundary, or another process moved the boundary above it.
-    """
+    root: Root, name: str, *, kind: str, target_uri: str | None, expire_at_millis: int | None
+) -> SnapshotDef:
+    """Return the entry of a new snapshot of a version. Raises ``InvalidInput`` for its name or kind."""
     refuse_bad_name(name)
     if kind not in KINDS:
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if (kind == "full") != (target_uri is not None):
         raise InvalidInput("a full snapshot needs a target root URI; the other kinds do not take one")
-    newest = files.newest_seen  # now: what is copied must be younger than the root that the commit begins with
-    files.refuse_unsafe(newest)
-    _refuse_taken(files.definition(newest), name)
-    refuse_lost(files, newest, root)
-    snapshot = SnapshotDef(
+    return SnapshotDef(
         root_node_file_path=root.path,
         version=root.version,
         kind=kind.upper(),
@@ -139,25 +121,36 @@ def new_snapshot(
         expire_at_millis=expire_at_millis or 0,
     )
 
-    summary = commit_summary(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
-    return commit(files, newest, _SnapshotChange(files, root, name, snapshot, summary), before_commit=before_commit)
 
+class SnapshotChange(NewDefinition):
+    """A version whose definition names a snapshot. The files of the snapshot are written before its root is built.
 
-class _SnapshotChange(NewDefinition):
-    """A version whose definition names a snapshot. The files of the snapshot are written before its root is built."""
+    One ``put`` for the copy of the root, then as a commit on top of ``newest``: what is copied must be younger than the
+    root that the commit begins with.
+
+    Raises:
+        AlreadyExists: a snapshot of this name that has not expired.
+        VersionExpired: the version lies below the boundary, or another process moved the boundary above it.
+    """
 
     def __init__(
-        self, files: LakehouseStore, root: Root, name: str, snapshot: SnapshotDef, summary: dict[str, Any]
+        self, files: LakehouseStore, newest: Root, root: Root, name: str, snapshot: SnapshotDef, summary: dict[str, Any]
     ) -> None:
         super().__init__(files, spec.OP_SNAPSHOT, summary, self._add)
         self._root = root
         self._name = name
         self._snapshot = snapshot
+        self._refuse_impossible(files.definition(newest), newest)
         self._write()
 
-    def _add(self, definition: LakehouseDef, base: Root) -> LakehouseDef:
-        _refuse_taken(definition, self._name)
+    def _refuse_impossible(self, definition: LakehouseDef, base: Root) -> None:
+        name = self._name
+        if name in definition.snapshots and not _expired(definition.snapshots[name]):
+            raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
         refuse_lost(self._files, base, self._root)
+
+    def _add(self, definition: LakehouseDef, base: Root) -> LakehouseDef:
+        self._refuse_impossible(definition, base)
         edited = LakehouseDef()
         edited.CopyFrom(definition)
         edited.snapshots[self._name].CopyFrom(self._snapshot)
@@ -185,33 +178,14 @@ class _SnapshotChange(NewDefinition):
         self._write()
 
 
-def _refuse_taken(definition: LakehouseDef, name: str) -> None:
-    if name in definition.snapshots and not _expired(definition.snapshots[name]):
-        raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
-
-
-def drop(
-    files: LakehouseStore, name: str, reason: str | None = None, *, before_commit: Callable[[], None] | None = None
-) -> Root:
-    """Remove a snapshot's name, as a new version; its files become orphans for `clean`.
-
-    Raises:
-        SnapshotNotFound: no snapshot of this name.
-    """
-
-    def remove(definition: LakehouseDef, base: Root) -> LakehouseDef:
-        del base
-        if name not in definition.snapshots:
-            raise _no_snapshot(name)
-        edited = LakehouseDef()
-        edited.CopyFrom(definition)
-        del edited.snapshots[name]
-        return edited
-
-    newest = files.newest_seen
-    remove(files.definition(newest), newest)
-    change = NewDefinition(files, spec.OP_SNAPSHOT, commit_summary(dropped_snapshot=name, reason=reason), remove)
-    return commit(files, newest, change, before_commit=before_commit)
+def without_snapshot(definition: LakehouseDef, name: str) -> LakehouseDef:
+    """Return a lakehouse definition without a snapshot. Raises ``SnapshotNotFound``."""
+    if name not in definition.snapshots:
+        raise _no_snapshot(name)
+    edited = LakehouseDef()
+    edited.CopyFrom(definition)
+    del edited.snapshots[name]
+    return edited
 
 
 def refuse_bad_name(name: str) -> None:

@@ -1,11 +1,19 @@
-"""The three passes of a verification, on either engine."""
+"""The three passes of a verification, on either engine.
+
+What changes from one version to the next is proved as the oldest version is (``version_content``). What did not change
+was proved in the version before, so the cost of many versions is that of one and of what changed since. A version that
+cannot be compared, because nodes are damaged, is scanned itself; what cannot be read is skipped: its damage is a
+finding of the walk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -13,19 +21,28 @@ import pyarrow as pa
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
-from pipelines.integrity.contents import Contents
-from pipelines.integrity.examine import ASKED, FINDING, KEPT, Examiner, Kept, visits
-from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
-from pipelines.integrity.version_content import GatheredContent, above_leaves, prove_entries
+from pipelines.integrity.examine import ASKED, KEPT, Examiner, Kept, visits
+from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, counted, found_row
+from pipelines.integrity.version_content import (
+    GatheredContent,
+    above_leaves,
+    add_findings,
+    prove_entries,
+    proved_definitions,
+)
 from pipelines.job import Progress, silent
 from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation, check_root, violation
+from trinitylake_core.check import Named, Violation, check_homes, check_root, miscounted, read_head
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.errors import Corrupt, InvalidDefinition
+from trinitylake_core.diff import diff_nodes
+from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
+from trinitylake_core.keys import KINDS, KeyCodec, label
+from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree import search
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import Root, Versions, VersionsReadOnce
+from trinitylake_core.versions import ObjectCounts, Root, Versions, VersionsReadOnce
 
 _VERSION: Final = pa.schema({"version": LONG})
 _PAIR: Final = pa.schema({"before": LONG, "version": LONG})
@@ -37,84 +54,21 @@ _HERE_CHILDREN: Final = 1 << 15
 """What parents record about so many children is held in memory, at most."""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
+_TOGETHER: Final = 4096
+"""Changes that are held before their definitions are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What shapes keys and nodes: the same in all versions, but for a lakehouse that was rebuilt."""
 
     order: int
     target_bytes: int
-    sizes: tuple[int, int, int]
+    codec: KeyCodec
 
     @classmethod
     def of(cls, definition: LakehouseDef) -> Shape:
         """Return the shape in a lakehouse definition."""
-        names = ("namespace", "table", "view")
-        sizes = tuple(getattr(definition, f"{name}_name_max_size_bytes") for name in names)
-        return cls(definition.order, definition.node_file_max_size_bytes, (sizes[0], sizes[1], sizes[2]))
-
-    def definition(self) -> LakehouseDef:
-        """Return a definition of this shape."""
-        one, two, three = self.sizes
-        return LakehouseDef(
-            order=self.order, namespace_name_max_size_bytes=one, table_name_max_size_bytes=two,
-            view_name_max_size_bytes=three,
-        )  # fmt: skip
-
-    def examiner(self, meaning: GatheredContent) -> Examiner:
-        """Return the examiner of nodes of this shape."""
-        return Examiner(self.order, meaning.codec, meaning.version)
-
-    def meaning(
-        self, version: int, *, definitions: bool, root: Root | None = None, tables: float | None = None
-    ) -> GatheredContent:
-        """Return an empty meaning of a version."""
-        codec = codec_of(self.definition())
-        return GatheredContent(codec, version=version, read_definitions=definitions, root=root, tables=tables)
-
-    def contents(self, versions: Versions, *, definitions: bool, tables: float | None) -> Contents:
-        """Return the check of contents of this shape."""
-        return Contents(versions, self.order, self.target_bytes, definitions=definitions, tables=tables)
-
-
-# -- one row at a time -----------------------------------------------------------------------------------
-
-
-def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[tuple[Any, ...]]:
-    """Yield what is wrong with a root, its link and its lakehouse definition. At most three ``get``.
-
-    A row whose invariant is ``other`` stands for a version of another shape.
-    """
-    try:
-        root = versions.try_root(version)
-        if root is None:  # the pass over the nodes reports it
-            return
-        definition = versions.definition_file(root)
-    except (Corrupt, InvalidDefinition) as error:
-        invariant = error.invariant if isinstance(error, Corrupt) else "I13"
-        path = getattr(error, "path", None) or versions.path(version)
-        if not isinstance(error, Corrupt) or path != versions.path(version):
-            invariant = "I13"
-        yield found_row(violation(invariant, path, str(error)), version, version)
-        return
-    if not root.node.canonical or root.node.height is None or Shape.of(definition) != shape:
-        yield found_row(Violation(_OTHER, "", "", ""), version, version)
-        return
-    try:
-        found = list(check_root(versions, root))
-    except Corrupt as error:
-        found = [violation("I14", root.path, f"the history cannot be followed: {error}")]
-    for each in found:
-        yield found_row(each, version, version)
-
-
-def change_pass(contents: Contents, before: int, version: int) -> Iterator[tuple[Any, ...]]:
-    """Yield what is wrong with what changed between two versions, and what was counted."""
-    return (found_row(each, version, version) for each in contents.prove(before, version))
-
-
-# -- engines ---------------------------------------------------------------------------------------------
+        return cls(definition.order, definition.node_file_max_size_bytes, codec_of(definition))
 
 
 class Walked(NamedTuple):
@@ -177,7 +131,7 @@ class Checks:
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
         walk = descend(self._engine, self._storage, visitor, first, self._progress, visited=kept, few=few)
         try:
-            self._add_findings(walk)
+            add_findings(walk.engine, walk.rows(), self._found)
             sums = walk.ask(f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}").one()
             if not self._found.enough():
                 prove_entries(walk, meaning, self._found)
@@ -192,23 +146,12 @@ class Checks:
 
     def _choose(self, walk: Walk, height: int, *, meaning: GatheredContent) -> Work:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
-        if self._found.most_wanted() is not None:
-            self._add_findings(walk)
-        examiner = self._shape.examiner(meaning)
+        if self._found.most_wanted() is not None and walk.levels:
+            add_findings(walk.engine, walk.rows(), self._found)
+        examiner = Examiner(self._shape.order, self._shape.codec, meaning.version)
         if height == 0 and not meaning.read_definitions:
             examiner = replace(examiner, above=above_leaves(walk))
         return partial(visits, examiner=examiner, most=self._found.most_wanted())
-
-    def _add_findings(self, walk: Walk) -> None:
-        """Take the findings of a walk, as many as are kept, and count the others."""
-        if not walk.levels:
-            return
-        wrong = f"FROM walked WHERE role = {FINDING}"
-        total = walk.ask(f"SELECT count(*) AS found {wrong}").one()["found"]
-        columns = "file, invariant, message, hint, first, last"
-        rows = walk.ask(f"SELECT {columns} {wrong} LIMIT {self._found.most}").list() if total else []
-        self._found.rows(rows)
-        self._found.count_more(total - len(rows))
 
     def _add_meaning(self, meaning: GatheredContent) -> None:
         """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
@@ -245,10 +188,26 @@ def _roots(
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
     versions = here.versions(storage)
-    found = storage.map((row["version"] for row in rows), lambda version: list(root_pass(versions, version, shape)))
+    found = storage.map((row["version"] for row in rows), lambda version: list(_check_root(versions, version, shape)))
     for done, some in enumerate(found):
         here.progress("roots", done, total)
         yield from some
+
+
+def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tuple[Any, ...]]:
+    """Yield what is wrong with a root, its link and its lakehouse definition. At most three ``get``.
+
+    A row whose invariant is ``other`` stands for a version of another shape.
+    """
+    head = read_head(versions, versions.path(version), lambda: versions.try_root(version))
+    if head is None:  # the pass over the nodes reports it
+        return
+    found: Iterable[Violation] = [head] if isinstance(head, Violation) else check_root(versions, head[0])
+    if not isinstance(head, Violation):
+        root, definition = head
+        if not root.node.canonical or root.node.height is None or Shape.of(definition) != shape:
+            found = [Violation(_OTHER, "", "", "")]
+    yield from (found_row(each, version, version) for each in found)
 
 
 def _changes(
@@ -256,9 +215,88 @@ def _changes(
     total: int,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
-    contents = shape.contents(here.versions(storage), definitions=definitions, tables=tables)
+    store = NodeStore(storage, shape.order, shape.target_bytes)
+    contents = Contents(here.versions(storage), store, definitions=definitions, tables=tables)
     pairs = ((row["before"], row["version"]) for row in rows)
-    found = storage.map(pairs, lambda pair: list(change_pass(contents, *pair)), nested=True)
-    for done, some in enumerate(found):
+    found = storage.map(pairs, lambda pair: (pair[1], list(contents.prove(*pair))), nested=True)
+    for done, (version, some) in enumerate(found):
         here.progress("contents", done, total)
-        yield from some
+        yield from (found_row(each, version, version) for each in some)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Proves versions against the ones before, reading nodes through one cache. Thread-safe.
+
+    Attributes:
+        definitions: whether those that changed are read; ``tables``: see ``GatheredContent``.
+    """
+
+    versions: Versions
+    store: NodeStore
+    definitions: bool
+    tables: float | None
+
+    def prove(self, before: int, version: int) -> Iterator[Violation]:
+        """Yield what is wrong with what changed, and how many definitions were read and proved by a checksum.
+
+        Reads the nodes that differ, and definitions if wanted.
+        """
+        for attempt in (self._compared, self._scanned):
+            counts: Counter[str] = Counter()
+            try:
+                found = list(attempt(before, version, counts))
+            except (Corrupt, InvalidName):
+                continue
+            yield from found
+            yield from (counted(what, number) for what, number in counts.items())
+            return
+
+    def _root(self, version: int) -> tuple[Root, KeyCodec] | None:
+        root = self.versions.try_root(version)
+        return None if root is None else (root, codec_of(self.versions.definition(root)))
+
+    def _scanned(self, _: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
+        found = self._root(version)
+        if found is not None:
+            root, codec = found
+            rows = (row for batch in search.scan(self.store, root.node) for row in zip(*batch, strict=True))
+            content = GatheredContent(
+                codec,
+                version=version,
+                read_definitions=self.definitions,
+                root=root,
+                tables=self.tables,
+                counts=counts,
+            )
+            yield from content.prove(self.versions.storage, rows)
+            yield from content.wrong(self.versions.storage, self.store)
+
+    def _compared(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
+        old, new = self._root(before), self._root(version)
+        if new is None:
+            return
+        root, codec = new
+        # only a count of everything can prove the first counts
+        if old is None or old[1] != codec or (old[0].counts is None and root.counts is not None):
+            yield from self._scanned(before, version, counts)
+            return
+        gained: Counter[str] = Counter()
+        rows = diff_nodes(self.store, old[0].node, self.store, root.node)
+        while part := list(islice(rows, _TOGETHER)):
+            for key, gone, value in part:
+                gained[codec.split(key)[0]] += (value is not None) - (gone is not None)
+            yield from check_homes(self.store, root, codec, [(key, value) for key, _, value in part])
+            if self.definitions:
+                named = _named(codec, ((key, value) for key, _, value in part))
+                yield from proved_definitions(self.versions.storage, named, counts, self.tables)
+        now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
+        yield from () if now is None else miscounted(root, now)
+
+
+def _named(codec: KeyCodec, rows: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
+    for key, path in rows:
+        if path is not None:
+            kind, namespace, name = codec.split(key)
+            with suppress(InvalidLocation):  # I11, a finding of the walk
+                yield kind, label(namespace, name), validate_path(path)

@@ -18,15 +18,14 @@ from pipelines.engine.local import LocalEngine
 from pipelines.engine_choice import choose_engine
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
 from pipelines.integrity.checks import Checks, Shape
-from pipelines.integrity.examine import asked
+from pipelines.integrity.examine import Examiner, asked
 from pipelines.integrity.findings import DEFINITIONS, Found
-from pipelines.integrity.version_content import prove_definitions
+from pipelines.integrity.version_content import GatheredContent, prove_definitions
 from pipelines.job import Meter, Progress, Session, silent
 from trinitylake_core import Change, Violation
-from trinitylake_core.check import check_tree
+from trinitylake_core.check import check_tree, read_head
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.keys import label
-from trinitylake_core.recovery.plan import check_lakehouse_definition
 from trinitylake_core.versions import Root
 
 SHOWN: Final = 10
@@ -68,8 +67,9 @@ class Preflight:
     def __call__(self, target: Root) -> Iterable[Violation]:
         """Return the first few findings in a version. One ``get`` per node and definition."""
         meter, found, version = Meter(self.files.storage), Found(SHOWN, stop=True), target.version
-        for each in check_lakehouse_definition(self.files.versions, target):
-            found.add(each, version)
+        head = read_head(self.files.versions, target.path, lambda: target)
+        if isinstance(head, Violation):
+            found.add(head, version)
         shape = Shape.of(self.files.definition(target))
         if target.node.canonical and target.node.height is not None:
             files = (target.node.subtree_keys or 0) + 1
@@ -82,8 +82,11 @@ class Preflight:
         return found.violations()
 
     def _walk(self, target: Root, shape: Shape, found: Found) -> None:
-        meaning = shape.meaning(target.version, definitions=True, root=target, tables=self.tables)
-        root = shape.examiner(meaning).examine(asked(target.path, target.version, target.version), target.node)
+        meaning = GatheredContent(
+            shape.codec, version=target.version, read_definitions=True, root=target, tables=self.tables
+        )
+        examiner = Examiner(shape.order, shape.codec, target.version)
+        root = examiner.examine(asked(target.path, target.version, target.version), target.node)
         checks = Checks(self.checked.engine, self.files.storage, shape, found, self.progress)
         self.checked.nodes, elsewhere = checks.nodes([], meaning, visited=[root])
         self.checked.bytes += elsewhere

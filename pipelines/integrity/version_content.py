@@ -160,7 +160,7 @@ def prove_entries(walk: Walk, meaning: GatheredContent, found: Found) -> None:
         most=found.most_wanted(),
     )
     proved = walk.engine.map(work, newest, _PROVED, walk.storage).keep(repeatable=True)
-    _add_findings(walk.engine, proved, found, meaning.version)
+    add_findings(walk.engine, proved, found, meaning.version)
     settled = walk.engine.sql(_SETTLED, walked=walk.rows(), proved=proved)
     meaning.bytes = _sum_up(walk.engine, settled, found, meaning.kinds)
     there = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled).keep(
@@ -179,20 +179,23 @@ def prove_definitions(
     rows = engine.table((dict(zip(_NAMED.names, each, strict=True)) for each in named), _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
     proved = engine.map(work, rows, _PROVED, storage).keep(repeatable=True)
-    _add_findings(engine, proved, found, version)
+    add_findings(engine, proved, found, version)
     nbytes = _sum_up(engine, proved, found, Counter())
     proved.drop()
     return nbytes
 
 
-def _add_findings(engine: Engine, proved: Rows, found: Found, version: int) -> None:
-    """Add the findings, as many as there is room for, and count the others."""
-    wrong = "SELECT file, invariant, message, hint FROM proved WHERE invariant IS NOT NULL"
-    total = engine.sql(f"SELECT count(*) AS found FROM ({wrong}) w", proved=proved).one()["found"]
-    rows = engine.sql(f"{wrong} LIMIT {found.room()}", proved=proved).list() if total else []
-    for row in rows:
-        found.add(Violation(**row), version)
-    found.count_more(total - len(rows))
+def add_findings(engine: Engine, rows: Rows, found: Found, version: int | None = None) -> None:
+    """Add the findings among rows, as many as are kept, and count the others.
+
+    They are those in ``version``, or in the versions that the rows contain.
+    """
+    total = engine.sql("SELECT count(*) AS found FROM rows WHERE invariant IS NOT NULL", rows=rows).one()["found"]
+    columns = ", ".join(VIOLATION if version is not None else (*VIOLATION, "first", "last"))
+    query = f"SELECT {columns} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
+    taken = engine.sql(query, rows=rows).list() if total else []
+    found.rows(taken if version is None else [row | {"first": version, "last": version} for row in taken])
+    found.count_more(total - len(taken))
 
 
 def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) -> int:

@@ -39,7 +39,7 @@ def write(lake: Lakehouse, name: str) -> int:
 def test_writers_are_refused_with_who_why_and_until_when(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a writer that begins at an older version, and one that holds a transaction since before the freeze."""
     monkeypatch.setattr(commits, "whoami", lambda: "ada@oncall")
-    monkeypatch.setattr("trinitylake_core.properties.whoami", lambda: "ada@oncall")
+    monkeypatch.setattr("trinitylake_core.lakehouse.whoami", lambda: "ada@oncall")
     open_txn = reopened(lake).transaction()
     open_txn.create_table("ns", "open")
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
@@ -113,7 +113,7 @@ def test_another_author_cannot_replace_it_but_may_thaw(lake: Lakehouse, monkeypa
     lake.freeze(reason="first")
     lake.freeze(reason="longer", until=None)
     assert "longer" == getattr(reopened(lake).frozen, "reason", None)
-    monkeypatch.setattr("trinitylake_core.properties.whoami", lambda: "bob")
+    monkeypatch.setattr("trinitylake_core.lakehouse.whoami", lambda: "bob")
     with pytest.raises(LakehouseFrozen, match="longer"):
         lake.freeze(reason="mine")
     assert lake.thaw(reason="done").version_after == 5

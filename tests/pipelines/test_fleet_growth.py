@@ -11,7 +11,6 @@ import pytest
 from pipelines import fleet
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
-from trinitylake_core.lakehouse_view import Handle
 
 
 @pytest.fixture
@@ -27,13 +26,13 @@ def test_a_history_of_seconds_says_nothing_about_a_day(lake: Lakehouse) -> None:
 
 def test_rates_are_those_of_the_versions_that_are_kept(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten days lie between the first version and the newest: so much of everything a day; two ``get``."""
-    real = Handle.stats
+    real = Lakehouse.stats
 
-    def dated(handle: Handle) -> object:
+    def dated(handle: Lakehouse) -> object:
         found = real(handle)
         return replace(found, created_at=found.created_at + timedelta(days=10)) if found.version else found
 
-    monkeypatch.setattr(Handle, "stats", dated)
+    monkeypatch.setattr(Lakehouse, "stats", dated)
     newest, opened = lake.stats(), reopened(lake)
     before = opened.storage.counts.requests()
     found = fleet.growth_of(opened)

@@ -25,12 +25,14 @@ from pipelines.integrity.examine import (
     KEPT,
     KIND,
     NEEDED,
+    Examiner,
     Kept,
     asked,
     hashes_of,
     visits,
 )
 from pipelines.integrity.findings import Found
+from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import silent
 from pipelines.stats import deep
 from pipelines.trees.walk import NODE, Visitor, descend
@@ -370,8 +372,8 @@ def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) 
     """The sums of the rest, and what counts of what is kept, are what the version holds."""
     lake = overridden(tmp_path)
     shape = Shape.of(lake.definition)
-    content = shape.meaning(lake.version, definitions=False)
-    examiner = shape.examiner(content)
+    content = GatheredContent(shape.codec, version=lake.version)
+    examiner = Examiner(shape.order, shape.codec, lake.version)
     visitor = Visitor("nodes", ASKED, KEPT, lambda *_: partial(visits, examiner=examiner, most=None))
     roots = [asked(lake.root_node.path, lake.version, lake.version)]
     walked = descend(LocalEngine(), lake.storage, visitor, roots, silent)
@@ -424,7 +426,7 @@ def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_
     said = []
     for engine in ("local", "spark"):
         shape, found = Shape.of(lake.definition), Found()
-        content = shape.meaning(lake.version, definitions=False)
+        content = GatheredContent(shape.codec, version=lake.version)
         passes = Checks(open_engine(engine, spark), lake.storage, shape, found, silent)
         walked = passes.nodes([asked(lake.root_node.path, lake.version, lake.version)], content)
         said.append((walked.nodes, content.kinds, content.lost(), found.findings()))

@@ -14,7 +14,7 @@ from pipelines.sweep import sweep
 from pipelines.sweep.sweep import RootsExpired
 from pipelines.sweep.tables import TableSweep
 from pipelines.trees.walk import FOREVER
-from trinitylake_core import snapshots
+from trinitylake_core import lakehouse, snapshots
 from trinitylake_core.commits import changes, fences, rolled_back
 from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import confirm as acknowledging
@@ -23,7 +23,6 @@ from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
-from trinitylake_core.recovery import recover
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below
 from trinitylake_core.transactions import saved
@@ -260,7 +259,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(RootFiles, "readable_roots"): RootFiles.roots}, ("recover-older", "expire-some")
     ),
     "a rollback stands on the damaged root": Mutation(
-        lambda: {(recover, "newest_base"): _on_the_readable_one}, ("recover", "write")
+        lambda: {(lakehouse, "newest_base"): _on_the_readable_one}, ("recover", "write")
     ),
     "a late commit meets the abort": Mutation(
         lambda: {(Transaction, "_recognise"): lambda self, root: None}, ("publish", "abort")

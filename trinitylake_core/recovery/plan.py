@@ -17,24 +17,23 @@ from trinitylake_core.check import (
     Violation,
     check_counts,
     check_definitions,
+    check_homes,
     check_names,
     check_node,
     check_place,
-    objects_without_namespace,
+    read_head,
     said_below,
     violation,
-    without_namespace,
 )
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import Base, newest_base, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.diff.compare import OLD
-from trinitylake_core.errors import Corrupt, InvalidDefinition
-from trinitylake_core.keys import NAMESPACE, label
+from trinitylake_core.errors import Corrupt
+from trinitylake_core.keys import label
 from trinitylake_core.short_repr import Brief
-from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
-from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
+from trinitylake_core.versions import Root, VersionInfo, version_info
 
 SHOWN: Final = 1000
 """How many changes a plan names; it counts them all."""
@@ -111,14 +110,6 @@ def plan_of(
         versions_undone=undone if operation == spec.OP_ROLLBACK else 0,
         reason=reason,
     )
-
-
-def check_lakehouse_definition(versions: Versions, target: Root) -> Iterator[Violation]:
-    """Yield the defects of the lakehouse definition that a root names. One ``get``."""
-    try:
-        versions.definition_file(target)
-    except (Corrupt, InvalidDefinition) as error:
-        yield violation("I13", getattr(error, "path", None) or target.path, str(error))
 
 
 def default_definitions_preflight(files: LakehouseStore) -> DefinitionsPreflight:
@@ -198,7 +189,8 @@ class _Proof:
     def __init__(self, files: LakehouseStore, target: Root, definitions: DefinitionsPreflight) -> None:
         definition = files.definition(target)
         self.codec = codec_of(definition)
-        self.found: list[Violation] = list(check_lakehouse_definition(files.versions, target))
+        head = read_head(files.versions, target.path, lambda: target)
+        self.found: list[Violation] = [head] if isinstance(head, Violation) else []
         self.nodes = -1
         self._store = files.fork().store  # what another reader has cached may be gone by now
         self._order = definition.order
@@ -265,13 +257,5 @@ class _Proof:
 
     def _wrong(self, part: Sequence[Change]) -> Iterator[Violation]:
         back = [each for each in part if each.new_path is not None]
-        inside = [each for each in back if each.kind != NAMESPACE]
-        homes = {each.namespace: self.codec.namespace(each.namespace) for each in inside}
-        there = search.lookup_many(self, self._target.node, sorted(homes.values()))
-        for each in inside:
-            if homes[each.namespace] not in there:
-                yield without_namespace(self._target.path, self.codec, each.key)
-        for each in part:
-            if each.kind == NAMESPACE and each.new_path is None:
-                yield from objects_without_namespace(self, self._target, self.codec, each.namespace)
+        yield from check_homes(self, self._target, self.codec, [(each.key, each.new_path) for each in part])
         yield from self._definitions(back)

@@ -1,156 +1,40 @@
-"""Rollback of everything and restore of some: plan first, then one commit (format, section 6)."""
+"""What a restore changes, and the transactions that bring it back (format, section 6)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from trinitylake_core import spec
 from trinitylake_core.catalog import decode_definition
-from trinitylake_core.commits.changes import commit_summary
-from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.files import LakehouseStore
-from trinitylake_core.commits.rolled_back import Base, RolledBack, newest_base, refuse_changed, refuse_lost
+from trinitylake_core.commits.rolled_back import newest_base, refuse_changed, refuse_lost
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
 from trinitylake_core.diff import CHANGED, Change, diff_trees
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
-from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
+from trinitylake_core.keys import NAMESPACE, ObjectName
 from trinitylake_core.locations import validate_path
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.plan import (
-    DefinitionsPreflight,
     Differ,
-    Preflight,
-    RecoveryPlan,
-    Review,
-    default_definitions_preflight,
-    plan_of,
-    planned_rollback,
-    prove_intact,
 )
 from trinitylake_core.recovery.selection import Side, matching, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions
 
 
-def rollback(
-    files: LakehouseStore,
-    newest: Base,
-    target: Root,
-    *,
-    reason: str | None,
-    review: Review | None = None,
-    force: bool = False,
-    preflight: Preflight | None = None,
-    definitions: DefinitionsPreflight | None = None,
-    before_commit: Callable[[], None] | None = None,
-) -> RecoveryPlan:
-    """Give the newest version the content of ``target``.
-
-    Costs the plan (:func:`planned_rollback`: it follows what is undone), one ``get`` for each of the newest 20
-    versions undone, one ``create`` and at most two ``put``; and ``preflight``, if it is given. Over a root that cannot
-    be read, one ``put`` and one ``head`` more.
-
-    Raises:
-        InvalidInput: no reason, or the target is what the newest version is.
-        VersionExpired, SnapshotNotFound: the target is no longer kept.
-        Corrupt: a file of the target is missing or damaged; named.
-        PlanOutdated: another writer committed in the meantime, and ``force`` is not set.
-    """
-    reason = required(reason)
-    base = newest.root
-    require_writable(files, base)
-    if target.path == base.path:
-        raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
-    refuse_lost(files, base, target)
-    with _still_kept(files, target):
-        if preflight is not None:
-            prove_intact(target, preflight(target))
-        planned = planned_rollback(files, newest, target, reason, definitions or default_definitions_preflight(files))
-    if review is not None and not review(planned):
-        return planned
-    summary = commit_summary(reason=reason, target_version=target.version)
-    change = RolledBack(files, target, summary, force=force)
-    root = commit(files, base, change, before_commit=before_commit)
-    return replace(planned, version_after=root.version)
-
-
-def restore(
-    files: LakehouseStore,
-    base: Root,
-    there: Side,
-    *,
-    only: Sequence[str],
-    reason: str | None,
-    copy: bool = False,
-    exact: bool = False,
-    damaged: bool = False,
-    review: Review | None = None,
-    preflight: DefinitionsPreflight | None = None,
-    differ: Differ | None = None,
-    before_commit: Callable[[], None] | None = None,
-) -> RecoveryPlan:
-    """Do the work of :meth:`Lakehouse.restore`: bring back objects as they were in another version.
-
-    Costs the nodes that the two versions do not share, one ``get`` for each definition that comes back, and a commit.
-
-    With ``copy`` it is a version of another lakehouse. Only definitions are copied: the data of tables stays where
-    it is. What has the same definition here and there is left alone, so it may be repeated. Each definition costs two
-    ``get`` there, one ``put`` and two ``get`` here. All are held in memory, and each is a message in the new root.
-
-    Raises:
-        InvalidInput: no reason, no pattern, or names that are too long here.
-        ObjectNotFound: a pattern matches nothing, neither there nor here.
-        NamespaceNotEmpty: with ``exact``, a namespace would be dropped, but not all that is in it.
-        VersionExpired, SnapshotNotFound: the version is no longer kept.
-        Corrupt: a definition to bring back is missing or damaged; named. Nothing was changed.
-        CommitConflict: another writer changed one of these objects.
-    """
-    reason = required(reason)
-    require_writable(files, base)
-    if not only:
-        raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
-    here, target = Side(files, base), there.root
-    if not copy:
-        refuse_lost(files, base, target)
-    with nullcontext() if copy else _still_kept(files, target):
-        differing = differ(base, target) if differ is not None else _differing(here, there)
-        if copy:
-            changes = _to_bring_in(here, there, only, differing, exact=exact, damaged=damaged)
-        else:
-            changes = to_restore(here, there, only, differing, exact=exact)
-        if review is not None or not copy:  # what is copied is proved when it is read
-            back = [change for change in changes if change.new_path is not None]
-            prove_intact(target, (preflight or default_definitions_preflight(there.files))(back))
-    planned = plan_of(files, spec.OP_RESTORE, base, target, changes, reason)
-    planned = replace(planned, source=there.files.storage.root if copy else None)
-    if (review is not None and not review(planned)) or not changes:
-        return planned
-    facts = {"target_version": target.version, "only": list(only), "counts": planned.counts}
-    facts |= {"source": planned.source} if copy else {}
-    kind = _CopyingIn if copy else _BringingBack
-    txn = kind(files, base, reason=reason, operation=spec.OP_RESTORE, facts=facts)
-    txn.take(there, changes)
-
-    def proved() -> None:
-        txn.prove_copies()
-        if before_commit is not None:
-            before_commit()
-
-    return replace(planned, version_after=txn.commit(before_commit=proved))
-
-
 @contextmanager
-def _still_kept(files: LakehouseStore, target: Root) -> Iterator[None]:
+def still_kept(files: LakehouseStore, newest: Root, target: Root) -> Iterator[None]:
     """Tell damage from a target that expired, and was cleaned, while it was read. Then three ``get`` more.
 
     Raises:
-        VersionExpired, SnapshotNotFound: the target is no longer kept, so that what is missing was removed.
+        VersionExpired, SnapshotNotFound: the target is no longer kept, by ``newest`` or by now, so that what is
+            missing was removed.
         Corrupt: it is kept, and damaged.
     """
+    refuse_lost(files, newest, target)
     try:
         yield
     except Corrupt:
@@ -158,7 +42,7 @@ def _still_kept(files: LakehouseStore, target: Root) -> Iterator[None]:
         raise
 
 
-class _BringingBack(Transaction):
+class BringingBack(Transaction):
     """A transaction whose definitions only the version ``target`` may keep alive."""
 
     target: Root
@@ -195,14 +79,6 @@ def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
     refuse_changed(planned_at, [*found, newest] if newest.version > planned_at else [])
 
 
-def rollback_base(files: LakehouseStore, planned_at: int | None = None) -> Base:
-    """Return the newest version as :func:`newest_root` does, also where its root cannot be read."""
-    base = newest_base(files)
-    if planned_at is not None:
-        refuse_outdated(files.versions, planned_at, base.root)
-    return base
-
-
 def newest_root(files: LakehouseStore, planned_at: int | None = None) -> Root:
     """Return the newest root, which no plan made at version ``planned_at`` is too old for. Three ``get`` or so.
 
@@ -229,6 +105,30 @@ def refuse_no_source(source: object, *, damaged: bool) -> None:
         raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
 
 
+def changes_to_restore(
+    here: Side, there: Side, only: Sequence[str], differ: Differ | None, *, copy: bool, exact: bool, damaged: bool
+) -> list[Change]:
+    """Return the changes of a restore, in keys of this lakehouse.
+
+    With ``copy`` they are the objects that match and differ between two lakehouses, and with ``damaged`` those whose
+    file here is missing or damaged, too. A node that both sides name is not read on either side.
+    """
+    differing: Iterable[Change] = (
+        differ(here.root, there.root)
+        if differ is not None
+        else diff_trees(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
+    )
+    if not copy:
+        return to_restore(here, there, only, differing, exact=exact)
+    named: set[_Name] = set()
+    noted = _noting(differing, named) if damaged else differing
+    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
+    if damaged:
+        found += _damaged_here(here, there, _of_one_file(here, only, named))
+    codec = here.codec
+    return [replace(each, key=codec.encode(ObjectName(each.kind, each.namespace, each.name))) for each in found]
+
+
 # -- from another lakehouse ----------------------------------------------------------------------------
 #
 # Files of another lakehouse may be named as files that were here once: those may be cleaned away at any moment. So what
@@ -238,23 +138,6 @@ _READ_TOGETHER: Final = 1024
 _Name = tuple[str, str, str | None]
 """Kind, namespace, and name of an object: keys may differ between two lakehouses."""
 _Read = bytes | FileMissing
-
-
-def _to_bring_in(
-    here: Side, there: Side, only: Sequence[str], differing: Iterable[Change], *, exact: bool, damaged: bool
-) -> list[Change]:
-    """Return the changes of objects that match and differ between the two lakehouses, in keys of this lakehouse."""
-    named: set[_Name] = set()
-    noted = _noting(differing, named) if damaged else differing
-    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
-    if damaged:
-        found += _damaged_here(here, there, _of_one_file(here, only, named))
-    return [_in_keys_of(here.codec, each) for each in found]
-
-
-def _differing(here: Side, there: Side) -> Iterator[Change]:
-    """Yield the changes from here to there. A node that both name is not read on either side."""
-    return diff_trees(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
 
 
 def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[Change]:
@@ -314,12 +197,7 @@ def _can_be_read(change: Change, data: _Read) -> bool:
     return True
 
 
-def _in_keys_of(codec: KeyCodec, change: Change) -> Change:
-    """Return a change under the key that its object has here. Raises ``InvalidName`` where a name is too long."""
-    return replace(change, key=codec.encode(ObjectName(change.kind, change.namespace, change.name)))
-
-
-class _CopyingIn(Transaction):
+class CopyingIn(Transaction):
     """A transaction that brings definitions of another lakehouse; held in memory until they are committed."""
 
     def take(self, there: Side, changes: Sequence[Change]) -> None:

@@ -17,11 +17,10 @@ from pipelines.cli.command import Call, Result, command, in_order, key_value, op
 from pipelines.cli.commands.objects import destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
 from pipelines.summary import qualified
-from trinitylake_core import SERIALIZABLE, SNAPSHOT, Lakehouse, ObjectEntry, Transaction
+from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, to_dict
 from trinitylake_core.errors import InvalidInput, Refused
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
-from trinitylake_core.properties import Alteration
 from trinitylake_core.tables import METADATA_LOCATION
 
 _NUMBERS = {
