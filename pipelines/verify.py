@@ -187,8 +187,8 @@ class _Verification:
             return [self.newest.version]
         if self.newest is not None:
             newest = self.newest.version
-            kept, said = self.versions.kept_from(newest), self.newest.oldest_version
-            return list(range(max(kept, said) if said <= newest else kept, newest + 1))
+            kept, recorded = self.versions.kept_from(newest), self.newest.oldest_version
+            return list(range(max(kept, recorded) if recorded <= newest else kept, newest + 1))
         boundary = self.versions.boundary()
         if self.config.versions == NEWEST:
             return []
@@ -249,8 +249,8 @@ class _Verification:
         definitions, tables = self.config.definitions or share is not None, None if self.config.deep else share
         first = alike[0] if alike else _NO_VERSION
         known = self.newest if self.newest is not None and self.newest.version == first else None
-        meaning = GatheredContent(shape.codec, version=first, read_definitions=definitions, root=known, tables=tables)
-        self.nodes_read = checks.nodes(starts, meaning).nodes
+        content = GatheredContent(shape.codec, version=first, read_definitions=definitions, root=known, tables=tables)
+        self.nodes_read = checks.nodes(starts, content).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")

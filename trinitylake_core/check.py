@@ -1,9 +1,9 @@
 """Integrity: the rules of the invariants of ``docs/format.md``, each stated once, and the walk that proves one version.
 
 The rules are pure: they get a node, or a key, and the expectation of the parents. ``pipelines.integrity`` applies the
-same rules to the nodes of many versions. The walk here takes one version, of any generation of the format. It reads
-the files themselves, past every cache. A file that cannot be read is reported, the subtree below it is skipped, and
-the walk goes on.
+same rules to the nodes of many versions, and a rollback to the nodes that it brings back. The walk here takes one
+version, of any generation of the format. It reads the files themselves, past every cache. A file that cannot be read
+is reported, the subtree below it is skipped, and the walk goes on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from trinitylake_core import spec
@@ -27,10 +28,10 @@ from trinitylake_core.errors import (
     InvalidName,
 )
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, label
-from trinitylake_core.locations import validate_path
+from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
-from trinitylake_core.tree.node import Messages, Node, merged
+from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import ObjectCounts, Root, RootRows, Versions
 
 Named = tuple[str, str, str]
@@ -92,7 +93,7 @@ def check_version(versions: Versions, version: int, *, definitions: bool = False
         yield from [] if head is None else [head]
         return
     yield from check_root(versions, head[0])
-    yield from TreeCheck(versions.storage, head[1], sdk=versions.sdk, definitions=definitions).run(head[0])
+    yield from _check_tree(versions, *head, definitions=definitions)
 
 
 def read_head(
@@ -112,8 +113,7 @@ def read_head(
 
 def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> Iterator[Violation]:
     """Yield every broken invariant of the tree below a root that was read. One ``get`` per node."""
-    definition = versions.definition(root)
-    yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
+    yield from _check_tree(versions, root, versions.definition(root), definitions=definitions)
 
 
 def _check_rows(root: Root) -> Iterator[Violation]:
@@ -227,6 +227,7 @@ class Expected(NamedTuple):
         low: the largest pivot before it; ``high``: the smallest after it.
         keys: the least and the largest number of keys in its subtree; ``messages``: likewise.
         parent: the path of one of them.
+        depth: how many nodes lie above it, where one tree is followed.
     """
 
     height: int | None = None
@@ -235,6 +236,7 @@ class Expected(NamedTuple):
     keys: tuple[int, int] | None = None
     messages: tuple[int, int] | None = None
     parent: str | None = None
+    depth: int = 0
 
     def children(self, node: Node, path: str, height: int | None) -> Iterator[tuple[str, Expected]]:
         """Yield the path of each child, and the values that this node, at ``height``, and its parents record."""
@@ -242,12 +244,8 @@ class Expected(NamedTuple):
         keys, messages = _of_children(node.child_keys, node), _of_children(node.child_messages, node)
         for index, child in enumerate(node.children):
             low, high = node.bounds(index) if index <= len(node.keys) else (None, None)
-            yield (
-                child,
-                Expected(
-                    below, _pick(max, low, self.low), _pick(min, high, self.high), keys[index], messages[index], path
-                ),
-            )
+            low, high = _pick(max, low, self.low), _pick(min, high, self.high)
+            yield child, Expected(below, low, high, keys[index], messages[index], path, self.depth + 1)
 
 
 def _pick(choose: Any, one: Any, two: Any) -> Any:
@@ -268,6 +266,8 @@ def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
         return violation("I8", path, message)
     if (height or 0) > search.MAX_HEIGHT:
         return violation("I8", path, f"height {height} is more than any tree has")
+    if expected.depth >= search.MAX_HEIGHT:
+        return violation("I10", path, f"is {expected.depth} nodes below the root, deeper than any tree")
     if expected.low is not None and expected.high is not None and expected.low >= expected.high:
         message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
         return violation("I10", path, message)
@@ -318,14 +318,10 @@ def _check_ranges(node: Node, path: str, low: str | None, high: str | None) -> I
             yield violation("I5", path, f"a message for {key.rstrip()!r} has no transaction ID")
 
 
-def check_counts(
-    node: Node, path: str, expected: Expected, below: tuple[int | None, int | None]
-) -> Iterator[Violation]:
-    """Yield wrong counts (I9): those in a node, and those of its parents.
-
-    ``below`` are the keys and messages below the node: counted by the walk, or recorded by the node
-    (:func:`said_below`); ``None`` if nothing is known.
-    """
+def check_counts(node: Node, path: str, expected: Expected) -> Iterator[Violation]:
+    """Yield wrong counts (I9): those in a node, as far as it counts its children, and those of its parents."""
+    counts = (node.child_keys, node.child_messages)
+    below = (0, 0) if node.is_leaf else [None if each is None else sum(each) for each in counts]
     keys, messages = len(node.keys), len(node.buffer)
     both = (
         (spec.SUBTREE_KEYS, node.subtree_keys, keys, below[0], spec.CHILD_KEYS, expected.keys),
@@ -343,18 +339,19 @@ def check_counts(
 
 def check_names(node: Node, path: str, codec: KeyCodec) -> Iterator[Violation]:
     """Yield malformed keys and values of the key table and of messages (I11)."""
-    for pair in (*zip(node.keys, node.values, strict=True), *node.buffer.meanings()):
+    table = () if well_formed(node, codec) else zip(node.keys, node.values, strict=True)
+    for pair in (*table, *node.buffer.meanings()):
         defect = malformed(codec, *pair)
         if defect is not None:
             yield violation("I11", path, defect)
 
 
-def said_below(node: Node) -> tuple[int | None, int | None]:
-    """Return the keys and messages below a node, as far as it counts those of its children."""
-    if node.is_leaf:
-        return 0, 0
-    keys, messages = node.child_keys, node.child_messages
-    return None if keys is None else sum(keys), None if messages is None else sum(messages)
+def well_formed(node: Node, codec: KeyCodec) -> bool:
+    """Whether keys and values of the key table are plainly well formed; ``False`` proves nothing."""
+    with suppress(InvalidLocation):
+        validate_paths(node.values)
+        return codec.well_formed(node.keys)
+    return False
 
 
 def malformed(codec: KeyCodec, key: str, value: str | None) -> str | None:
@@ -388,25 +385,31 @@ class VersionContent:
     needed: set[str] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
 
-    def note(self, key: str) -> tuple[str, str, str | None] | None:
-        """Note an object; return its kind, namespace and name, or ``None`` if the key is malformed (I11)."""
-        try:
-            parts = self.codec.parts(key)
-        except InvalidName:
+    def note(self, key: str) -> bool:
+        """Note an object; return whether its key is well formed (I11)."""
+        kind, namespace, _ = _parts(self.codec, key)
+        if not kind:
             self.kinds[MALFORMED] += 1
-            return None
-        kind, namespace, _ = parts
-        self.kinds[kind] += 1
+            return False
+        self._count(kind, namespace, 1)
+        return True
+
+    def note_many(self, keys: Sequence[str], *, well_formed: bool) -> set[str]:
+        """Note objects, fast if their keys are known to be ``well_formed``; return the namespaces that they lie in."""
+        if not well_formed:
+            return {_parts(self.codec, key)[1] for key in keys if self.note(key)}
+        homes = self.codec.homes(keys)
+        for (kind, namespace), count in homes.items():
+            self._count(kind, namespace, count)
+        return {namespace for _, namespace in homes}
+
+    def _count(self, kind: str, namespace: str, count: int) -> None:
+        self.kinds[kind] += count
         (self.exists if kind == NAMESPACE else self.needed).add(namespace)
-        return parts
 
     def definitions(self, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
         """Note objects, and yield their definitions. An invalid path is I11."""
-        for key, path in entries:
-            parts = self.note(key)
-            if parts is not None:
-                with suppress(InvalidLocation):
-                    yield parts[0], label(parts[1], parts[2]), validate_path(path)
+        return named(self.codec, ((key, path) for key, path in entries if self.note(key)))
 
     def miscounted(self, root: Root) -> Iterator[Violation]:
         """Yield the object counts in a root that are wrong (I9), if all are known."""
@@ -416,6 +419,23 @@ class VersionContent:
     def lost(self) -> list[str]:
         """Return the namespaces that are needed and do not exist (I12)."""
         return sorted(self.needed - self.exists) if self.whole else []
+
+
+def _parts(codec: KeyCodec, key: str) -> tuple[str, str, str | None]:
+    """Return kind, namespace and name of an object; no kind if the key is malformed."""
+    try:
+        return codec.parts(key)
+    except InvalidName:
+        return "", "", None
+
+
+def named(codec: KeyCodec, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
+    """Yield the definitions of objects that are there. A malformed key, or an invalid path, is I11."""
+    for key, path in entries:
+        kind, namespace, name = _parts(codec, key)
+        if kind and path is not None:
+            with suppress(InvalidLocation):
+                yield kind, label(namespace, name), validate_path(path)
 
 
 def objects_without_namespace(
@@ -494,95 +514,114 @@ def check_definitions(
 # -- one tree --------------------------------------------------------------------------------------
 
 
-class TreeCheck:
-    """One walk over a tree, in key order, one path in memory."""
+class TreeProof:
+    """Examines the nodes of one tree, each when it is met for the first time, against what its parents record.
 
-    def __init__(
-        self, storage: Storage, definition: LakehouseDef, *, sdk: bool = False, definitions: bool = False
-    ) -> None:
+    Attributes:
+        found: what is wrong, each once.
+        nodes: how many nodes were examined, beside the root.
+    """
+
+    def __init__(self, root: Root, order: int, codec: KeyCodec) -> None:
+        self.found: dict[Violation, None] = {}
+        self.nodes = -1
+        self._order = order
+        self._codec = codec
+        self._expected: dict[str, Expected] = {root.path: Expected()}
+        self._taken = 0
+        self.examine(root.path, root.node)
+
+    def taken(self) -> Iterator[Violation]:
+        """Yield what was found since this was called last."""
+        new = list(islice(self.found, self._taken, None))
+        self._taken += len(new)
+        yield from new
+
+    def add(self, found: Iterable[Violation]) -> None:
+        """Add findings; what is known already counts once."""
+        self.found.update(dict.fromkeys(found))
+
+    def expected(self, path: str) -> Expected | None:
+        """Return the values that a parent records about a node which was not met yet."""
+        return self._expected.get(path)
+
+    def examine(self, path: str, node: Node) -> bool:
+        """Examine a node that an examined one points to, the first time; return whether it is where it belongs."""
+        expected = self._expected.pop(path, None)
+        if expected is None:  # of another tree, or examined already
+            return True
+        self.nodes += 1
+        astray = check_place(node, path, expected)
+        if astray is not None:
+            self.add([astray])
+            return False
+        self.add(check_node(node, path, self._order, expected))
+        self.add(check_counts(node, path, expected))
+        self.add(check_names(node, path, self._codec))
+        height = expected.height if node.height is None else node.height
+        self._expected.update(expected.children(node, path, height))
+        return True
+
+
+class _TreeReader:
+    """Reads the files of one tree, past every cache. A node that cannot be followed is an empty leaf.
+
+    Attributes:
+        whole: whether every node so far could be followed.
+    """
+
+    def __init__(self, storage: Storage, root: Root, order: int, proof: TreeProof) -> None:
+        self.whole = True
         self._storage = storage
-        self._order = definition.order
-        self._content = VersionContent(codec_of(definition, sdk=sdk))
-        self._definitions = definitions
-        self._seen: set[str] = set()
+        self._order = order
+        self._proof = proof
+        self._seen = {root.path}
         self._leaf_depth: int | None = None
 
-    def run(self, root: Root) -> Iterator[Violation]:
-        """Yield every broken invariant of the tree below a root."""
-        self._seen.add(root.path)
-        yield from self._node(root.node, root.path, Expected(), Messages(), _Totals(), 0)
-        yield from self._content.miscounted(root)
+    def read(self, path: str) -> Node:
+        """Return one node. One ``get``."""
+        return next(self.read_many([path]))
 
-    def _node(
-        self, node: Node, path: str, expected: Expected, newer: Messages, totals: _Totals, depth: int
-    ) -> Iterator[Violation]:
-        yield from check_node(node, path, self._order, expected)
-        messages, below = merged(node.pending, newer), _Totals()
-        if node.is_leaf:
-            yield from self._leaf(path, depth)
-            yield from self._entries(*search.applied(node.keys, node.values, messages), path)
-        else:
-            yield from self._children(node, path, expected, messages, below, depth)
-        yield from check_counts(node, path, expected, (below.keys, below.messages) if below.whole else (None, None))
-        totals.keys += len(node.keys) + below.keys
-        totals.messages += len(node.buffer) + below.messages
-        totals.whole = totals.whole and below.whole
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in order. One ``get`` each, in parallel."""
+        for path, data in self._storage.read_many(paths):
+            node = self._followed(path, data, self._proof.expected(path) or Expected())
+            self.whole = self.whole and node is not None
+            yield Node(height=None) if node is None else node
 
-    def _leaf(self, path: str, depth: int) -> Iterator[Violation]:
-        if self._leaf_depth is None:
-            self._leaf_depth = depth
-        elif depth != self._leaf_depth:
-            yield violation("I8", path, f"this leaf is at depth {depth}, the first one at {self._leaf_depth}")
-
-    def _children(
-        self, node: Node, path: str, expected: Expected, messages: Messages, below: _Totals, depth: int
-    ) -> Iterator[Violation]:
-        ordered = all(a < b for a, b in zip(node.keys, node.keys[1:], strict=False))
-        height = expected.height if node.height is None else node.height
-        expectations = expected.children(node, path, height)
-        contents = self._storage.read_many(node.children)
-        for index, ((child_path, of_child), (_, data)) in enumerate(zip(expectations, contents, strict=True)):
-            low, high = node.bounds(index)
-            part = messages.between(low, high) if ordered else Messages()
-            found = self._child(child_path, data, of_child, depth)
-            if isinstance(found, Violation):
-                yield found
-                self._content.whole = below.whole = False
-            else:
-                yield from self._node(found, child_path, of_child, part, below, depth + 1)
-            if index < len(node.keys):
-                row = slice(index, index + 1)
-                pivot = messages.on(node.keys[index])
-                yield from self._entries(*search.applied(node.keys[row], node.values[row], pivot), path)
-
-    def _child(self, path: str, data: bytes | FileMissing, expected: Expected, depth: int) -> Node | Violation:
-        if depth >= search.MAX_HEIGHT:
-            return violation("I10", path, f"is more than {search.MAX_HEIGHT} nodes below the root")
-        if path in self._seen:
-            return violation("I10", path, f"reached a second time, from {expected.parent!r}")
-        self._seen.add(path)
+    def _followed(self, path: str, data: bytes | FileMissing, expected: Expected) -> Node | None:
         node = decoded(path, data, self._order, expected.parent)
-        return node if isinstance(node, Violation) else check_place(node, path, expected) or node
+        if path in self._seen:
+            node = violation("I10", path, f"reached a second time, from {expected.parent!r}")
+        self._seen.add(path)
+        if isinstance(node, Violation):
+            self._proof.add([node])
+            return None
+        if not self._proof.examine(path, node):
+            return None
+        if node.is_leaf and self._leaf_depth not in {None, expected.depth}:
+            text = f"this leaf is at depth {expected.depth}, the first one at {self._leaf_depth}"
+            self._proof.add([violation("I8", path, text)])
+        elif node.is_leaf:
+            self._leaf_depth = expected.depth
+        return node
 
-    def _entries(self, keys: Sequence[str], values: Sequence[str], path: str) -> Iterator[Violation]:
-        content, named = self._content, list[Named]()
-        for key, value in zip(keys, values, strict=True):
-            parts, file = content.note(key), None
-            with suppress(InvalidLocation):
-                file = validate_path(value)
-            if parts is None or file is None:
-                yield violation("I11", path, malformed(content.codec, key, value) or "")
-            elif self._definitions:
-                named.append((parts[0], label(parts[1], parts[2]), file))
-            if parts is not None and content.whole and parts[1] not in content.exists:
-                yield without_namespace(path, content.codec, key)
-        yield from check_definitions(self._storage, named)
 
-
-@dataclass(slots=True)
-class _Totals:
-    """The keys and messages of subtrees; not ``whole`` when a part of them could not be read."""
-
-    keys: int = 0
-    messages: int = 0
-    whole: bool = True
+def _check_tree(
+    versions: Versions, root: Root, definition: LakehouseDef, *, definitions: bool = False
+) -> Iterator[Violation]:
+    codec = codec_of(definition, sdk=versions.sdk)
+    proof = TreeProof(root, definition.order, codec)
+    reader = _TreeReader(versions.storage, root, definition.order, proof)
+    content = VersionContent(codec)
+    for keys, paths in search.scan(reader, root.node):
+        lost = content.note_many(keys, well_formed=not proof.found) - content.exists
+        if lost and reader.whole:
+            objects = (key for key in keys if _parts(codec, key)[1] in lost)
+            yield from (without_namespace(root.path, codec, key) for key in objects)
+        yield from proof.taken()
+        if definitions:
+            yield from check_definitions(versions.storage, list(named(codec, zip(keys, paths, strict=True))))
+    yield from proof.taken()
+    content.whole = reader.whole
+    yield from content.miscounted(root)

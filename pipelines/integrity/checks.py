@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -33,12 +32,11 @@ from pipelines.integrity.version_content import (
 from pipelines.job import Progress, silent
 from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Named, Violation, check_homes, check_root, miscounted, read_head
+from trinitylake_core.check import Violation, check_homes, check_root, miscounted, named, read_head
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import diff_nodes
-from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
-from trinitylake_core.keys import KINDS, KeyCodec, label
-from trinitylake_core.locations import validate_path
+from trinitylake_core.errors import Corrupt, InvalidName
+from trinitylake_core.keys import KINDS, KeyCodec
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import search
 from trinitylake_core.tree.nodestore import NodeStore
@@ -78,15 +76,15 @@ class Walked(NamedTuple):
     bytes_elsewhere: int = 0
 
 
-class _Here:
-    """What this process holds during passes over versions: roots that were read, and progress; tasks have none."""
+class _ProcessState:
+    """What this process holds during passes over versions: roots that were read, and progress. A task has its own."""
 
     def __init__(self, progress: Progress = silent) -> None:
         self.progress = progress
         self._versions: VersionsReadOnce | None = None
 
-    def __reduce__(self) -> tuple[type[_Here], tuple[()]]:
-        return _Here, ()
+    def __reduce__(self) -> tuple[type[_ProcessState], tuple[()]]:
+        return _ProcessState, ()
 
     def versions(self, storage: Storage) -> VersionsReadOnce:
         """Return the versions in a storage; each root is read once."""
@@ -104,29 +102,29 @@ class Checks:
         self._shape = shape
         self._found = found
         self._progress = progress
-        self._here = _Here(progress)
+        self._state = _ProcessState(progress)
 
     def roots(self, versions: Sequence[int]) -> list[int]:
         """Check roots; return the versions of another shape. One ``get`` each, and one per lakehouse definition."""
         engine = LocalEngine() if len(versions) <= _ROOTS_HERE else self._engine
-        work = partial(_roots, here=self._here, shape=self._shape, total=len(versions))
+        work = partial(_roots, state=self._state, shape=self._shape, total=len(versions))
         rows = engine.table([{"version": version} for version in versions], _VERSION)
         found = engine.map(work, rows, FOUND, self._storage, each=1).list()
         self._progress("roots", len(versions), len(versions))
         self._found.rows([row for row in found if row["invariant"] != _OTHER])
         return [row["first"] for row in found if row["invariant"] == _OTHER]
 
-    def nodes(self, roots: Sequence[Row], meaning: GatheredContent, visited: Sequence[Sequence[Kept]] = ()) -> Walked:
+    def nodes(self, roots: Sequence[Row], content: GatheredContent, visited: Sequence[Sequence[Kept]] = ()) -> Walked:
         """Check nodes level by level, one ``get`` each. One Spark job per level of many nodes.
 
         Args:
             roots: what to begin with.
-            meaning: of the first version of all: proved from the same nodes, with its definitions if wanted.
+            content: of the first version of all: proved from the same nodes, with its definitions if wanted.
             visited: what is kept of roots that were examined.
         """
         before = self._storage.counts.snapshot()
         kept = [dict(zip(KEPT.names, row, strict=True)) for rows in visited for row in rows]
-        visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, meaning=meaning))
+        visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, content=content))
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
         walk = descend(self._engine, self._storage, visitor, first, self._progress, visited=kept, few=few)
@@ -134,32 +132,32 @@ class Checks:
             add_findings(walk.engine, walk.rows(), self._found)
             sums = walk.ask(f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}").one()
             if not self._found.enough():
-                prove_entries(walk, meaning, self._found)
+                prove_entries(walk, content, self._found)
         finally:
             walk.drop()
             self._engine.close()
-        nbytes = (sums["bytes"] or 0) - sum(row["size"] for row in kept if row["role"] == NODE) + meaning.bytes
+        nbytes = (sums["bytes"] or 0) - sum(row["size"] for row in kept if row["role"] == NODE) + content.bytes
         here = (self._storage.counts - before).bytes_read
         self._found.counts[NODES_NAMED] += sums["named"] or 0
-        self._add_meaning(meaning)
+        self._add_content(content)
         return Walked(walk.nodes_read, max(0, nbytes - here))
 
-    def _choose(self, walk: Walk, height: int, *, meaning: GatheredContent) -> Work:
+    def _choose(self, walk: Walk, height: int, *, content: GatheredContent) -> Work:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         if self._found.most_wanted() is not None and walk.levels:
             add_findings(walk.engine, walk.rows(), self._found)
-        examiner = Examiner(self._shape.order, self._shape.codec, meaning.version)
-        if height == 0 and not meaning.read_definitions:
+        examiner = Examiner(self._shape.order, self._shape.codec, content.version)
+        if height == 0 and not content.read_definitions:
             examiner = replace(examiner, above=above_leaves(walk))
         return partial(visits, examiner=examiner, most=self._found.most_wanted())
 
-    def _add_meaning(self, meaning: GatheredContent) -> None:
+    def _add_content(self, content: GatheredContent) -> None:
         """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
         if self._found.enough():
             return
         store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
-        for each in meaning.wrong(self._storage, store):
-            self._found.add(each, meaning.version)
+        for each in content.wrong(self._storage, store):
+            self._found.add(each, content.version)
             if self._found.enough():
                 return
 
@@ -169,7 +167,7 @@ class Checks:
         if pairs:
             work = partial(
                 _changes,
-                here=self._here,
+                state=self._state,
                 shape=self._shape,
                 definitions=definitions,
                 tables=tables,
@@ -181,16 +179,16 @@ class Checks:
 
 
 def _roots(
-    rows: Iterator[Row], storage: Storage, *, here: _Here, shape: Shape, total: int
+    rows: Iterator[Row], storage: Storage, *, state: _ProcessState, shape: Shape, total: int
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with each root, several at the same time.
 
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
-    versions = here.versions(storage)
+    versions = state.versions(storage)
     found = storage.map((row["version"] for row in rows), lambda version: list(_check_root(versions, version, shape)))
     for done, some in enumerate(found):
-        here.progress("roots", done, total)
+        state.progress("roots", done, total)
         yield from some
 
 
@@ -211,16 +209,16 @@ def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tupl
 
 
 def _changes(
-    rows: Iterator[Row], storage: Storage, *, here: _Here, shape: Shape, definitions: bool, tables: float | None,
-    total: int,
+    rows: Iterator[Row], storage: Storage, *, state: _ProcessState, shape: Shape, definitions: bool,
+    tables: float | None, total: int,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
     store = NodeStore(storage, shape.order, shape.target_bytes)
-    contents = Contents(here.versions(storage), store, definitions=definitions, tables=tables)
+    contents = Contents(state.versions(storage), store, definitions=definitions, tables=tables)
     pairs = ((row["before"], row["version"]) for row in rows)
     found = storage.map(pairs, lambda pair: (pair[1], list(contents.prove(*pair))), nested=True)
     for done, (version, some) in enumerate(found):
-        here.progress("contents", done, total)
+        state.progress("contents", done, total)
         yield from (found_row(each, version, version) for each in some)
 
 
@@ -288,15 +286,7 @@ class Contents:
                 gained[codec.split(key)[0]] += (value is not None) - (gone is not None)
             yield from check_homes(self.store, root, codec, [(key, value) for key, _, value in part])
             if self.definitions:
-                named = _named(codec, ((key, value) for key, _, value in part))
-                yield from proved_definitions(self.versions.storage, named, counts, self.tables)
+                live = named(codec, ((key, value) for key, _, value in part))
+                yield from proved_definitions(self.versions.storage, live, counts, self.tables)
         now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
         yield from () if now is None else miscounted(root, now)
-
-
-def _named(codec: KeyCodec, rows: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
-    for key, path in rows:
-        if path is not None:
-            kind, namespace, name = codec.split(key)
-            with suppress(InvalidLocation):  # I11, a finding of the walk
-                yield kind, label(namespace, name), validate_path(path)

@@ -8,9 +8,7 @@ record different things about one child cannot all be right.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import Any, Final, TypeAlias
@@ -24,20 +22,19 @@ from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Row
 from pipelines.integrity.findings import VIOLATION
 from pipelines.trees.walk import CHILD, NODE, ROOT
 from trinitylake_core.check import (
-    MALFORMED,
     Expected,
+    VersionContent,
     Violation,
     check_counts,
     check_node,
     check_place,
     decoded,
     malformed,
-    said_below,
     violation,
+    well_formed,
 )
-from trinitylake_core.errors import FileMissing, InvalidLocation, InvalidName
-from trinitylake_core.keys import NAMESPACE, KeyCodec
-from trinitylake_core.locations import validate_paths
+from trinitylake_core.errors import FileMissing
+from trinitylake_core.keys import KeyCodec
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 
@@ -66,7 +63,7 @@ KEPT: Final = pa.schema(
 )  # fmt: skip
 """What is kept of a node: itself and its bytes, what it records of its children, and its findings.
 
-Of the version whose meaning is proved also its entries (``path`` is the key). Of entries that are settled where they
+Of the version whose content is proved also its entries (``path`` is the key). Of entries that are settled where they
 were read only sums are kept: how many objects of each kind they are (``path`` is the kind), and which namespaces they
 are (``EXISTS``) or lie in (``NEEDED``).
 """
@@ -97,14 +94,14 @@ class Examiner:
     Attributes:
         order: of the trees.
         codec: of their keys.
-        meaning_of: the first of all versions that are walked; the entries of the nodes that it reaches are kept.
+        content_of: the first of all versions that are walked; the entries of the nodes that it reaches are kept.
         above: hashes of all keys in nodes above the leaves, also of messages (:func:`hashes_of`), if they are known:
-            the value that a leaf has for another key is its meaning, and is settled.
+            the value that a leaf has for another key counts, and is settled.
     """
 
     order: int
     codec: KeyCodec
-    meaning_of: int
+    content_of: int
     above: IntArray | None = None
     _buffered: dict[_Pair, str | None] = field(default_factory=dict)
 
@@ -123,26 +120,26 @@ class Examiner:
         if astray is not None:
             return _unreadable(row, astray)
         height = row["height"] if node.height is None else node.height
-        sound = self._sound(node)
+        sound = well_formed(node, self.codec)
         kept = [_kept(NODE, row, path, height, size=node.nbytes, named=int(node.named))]
         for found in (
             check_node(node, path, self.order, expected),
             self._names(node, path, top=row["height"] == ROOT, sound=sound),
-            check_counts(node, path, expected, said_below(node)),
+            check_counts(node, path, expected),
         ):
             kept += (_finding(row, each) for each in found)
         kept += (_child(row, *each) for each in expected.children(node, path, height))
-        if row["first"] == self.meaning_of:
-            kept += self._meaning(row, node, height, sound=sound)
+        if row["first"] == self.content_of:
+            kept += self._kept_entries(row, node, height, sound=sound)
         return kept
 
-    def _meaning(self, row: Row, node: Node, height: int, *, sound: bool) -> Iterator[Kept]:
+    def _kept_entries(self, row: Row, node: Node, height: int, *, sound: bool) -> Iterator[Kept]:
         """Yield the entries of a node that are kept; of the settled entries of a leaf only the sums are kept."""
-        said = _entries(node)
-        kept = said
+        entries = _entries(node)
+        kept = entries
         if height == 0 and self.above is not None:
-            kept = {key: said[key] for key in compress(said, _among(hashes_of(said), self.above))}
-            settled = [key for key, value in said.items() if value is not None and key not in kept]
+            kept = {key: entries[key] for key in compress(entries, _among(hashes_of(entries), self.above))}
+            settled = [key for key, value in entries.items() if value is not None and key not in kept]
             yield from self._settled(row, settled, sound=sound and not node.pending.keys)
         yield from (_kept(ENTRY, row, key, height, value=value) for key, value in kept.items())
 
@@ -151,21 +148,11 @@ class Examiner:
 
         ``sound`` keys are known to be well formed.
         """
-        homes: Counter[tuple[str, str]] = Counter()
-        kinds: Counter[str] = Counter()
-        if sound:
-            homes.update(self.codec.homes(keys))
-        else:
-            for key in keys:
-                try:
-                    homes[self.codec.parts(key)[:2]] += 1
-                except InvalidName:
-                    kinds[MALFORMED] += 1
-        for (kind, _), count in homes.items():
-            kinds[kind] += count
-        yield from (_kept(KIND, row, kind, None, size=count) for kind, count in kinds.items())
-        names = {(EXISTS if kind == NAMESPACE else NEEDED, namespace) for kind, namespace in homes}
-        yield from (_kept(role, row, namespace, None) for role, namespace in sorted(names))
+        content = VersionContent(self.codec)
+        content.note_many(keys, well_formed=sound)
+        yield from (_kept(KIND, row, kind, None, size=count) for kind, count in content.kinds.items())
+        for role, names in ((EXISTS, content.exists), (NEEDED, content.needed)):
+            yield from (_kept(role, row, name, None) for name in sorted(names))
 
     def _names(self, node: Node, path: str, *, top: bool, sound: bool) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
@@ -176,13 +163,6 @@ class Examiner:
             self._buffered = proved
         table = () if sound else (malformed(self.codec, *pair) for pair in zip(node.keys, node.values, strict=True))
         yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
-
-    def _sound(self, node: Node) -> bool:
-        """Return whether keys and values of the key table are well formed; ``False`` proves nothing."""
-        with suppress(InvalidLocation):
-            validate_paths(node.values)
-            return self.codec.well_formed(node.keys)
-        return False
 
 
 def _unreadable(row: Row, what: Violation) -> list[Kept]:
@@ -215,9 +195,7 @@ def _among(hashes: IntArray, known: IntArray) -> list[bool]:
 
 def _entries(node: Node) -> dict[str, str | None]:
     """Return the entries of a node: its key table with its own messages carried out, deletions among them."""
-    meaning: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
-    meaning.update(node.pending.meanings())
-    return meaning
+    return {**dict(zip(node.keys, node.values, strict=True)), **dict(node.pending.meanings())}
 
 
 def _expected(row: Row) -> Expected:

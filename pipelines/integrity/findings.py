@@ -26,16 +26,12 @@ FOUND: Final = pa.schema({**dict.fromkeys(VIOLATION, TEXT), "first": LONG, "last
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Violation):
     """One broken invariant, where it was found, and in which versions; ``None``: in the lakehouse as a whole.
 
     The versions are the first and the last that are known to reach the file. A snapshot counts as none.
     """
 
-    invariant: str
-    file: str
-    message: str
-    hint: str
     first_version: int | None
     last_version: int | None
 
@@ -111,18 +107,11 @@ class Found:
         found = [
             Finding(
                 what.invariant, what.file, what.message, what.hint,
-                None if low >= FOREVER else low, None if high < 0 else min(high, low) if low >= FOREVER else high,
+                None if low >= FOREVER else low, high if 0 <= high < FOREVER else None,
             )
             for what, (low, high) in self._found.items()
         ]  # fmt: skip
-        found = [_without_forever(each) for each in found]
         return sorted(found, key=lambda each: (int(each.invariant[1:] or 0), each.file, each.message)), self._more
-
-
-def _without_forever(finding: Finding) -> Finding:
-    if finding.last_version is None or finding.last_version < FOREVER:
-        return finding
-    return Finding(finding.invariant, finding.file, finding.message, finding.hint, finding.first_version, None)
 
 
 def found_row(what: Violation, first: int, last: int) -> tuple[Any, ...]:

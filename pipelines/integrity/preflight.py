@@ -82,13 +82,13 @@ class Preflight:
         return found.violations()
 
     def _walk(self, target: Root, shape: Shape, found: Found) -> None:
-        meaning = GatheredContent(
+        content = GatheredContent(
             shape.codec, version=target.version, read_definitions=True, root=target, tables=self.tables
         )
         examiner = Examiner(shape.order, shape.codec, target.version)
         root = examiner.examine(asked(target.path, target.version, target.version), target.node)
         checks = Checks(self.checked.engine, self.files.storage, shape, found, self.progress)
-        self.checked.nodes, elsewhere = checks.nodes([], meaning, visited=[root])
+        self.checked.nodes, elsewhere = checks.nodes([], content, visited=[root])
         self.checked.bytes += elsewhere
         self.checked.definitions = found.counts[DEFINITIONS]
         self._count_tables(found)

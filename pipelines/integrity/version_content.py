@@ -143,31 +143,31 @@ def _hashed(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
         yield (np.unique(hashes_of(row["path"] for row in some)).tobytes(),)
 
 
-def prove_entries(walk: Walk, meaning: GatheredContent, found: Found) -> None:
+def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     """Prove what the entries of a walk mean; only findings and missing namespaces come to the driver."""
-    unreadable = f"role = {NODE} AND height = {UNREADABLE} AND first = {meaning.version}"
-    meaning.whole = not walk.ask(f"SELECT path FROM walked WHERE {unreadable} LIMIT 1").list()
+    unreadable = f"role = {NODE} AND height = {UNREADABLE} AND first = {content.version}"
+    content.whole = not walk.ask(f"SELECT path FROM walked WHERE {unreadable} LIMIT 1").list()
     above = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0").keep(
         "path", repeatable=True
     )
     newest = walk.engine.sql(_NEWEST, walked=walk.rows(), above=above)
     work = partial(
         _proved,
-        version=meaning.version,
-        codec=meaning.codec,
-        definitions=meaning.read_definitions,
-        tables=meaning.tables,
+        version=content.version,
+        codec=content.codec,
+        definitions=content.read_definitions,
+        tables=content.tables,
         most=found.most_wanted(),
     )
     proved = walk.engine.map(work, newest, _PROVED, walk.storage).keep(repeatable=True)
-    add_findings(walk.engine, proved, found, meaning.version)
+    add_findings(walk.engine, proved, found, content.version)
     settled = walk.engine.sql(_SETTLED, walked=walk.rows(), proved=proved)
-    meaning.bytes = _sum_up(walk.engine, settled, found, meaning.kinds)
+    content.bytes = _sum_up(walk.engine, settled, found, content.kinds)
     there = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled).keep(
         "path", repeatable=True
     )
     lost = walk.engine.sql(f"{_LOST} LIMIT {found.most}", settled=settled, there=there).list()
-    meaning.needed = {row["path"] for row in lost}
+    content.needed = {row["path"] for row in lost}
     for each in (above, proved, there):
         each.drop()
 
@@ -213,12 +213,12 @@ def _proved(
     rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool, tables: float | None,
     most: int | None,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-    meaning = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
-    found = meaning.prove(storage, ((row["path"], row["value"]) for row in rows))
-    yield from _as_rows(storage, islice(found, most), meaning.counts)
-    yield from ((KIND, kind, count, *NO_FINDING) for kind, count in meaning.kinds.items())
-    yield from ((EXISTS, name, None, *NO_FINDING) for name in sorted(meaning.exists))
-    yield from ((NEEDED, name, None, *NO_FINDING) for name in sorted(meaning.needed))
+    content = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
+    found = content.prove(storage, ((row["path"], row["value"]) for row in rows))
+    yield from _as_rows(storage, islice(found, most), content.counts)
+    yield from ((KIND, kind, count, *NO_FINDING) for kind, count in content.kinds.items())
+    yield from ((EXISTS, name, None, *NO_FINDING) for name in sorted(content.exists))
+    yield from ((NEEDED, name, None, *NO_FINDING) for name in sorted(content.needed))
 
 
 def _proved_named(

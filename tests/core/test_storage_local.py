@@ -35,7 +35,6 @@ from trinitylake_core.storage import (
     FileInfo,
     Storage,
     check_conformance,
-    disk,
     local,
     normalise_root,
     open_storage,
@@ -424,14 +423,10 @@ class _Order:
         self.events: list[str] = []
         self._directory = str(directory)
         self._lock = threading.Lock()
-        sync_path = self._recorded("sync", local.sync_path)
-        monkeypatch.setattr(local, "sync_path", sync_path)
-        monkeypatch.setattr("trinitylake_core.storage.local.sync_path", sync_path)
+        monkeypatch.setattr(local, "sync_path", self._recorded("sync", local.sync_path))
         monkeypatch.setattr(local, "sync_filesystem", self._recorded("syncfs", local.sync_filesystem))
         monkeypatch.setattr(os, "link", self._recorded("link", os.link, 1))
         monkeypatch.setattr(os, "replace", self._recorded("replace", os.replace, 1))
-        replaced = self._recorded("replace", local.replace_unsynced, 1)
-        monkeypatch.setattr(local, "replace_unsynced", replaced)
 
     def _recorded(self, name: str, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -581,8 +576,7 @@ class _Calls:
         self.counts: Counter[str] = Counter()
         for name in self.NAMES:
             monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
-        for module, name in ((local, "replace_unsynced"), (disk, "sync_filesystem")):
-            monkeypatch.setattr(module, name, self._counted(name, getattr(module, name)))
+        monkeypatch.setattr(local, "sync_filesystem", self._counted("sync_filesystem", local.sync_filesystem))
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:

@@ -12,6 +12,7 @@ no time here, so a run is the same on any machine.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from tests.support.rounds import Rounds
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.objects import Patience, patience_of_kinds
-from trinitylake_core.storage.requests import RetryPolicy
+from trinitylake_core.storage.requests import CommonOptions
 
 LATE_SECONDS: Final = 2.0
 STALL_SECONDS: Final = 40.0
@@ -63,9 +64,9 @@ class MisbehavingClock(Rounds):
         """How many requests there were, those that were asked again counted as well."""
         return len(self.log) + self.again.total()
 
-    def policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return a policy whose pauses take time on this clock only: two thirds of the longest."""
-        return _Pausing(policy.retries, policy.base_seconds, policy.max_seconds, self)
+    def options(self, options: CommonOptions) -> CommonOptions:
+        """Return options whose pauses take time on this clock only: two thirds of the longest."""
+        return _Pausing(**dataclasses.asdict(options), clock=self)
 
     def __call__(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
         """Carry out a request, or let it fail, and let time pass."""
@@ -127,12 +128,12 @@ class MisbehavingClock(Rounds):
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Pausing(RetryPolicy):
-    """The pauses of a policy, by a clock."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pausing(CommonOptions):
+    """Options whose pauses go by a clock."""
 
     clock: MisbehavingClock
 
     def pause(self, attempt: int) -> None:
         """Let time pass."""
-        self.clock.now += min(self.max_seconds, self.base_seconds * 2.0**attempt) * 2 / 3
+        self.clock.now += min(self.retry_max_seconds, self.retry_base_seconds * 2.0**attempt) * 2 / 3

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.requests import RequestThreads, RetryPolicy
+from trinitylake_core.storage.requests import CommonOptions, RequestThreads
 
 
 class Rounds:
@@ -37,7 +37,7 @@ class Rounds:
         """When each request began, its kind and its path; in the order in which they were carried out."""
         self._most = most
         self._storages = [each for each in storages if isinstance(each, BaseStorage)]
-        self._before: list[tuple[Any, Any, Any, Any]] = []
+        self._before: list[tuple[Any, Any, Any]] = []
         assert len(self._storages) == len(storages), "there are no requests to listen to"
 
     @property
@@ -70,15 +70,14 @@ class Rounds:
             self.now += 1
         return action()
 
-    def policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return the policy by which storages retry during the measurement."""
-        return policy
+    def options(self, options: CommonOptions) -> CommonOptions:
+        """Return the options by which storages retry during the measurement."""
+        return options
 
     def __enter__(self) -> Self:
         for storage in self._storages:
-            self._before.append((storage._common, storage._threads, storage.interceptor, storage._retry))
-            storage._retry = self.policy(storage._retry)
-            storage._common = dataclasses.replace(storage._common, max_concurrency=self._most)
+            self._before.append((storage._common, storage._threads, storage.interceptor))
+            storage._common = self.options(dataclasses.replace(storage._common, max_concurrency=self._most))
             storage._threads = _ClockedThreads(self, self._most)
             storage.interceptor = self
         return self
@@ -87,7 +86,7 @@ class Rounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for storage, before in zip(self._storages, self._before, strict=True):
-            storage._common, storage._threads, storage.interceptor, storage._retry = before
+            storage._common, storage._threads, storage.interceptor = before
         self._before = []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -48,6 +48,19 @@ def written(files: LakehouseStore, definition: LakehouseDef) -> tuple[str, bytes
     files.storage.write_many([(path, data)])
     files.versions.knows_definition(path, data)
     return path, data
+
+
+def transactional(newer: Iterable[Delta], error: type[CommitConflict], then: str) -> Iterator[Delta]:
+    """Yield the versions that changed single objects, without those that changed none.
+
+    Raises ``error``, with the advice ``then``, at one that replaced the whole tree.
+    """
+    for root in newer:
+        if root.operation in spec.TRANSACTIONAL_OPERATIONS:
+            yield root
+        elif root.operation not in spec.QUIET_OPERATIONS:
+            by = root.operation or "of another writer"
+            raise error(f"version {root.version} ({by}) replaced the whole tree; {then}", version=root.version)
 
 
 def recounted(files: LakehouseStore, base: Root, node: Node) -> ObjectCounts | None:
@@ -137,12 +150,15 @@ class NewDefinition(SameContent):
         self._made: LakehouseDef | None = None
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
-        """Write the edited definition, unless it is what was written for the last base; return the base's node with it.
+        """Write the edited definition, unless it is that of the base or what was written for the last base.
 
-        At most one ``put``.
+        Return the base's node with it. At most one ``put``.
         """
-        definition = self._edit(self._files.definition(base), base)
-        if definition != self._made:
+        before = self._files.definition(base)
+        definition = self._edit(before, base)
+        if definition == before:
+            self._made, self._system = None, {}
+        elif definition != self._made:
             self._made, self._system = definition, definition_rows(*written(self._files, definition))
         return super().build(base, created_at_millis, writer)
 
@@ -151,7 +167,7 @@ class NewDefinition(SameContent):
         self._made = None
 
 
-class ExpirationChange(SameContent):
+class ExpirationChange(NewDefinition):
     """A version with a new boundary, and without the snapshots that have expired. Conflicts with nothing.
 
     ``edit`` returns the lakehouse definition to go on with and the facts about it, or raises; it is asked again
@@ -165,21 +181,20 @@ class ExpirationChange(SameContent):
         summary: dict[str, Any],
         edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
     ) -> None:
-        super().__init__(spec.OP_EXPIRE, summary)
-        self._files = files
+        def edited(before: LakehouseDef, base: Root) -> LakehouseDef:
+            del base
+            definition, about = edit(before)
+            self._summary = summary | about
+            return definition
+
+        super().__init__(files, spec.OP_EXPIRE, summary, edited)
         self._oldest = oldest_version
-        self._told = summary
-        self._edit = edit
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the base's node under the new boundary. One ``put`` if the definition changes, else none."""
-        before = self._files.definition(base)
-        definition, about = self._edit(before)
-        self._system = {spec.OLDEST_VERSION: str(max(base.oldest_version, self._oldest))}
-        if definition != before:
-            self._system |= definition_rows(*written(self._files, definition))
-        self._summary = self._told | about
-        return super().build(base, created_at_millis, writer)
+        draft = super().build(base, created_at_millis, writer)
+        draft.system[spec.OLDEST_VERSION] = str(max(base.oldest_version, self._oldest))
+        return draft
 
 
 class CompactionChange:
@@ -219,15 +234,7 @@ class CompactionChange:
         a cleaning leaves a fence, which is void for what began at an expired version: see ``renew``.
         """
         self._is_rebased = True
-        for root in newer:
-            if root.operation in spec.QUIET_OPERATIONS:
-                continue
-            if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
-                raise TreeReplaced(
-                    f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
-                    f"{self.again}",
-                    version=root.version,
-                )
+        for root in transactional(newer, TreeReplaced, self.again):
             self._replayed.extend(root.own_messages())
             self.rebased_over += 1
 

@@ -11,8 +11,7 @@ writer believes about that may be wrong: `clean` removes what no version reaches
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from trinitylake_core import spec
 from trinitylake_core.errors import (
@@ -32,15 +31,6 @@ from trinitylake_core.versions.search import newest_listed
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Look:
-    """What was seen after a root was created. ``error`` is set if the boundary could not be seen."""
-
-    boundary: int | None = None
-    followed: bool = False
-    error: TrinityLakeError | None = None
-
-
 def confirm_commit(versions: Versions, root: Root) -> None:
     """Write the hint, and prove at the same time that the root which was just created is the next version.
 
@@ -52,34 +42,35 @@ def confirm_commit(versions: Versions, root: Root) -> None:
         CorruptNode: the version after it was there before: a root was lost. Nothing was committed.
         OutcomeUnknown: nothing proves whether the root is a version. Its files stay.
     """
-    look = _Look()
 
-    def see() -> None:
+    def boundary() -> int | TrinityLakeError:
         try:
-            look.boundary = versions.boundary_file()
-            look.boundary = boundary_by_roots(versions) if look.boundary is None else look.boundary
+            stored = versions.boundary_file()
+            return boundary_by_roots(versions) if stored is None else stored
         except TrinityLakeError as error:
-            look.error = error
+            return error
 
-    def see_next() -> None:
+    def is_followed() -> bool:
         try:
-            look.followed = versions.root_exists(root.version + 1)
+            return versions.root_exists(root.version + 1)
         except StorageError as error:  # damage of long ago must not make a known outcome unknown
             _LOG.warning("whether a later version was there before %s could not be seen: %s", root.path, error)
+            return False
 
-    def hint() -> None:
+    def hint() -> bool:
         write_hint(versions.storage, root.version)
+        return True
 
-    for _ in versions.storage.map((see, see_next, hint), lambda action: action()):
-        pass
-    if look.error is not None:
-        raise _unknown(root, f"the boundary cannot be read: {look.error}") from look.error
-    built_on = _is_built_on(versions, root) if look.followed else None
-    if look.boundary is not None and look.boundary > root.version:
+    actions: tuple[Callable[[], int | TrinityLakeError], ...] = (boundary, is_followed, hint)
+    kept_from, followed, _ = versions.storage.map(actions, lambda action: action())
+    if isinstance(kept_from, TrinityLakeError):
+        raise _unknown(root, f"the boundary cannot be read: {kept_from}") from kept_from
+    built_on = _is_built_on(versions, root) if followed else None
+    if kept_from > root.version:
         if built_on is None:
-            raise _unknown(root, _below(versions, look.boundary))
+            raise _unknown(root, _below(versions, kept_from))
         if not built_on:
-            raise expired(versions, root.version, look.boundary)
+            raise expired(versions, root.version, kept_from)
     elif built_on is False:
         remove_quietly(versions.storage, [root.path])
         raise CorruptNode(

@@ -55,7 +55,11 @@ def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
     """
     if began.version < newest.oldest_version:
         return True
-    return _stored_at(storage, began) - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
+    try:
+        stored = storage.info(began.path).modified_millis
+    except FileMissing:
+        stored = 0
+    return stored - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
 
 
 def may_be_void(files: LakehouseStore, base: Root) -> bool:
@@ -65,14 +69,6 @@ def may_be_void(files: LakehouseStore, base: Root) -> bool:
     Two ``get`` and one ``head``.
     """
     return void_since(files.storage, base, files.newest())
-
-
-def _stored_at(storage: Storage, root: Root) -> int:
-    """Return the time of a root by the storage's clock; 0 if it is gone. One ``head``."""
-    try:
-        return storage.info(root.path).modified_millis
-    except FileMissing:
-        return 0
 
 
 def storage_time(files: LakehouseStore) -> int:

@@ -101,7 +101,7 @@ def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
         CorruptDefinition: it does not parse, does not match its checksum, has no ID, or its order makes no tree.
         InvalidDefinition: it is of a major version that this library does not know.
     """
-    lakehouse = _identified(_proved(_parsed(LakehouseDef, data, path), data, path), path)
+    lakehouse = _decoded(LakehouseDef, data, path)
     if lakehouse.major_version != spec.MAJOR_VERSION:
         raise InvalidDefinition(
             f"{path}: the lakehouse has format version {lakehouse.major_version}, and this release supports "
@@ -114,12 +114,12 @@ def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
 
 def decode_namespace(data: bytes, path: str) -> NamespaceDef:
     """Return the namespace definition in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
-    return _identified(_proved(_parsed(NamespaceDef, data, path), data, path), path)
+    return _decoded(NamespaceDef, data, path)
 
 
 def decode_table(data: bytes, path: str) -> TableDef:
     """Return the table definition in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
-    return _identified(_proved(_parsed(TableDef, data, path), data, path), path)
+    return _decoded(TableDef, data, path)
 
 
 def decode_view(data: bytes, path: str) -> ViewDef:
@@ -131,7 +131,7 @@ def decode_view(data: bytes, path: str) -> ViewDef:
     raw = _parsed(RawViewDef, data, path)
     payloads = list(raw.representations)
     if all(_is_sql(payload) for payload in payloads):
-        return _identified(_proved(_parsed(ViewDef, data, path), data, path), path)
+        return _decoded(ViewDef, data, path)
     if len(payloads) > 1:
         raise CorruptDefinition(f"{path}: not a ViewDef: one of several representations is not SQL", path=path)
     raw.ClearField("representations")
@@ -185,6 +185,10 @@ def _parsed(kind: type[_P], data: bytes, path: str) -> _P:
 
 
 _C = TypeVar("_C", LakehouseDef, NamespaceDef, TableDef, ViewDef)
+
+
+def _decoded(kind: type[_C], data: bytes, path: str) -> _C:
+    return _identified(_proved(_parsed(kind, data, path), data, path), path)
 
 
 def _proved(message: _C, data: bytes, path: str) -> _C:

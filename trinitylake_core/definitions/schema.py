@@ -127,9 +127,7 @@ def _has_parts(column: Column) -> bool:
 
 
 def _check_column(column: Column, path: tuple[str, ...]) -> None:
-    where = ".".join(path)
-    if len(path) > NESTING_MAX:
-        raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+    where = _where(path)
     kind = column.type
     inside = parts(column, where)
     own = [field for _, field in _PARTS.get(kind, ())]
@@ -146,6 +144,13 @@ def _check_column(column: Column, path: tuple[str, ...]) -> None:
         arrow_leaf(column, where)
         if kind == CHAR and "length" not in column.properties:
             raise InvalidDefinition(f"column {where}: CHAR needs the property 'length'")
+
+
+def _where(path: tuple[str, ...]) -> str:
+    """Return the dotted path of a column. Raises ``InvalidDefinition`` if it is nested too deeply."""
+    if len(path) > NESTING_MAX:
+        raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+    return ".".join(path)
 
 
 def _type_name(column: Column) -> str:
@@ -204,9 +209,7 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
 
 def _field(column: Column, path: tuple[str, ...], canonical: str | None = None) -> pa.Field:
     """Return the Arrow field of a column; ``canonical`` is the name of a map's or a list's part."""
-    where = ".".join(path)
-    if len(path) > NESTING_MAX:
-        raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+    where = _where(path)
     nested = {part: _field(child, (*path, child.name), part) for part, child in parts(column, where)}
     hint = None
     if column.type == STRUCT:
@@ -239,9 +242,7 @@ class _Reader:
     def column(
         self, field: pa.Field, path: tuple[str, ...], siblings: Iterable[Column], canonical: str | None = None
     ) -> Column:
-        where = ".".join(path)
-        if len(path) > NESTING_MAX:
-            raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+        where = _where(path)
         old = self._counterpart(field, siblings, canonical)
         column = Column(nullable=field.nullable or _metadata(field, NULLABLE_METADATA, where) == "true")
         column.id = _id(field) or (old.id if old.id not in self._claimed else 0)

@@ -12,19 +12,7 @@ from typing import Final
 
 from trinitylake_core import diff, spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import (
-    Expected,
-    Violation,
-    check_counts,
-    check_definitions,
-    check_homes,
-    check_names,
-    check_node,
-    check_place,
-    read_head,
-    said_below,
-    violation,
-)
+from trinitylake_core.check import TreeProof, Violation, check_definitions, check_homes, read_head, violation
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import Base, newest_base, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
@@ -171,8 +159,8 @@ def planned_rollback(
         found, holes = diff.diff_damaged(proof, newest.readable.node, proof, target.node, proof.codec)
         planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
         planned = replace(planned, not_compared=tuple(each for each in holes if each.side == OLD)[:SHOWN])
-    prove_intact(target, proof.found)
-    planned = replace(planned, nodes_proved=proof.nodes)
+    prove_intact(target, proof.nodes.found)
+    planned = replace(planned, nodes_proved=proof.nodes.nodes)
     if newest.root.unreadable is None:
         return planned
     why = f"{newest.root.unreadable}; compared is version {newest.readable.version}, the newest one that can be read"
@@ -180,80 +168,58 @@ def planned_rollback(
 
 
 class _Proof:
-    """The reader of a comparison. What the target's nodes point to is proved when it is read for the first time.
+    """The reader of a comparison, which examines the target's nodes.
 
     Attributes:
-        found: what is wrong. ``nodes`` counts the nodes of the target that were proved, beside its root.
+        nodes: what is wrong with the target, and how many of its nodes were read.
     """
 
     def __init__(self, files: LakehouseStore, target: Root, definitions: DefinitionsPreflight) -> None:
         definition = files.definition(target)
         self.codec = codec_of(definition)
+        self.nodes = TreeProof(target, definition.order, self.codec)
         head = read_head(files.versions, target.path, lambda: target)
-        self.found: list[Violation] = [head] if isinstance(head, Violation) else []
-        self.nodes = -1
+        if isinstance(head, Violation):
+            self.nodes.add([head])
         self._store = files.fork().store  # what another reader has cached may be gone by now
-        self._order = definition.order
         self._target = target
         self._definitions = definitions
-        self._expected: dict[str, Expected] = {target.path: Expected()}
-        self._prove(target.path, target.node)
 
     # -- nodes -----------------------------------------------------------------------------------
 
     def read(self, path: str) -> Node:
-        """Return a node; one of the target is proved. Raises ``Corrupt``."""
+        """Return a node; one of the target is examined. Raises ``Corrupt``."""
         try:
-            return self._prove(path, self._store.read(path))
+            return self._examined(path, self._store.read(path))
         except Corrupt as error:
-            if path in self._expected:
-                self._found_once(violation(error.invariant, error.path or path, str(error)))
+            if self.nodes.expected(path) is not None:
+                self.nodes.add([violation(error.invariant, error.path or path, str(error))])
             raise
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield nodes in order, reading ahead; each that is of the target is proved."""
-        return map(self._prove, paths, self._store.read_many(paths))
+        """Yield nodes in order, reading ahead; each that is of the target is examined."""
+        return map(self._examined, paths, self._store.read_many(paths))
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield nodes as the store does, proved."""
-        return map(self._prove, paths, self._store.held(paths))
+        """Yield nodes as the store does, examined."""
+        return map(self._examined, paths, self._store.held(paths))
 
     def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Read nodes ahead as the store does."""
         return self._store.prefetch(paths)
 
-    def _prove(self, path: str, node: Node) -> Node:
-        """Prove a node that the target points to, the first time. No request."""
-        expected = self._expected.pop(path, None)
-        if expected is None:  # of the newest version only, or proved already
-            return node
-        self.nodes += 1
-        astray = check_place(node, path, expected)
-        if astray is not None:
-            self._found_once(astray)
-            return node
-        for each in (
-            *check_node(node, path, self._order, expected),
-            *check_counts(node, path, expected, said_below(node)),
-            *check_names(node, path, self.codec),
-        ):
-            self._found_once(each)
-        height = expected.height if node.height is None else node.height
-        self._expected.update(expected.children(node, path, height))
+    def _examined(self, path: str, node: Node) -> Node:
+        self.nodes.examine(path, node)
         return node
-
-    def _found_once(self, what: Violation) -> None:
-        if what not in self.found:
-            self.found.append(what)
 
     # -- objects ---------------------------------------------------------------------------------
 
     def proved(self, changes: Iterable[Change]) -> Iterator[Change]:
         """Yield changes; prove the definitions and the namespaces that they need. Stops after a few findings."""
         remaining = iter(changes)
-        while len(self.found) < FINDINGS and (part := list(islice(remaining, _CHANGES_HELD))):
+        while len(self.nodes.found) < FINDINGS and (part := list(islice(remaining, _CHANGES_HELD))):
             yield from part
-            self.found += self._wrong(part)
+            self.nodes.add(self._wrong(part))
 
     def _wrong(self, part: Sequence[Change]) -> Iterator[Violation]:
         back = [each for each in part if each.new_path is not None]

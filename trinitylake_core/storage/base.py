@@ -52,7 +52,6 @@ class BaseStorage(Storage):
         self._given = dict(options or {})
         self._secrets = secrets_of(self._given)
         self._common, self._own_options = self.DEFAULTS.override(self._given)
-        self._retry = self._common.policy()
         self._lock = threading.Lock()
         self._threads = RequestThreads(self._common.max_concurrency)
         _alive.add(self)
@@ -128,13 +127,13 @@ class BaseStorage(Storage):
             try:
                 return self._request(kind, path, action)
             except TransientError as error:
-                if attempt >= self._retry.retries:
+                if attempt >= self._common.retries:
                     raise self._exhausted(kind, path, error) from None
-            self._retry.pause(attempt)
+            self._common.pause(attempt)
             attempt += 1
 
     def _exhausted(self, kind: str, path: str, error: Exception) -> StorageError:
-        tries = self._retry.retries + 1
+        tries = self._common.retries + 1
         return StorageError(f"{kind} of {self.root}{path} failed {tries} times; last: {self._clean(error)}")
 
     def _clean(self, error: object) -> str:
@@ -247,9 +246,9 @@ class BaseStorage(Storage):
                 problem = error
             if unknown and found(problem):
                 return None
-            if attempt >= self._retry.retries:
+            if attempt >= self._common.retries:
                 raise self._write_failed(name, path, problem, unknown=unknown)
-            self._retry.pause(attempt)
+            self._common.pause(attempt)
             attempt += 1
 
     def _write_failed(self, name: str, path: str, problem: object, *, unknown: bool) -> StorageError:
@@ -315,12 +314,12 @@ class BaseStorage(Storage):
         while batch:
             part, again = self._retrying("delete", batch[0], partial(self._delete, batch))
             result.add(part)
-            if attempt >= self._retry.retries:
+            if attempt >= self._common.retries:
                 break
             for path in again:
                 result.failed.pop(path, None)
             if again:
-                self._retry.pause(attempt)
+                self._common.pause(attempt)
             batch = again
             attempt += 1
         return result

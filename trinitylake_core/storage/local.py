@@ -155,30 +155,6 @@ def write_file(path: str, data: Data, flags: int) -> None:
         os.close(descriptor)
 
 
-def _find_renameat2() -> Callable[..., int] | None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    return getattr(libc, "renameat2", None) if sys.platform == "linux" else None
-
-
-_RENAMEAT2: Final = _find_renameat2()
-_HERE: Final = -100
-_EXCHANGE: Final = 2
-
-
-def replace_unsynced(temporary: str, target: str) -> None:
-    """Put a complete file in the place of another one, atomically and without waiting for the disk.
-
-    ext4 writes a file out before it renames it over another one, which takes a millisecond; it does not
-    when the two are exchanged. Where that cannot be done, the file is renamed. Raises ``OSError``.
-    """
-    if _RENAMEAT2 is not None:
-        failed = _RENAMEAT2(_HERE, os.fsencode(temporary), _HERE, os.fsencode(target), _EXCHANGE)
-        if not failed:
-            os.unlink(temporary)
-            return
-    os.rename(temporary, target)
-
-
 def overwrite_small(target: str, data: Data) -> bool:
     """Write over a small file of the same length in place, and return whether that was done. Waits for nothing.
 
@@ -664,9 +640,7 @@ class LocalStorage(BaseStorage):
             self._write_in(self._directory, temporary, data, os.O_EXCL)
             if durable:
                 sync_path(temporary)
-                os.replace(temporary, target)
-            else:
-                replace_unsynced(temporary, target)
+            os.replace(temporary, target)
         except BaseException:
             remove_quietly(temporary)
             raise

@@ -22,23 +22,11 @@ N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Exponential backoff with jitter: at most ``retries`` further tries after the first."""
-
-    retries: int
-    base_seconds: float
-    max_seconds: float
-
-    def pause(self, attempt: int) -> None:
-        """Sleep before try ``attempt + 1``; ``attempt`` counts from 0."""
-        longest = min(self.max_seconds, self.base_seconds * 2.0**attempt)
-        if longest > 0:
-            time.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-
-
-@dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """The storage options that every backend understands; each backend has defaults of its own."""
+    """The storage options that every backend understands; each backend has defaults of its own.
+
+    A request that failed is tried again at most ``retries`` times.
+    """
 
     retries: int = 5
     retry_base_seconds: float = 0.1
@@ -46,9 +34,11 @@ class CommonOptions:
     max_concurrency: int = 32
     delete_batch: int = 1000
 
-    def policy(self) -> RetryPolicy:
-        """Return the retry policy of these options."""
-        return RetryPolicy(self.retries, self.retry_base_seconds, self.retry_max_seconds)
+    def pause(self, attempt: int) -> None:
+        """Sleep before try ``attempt + 1``, ``attempt`` counting from 0: exponential backoff with jitter."""
+        longest = min(self.retry_max_seconds, self.retry_base_seconds * 2.0**attempt)
+        if longest > 0:
+            time.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
 
     def override(self, options: Mapping[str, Any]) -> tuple[CommonOptions, dict[str, Any]]:
         """Return these options with those of ``options``, and what in ``options`` is the backend's own.

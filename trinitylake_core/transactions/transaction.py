@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, Self
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.commits.changes import transactional
 from trinitylake_core.commits.commit import Draft, commit, new_id, now_millis, refuse_outlived, whoami
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import refuse_frozen
@@ -42,6 +43,7 @@ from trinitylake_core.versions import Delta, ObjectCounts, Root
 _LOG = logging.getLogger(__name__)
 SNAPSHOT: Final = "SNAPSHOT"
 SERIALIZABLE: Final = "SERIALIZABLE"
+_AGAIN: Final = "read again and retry the transaction"
 
 
 class Committer(Protocol):
@@ -226,19 +228,12 @@ class Transaction(CatalogEdits):
         for root in newer:
             if root.txn == self.id or self.id in root.system.get(spec.SUMMARY, ""):
                 self._recognise(root)
-            if root.operation in spec.QUIET_OPERATIONS:
-                continue
-            if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
-                raise CommitConflict(
-                    f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
-                    "read again and retry the transaction",
-                    version=root.version,
-                )
+        for root in transactional(newer, CommitConflict, _AGAIN):
             touched = conflicts.touched(root.own_messages())
             if touched:
                 raise CommitConflict(
                     f"version {root.version} changed {self._named(touched)}, which this transaction depends on; "
-                    "read again and retry the transaction",
+                    f"{_AGAIN}",
                     keys=touched,
                     version=root.version,
                 )

@@ -102,13 +102,7 @@ def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Contain
         return None
     same = seen is not None and is_claim(seen) and number_in(seen) == to
     claim = (seen if same and seen is not None else _unused_bytes(seen, to)) + b"\n"
-    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, claim, found)
-    if moved is None:
-        return None
-    if all(version in known for version in listed_versions(files)):
-        return claim
-    _restore(files, seen, claim, moved)
-    return None
+    return claim if _replaced_alone(files, found, claim, lambda version: version in known) else None
 
 
 def settle_boundary(
@@ -139,21 +133,22 @@ def settle_boundary(
         return False
     if not movable():
         return True
-    settled = _unused_bytes(seen.data, to)
-    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, settled, seen)
-    if moved is None:
-        return False
     claimed = to if claim is not None else 0
-    if all(version in known or 0 < version < claimed for version in listed_versions(files)):
-        return True
-    _restore(files, seen.data, settled, moved)
-    return False
+    settled = _unused_bytes(seen.data, to)
+    return _replaced_alone(files, seen, settled, lambda version: version in known or 0 < version < claimed)
 
 
-def _restore(files: RootFiles, before: bytes | None, now: bytes, moved: Tagged) -> None:
-    """Give the file, which contains ``now``, the number back that it had ``before``, in bytes of its own."""
-    again = (before or b"0\n").lstrip()
+def _replaced_alone(files: RootFiles, seen: Tagged, now: bytes, is_known: Callable[[int], bool]) -> bool:
+    """Replace the file if it is as it was seen; give it the number back that it had if a listed version is not known.
+
+    The number stands in bytes of its own then.
+    """
+    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, now, seen)
+    if moved is None or all(map(is_known, listed_versions(files))):
+        return moved is not None
+    again = (seen.data or b"0\n").lstrip()
     files.storage.compare_and_set(spec.BOUNDARY_FILE, _space_before(now) + b" " + again, moved)
+    return False
 
 
 def _unused_bytes(before: bytes | None, to: int) -> bytes:

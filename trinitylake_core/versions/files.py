@@ -38,14 +38,14 @@ class RootFiles:
         sdk = self.sdk if sdk is None else sdk
         return locations.sdk_root_path(version) if sdk else locations.root_path(version)
 
-    def try_root(self, version: int, known: Root | None = None, *, sdk: bool | None = None) -> Root | None:
+    def try_root(self, version: int, *, sdk: bool | None = None) -> Root | None:
         """Return the root of a version, or ``None`` if there is no such file. One ``get``."""
         path = self.path(version, sdk=sdk)
         try:
             data = self.storage.read(path)
         except FileMissing:
             return None
-        return self._decoded(version, path, data, known)
+        return self.decode(version, path, data)
 
     def try_rows(self, version: int) -> RootRows | None:
         """Return the system rows of a version's root, ``None`` if there is no such file. One ``get``.
@@ -67,8 +67,10 @@ class RootFiles:
 
         With ``known``, a root that is still what is stored is not decoded again.
         """
-        data, boundary = self.data_and_boundary(version)
-        return None if data is None else self._decoded(version, self.path(version), data, known), boundary
+        (data, boundary), path = self.data_and_boundary(version), self.path(version)
+        if data is None or (known is not None and known.path == path and known.data == data):
+            return known if data is not None else None, boundary
+        return self.decode(version, path, data), boundary
 
     def data_and_boundary(self, version: int) -> tuple[bytes | None, int | None]:
         """Return the root file of a version, and what :meth:`boundary_file` returns. Two ``get`` at the same time."""
@@ -117,11 +119,6 @@ class RootFiles:
         except FileMissing:
             return False
         return True
-
-    def _decoded(self, version: int, path: str, data: bytes, known: Root | None) -> Root:
-        if known is not None and known.path == path and known.data == data:
-            return known
-        return self.decode(version, path, data)
 
     def decode(self, version: int, path: str, data: bytes) -> Root:
         """Return the root in the bytes of its file."""

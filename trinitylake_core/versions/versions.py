@@ -270,11 +270,11 @@ class VersionsReadOnce(Versions):
         self._roots: Recent[RootRows | None] = Recent(most_bytes)
         self._files: Recent[bytes] = Recent(most_bytes)
 
-    def try_root(self, version: int, known: Root | None = None, *, sdk: bool | None = None) -> Root | None:
+    def try_root(self, version: int, *, sdk: bool | None = None) -> Root | None:
         """Return the root of a version, or ``None`` if there is no such file. One ``get``, none if it is held."""
 
         def read() -> tuple[Root | None, int]:
-            root = super(VersionsReadOnce, self).try_root(version, known, sdk=sdk)
+            root = super(VersionsReadOnce, self).try_root(version, sdk=sdk)
             return root, 0 if root is None else len(root.data)
 
         found = self._roots.get(self.path(version, sdk=sdk), read)
