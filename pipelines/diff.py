@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.model import TEXT
-from pipelines.engine.model import Row as TaskRow
+from pipelines.engine.model import TEXT, Row
 from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, changes_table
@@ -26,8 +25,8 @@ from trinitylake_core.diff import (
     ADDED,
     CHANGED,
     REMOVED,
+    Difference,
     DifferingSubtrees,
-    Row,
     Span,
     changes,
     diff_nodes,
@@ -178,7 +177,7 @@ class _Comparison:
     def chosen(self) -> Engine:
         return choose_engine(self.config.engine, self.spark, self.estimated().nodes, self.config.spark_from_nodes)
 
-    def compared(self, engine: Engine, progress: Progress) -> Iterator[Row]:
+    def compared(self, engine: Engine, progress: Progress) -> Iterator[Difference]:
         """Yield what differs: in tasks, where an engine has several."""
         tasks = engine.tasks()
         want = tasks * _SPANS_PER_TASK
@@ -241,7 +240,7 @@ class TreeRoot:
 
 
 def _compare(
-    rows: Iterator[TaskRow], old_storage: Storage, new_storage: Storage, *, old: TreeRoot, new: TreeRoot
+    rows: Iterator[Row], old_storage: Storage, new_storage: Storage, *, old: TreeRoot, new: TreeRoot
 ) -> Iterator[tuple[str, str | None, str | None]]:
     sides: tuple[NodeStore, Node, NodeStore, Node] | None = None
     for row in rows:

@@ -222,7 +222,8 @@ class _Verification:
     def shape(self, chosen: Sequence[int]) -> Shape | None:
         """Return order and name sizes that the versions share, or ``None`` for another generation of the format."""
         if isinstance(self.config.versions, int):
-            self.refuse_unknown_version(self.config.versions)
+            with suppress(Corrupt):  # the passes report it
+                self.versions.root(self.config.versions)
         newest = [] if self.newest is None else [self.newest.version]
         for version in [*(newest if len(chosen) > 1 else []), *reversed(chosen)]:
             try:
@@ -232,10 +233,6 @@ class _Verification:
             except (Corrupt, InvalidDefinition):
                 continue
         return None
-
-    def refuse_unknown_version(self, version: int) -> None:
-        with suppress(Corrupt):  # the passes report it
-            self.versions.root(version)
 
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""

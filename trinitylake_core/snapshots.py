@@ -26,7 +26,7 @@ from trinitylake_core.locations import node_path, validate_path
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Root, from_millis
+from trinitylake_core.versions import Root, from_millis, to_millis
 
 KINDS: Final = ("minimal", "full", "partial")
 SNAPSHOT_PREFIX: Final = "snapshot:"
@@ -199,7 +199,7 @@ def refuse_bad_name(name: str) -> None:
         name.isdecimal()
         or HEAD.fullmatch(name)
         or AGE.fullmatch(name)
-        or _is_time(name)
+        or is_time(name)
         or name.startswith(SNAPSHOT_PREFIX)
     ):
         raise InvalidInput(
@@ -207,10 +207,11 @@ def refuse_bad_name(name: str) -> None:
         )
 
 
-def _is_time(name: str) -> bool:
+def is_time(when: datetime | str) -> bool:
+    """Whether a text is a time."""
     try:
-        datetime.fromisoformat(name)
-    except ValueError:
+        to_millis(when)
+    except InvalidInput:
         return False
     return True
 

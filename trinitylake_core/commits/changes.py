@@ -13,7 +13,7 @@ from trinitylake_core.commits.confirm import confirm_commit, remove_quietly
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict, UnsafeStorage
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodefile import encode as encode_node
@@ -304,13 +304,11 @@ class LoadChange(CompactionChange):
         """Whether the load put anything into a namespace. One ``get`` per node of it, twice."""
         for kind in (TABLE, VIEW):
             within = codec.range(kind, namespace)
-            before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))
+            batches = (scan(self._files.store, node, within) for node in (self._before, self._node))
+            before, after = (chain.from_iterable(values for _, values in each) for each in batches)
             if any(one != two for one, two in zip_longest(before, after)):
                 return True
         return False
-
-    def _values(self, node: Node, within: KeyRange) -> Iterator[list[str]]:
-        return (values for _, values in scan(self._files.store, node, within))
 
 
 # -- version 0 -------------------------------------------------------------------------------------

@@ -70,11 +70,6 @@ def sealed(data: bytes) -> bytes:
     return data + _CHECKSUM_HEAD + mmh3.mmh3_x64_128_digest(data)
 
 
-def unsealed(data: bytes) -> bytes:
-    """Return the data that was passed to :func:`sealed`."""
-    return data[:-_CHECKSUM_BYTES]
-
-
 def has_checksum(data: bytes) -> bool:
     """Whether the bytes of a definition file end with a checksum."""
     return data[-_CHECKSUM_BYTES : -_CHECKSUM_BYTES + len(_CHECKSUM_HEAD)] == _CHECKSUM_HEAD
@@ -269,8 +264,7 @@ def encoded_rest(**definition: Any) -> bytes:
     Raises:
         InvalidDefinition: as ``table_def``; keys need the columns, and are refused.
     """
-    data = unsealed(encode(table_def(**definition)))[_ID_BYTES:]
-    return data.removeprefix(_NO_SCHEMA)
+    return encode(table_def(**definition))[_ID_BYTES:-_CHECKSUM_BYTES].removeprefix(_NO_SCHEMA)
 
 
 def encoded_table(schema: bytes, rest: bytes) -> bytes:

@@ -134,7 +134,8 @@ def _check_column(column: Column, path: tuple[str, ...]) -> None:
     foreign = [field for field in _PART_FIELDS if field not in own and column.HasField(field)]
     foreign += ["struct_fields"] if kind != STRUCT and column.struct_fields else []
     if foreign:
-        raise InvalidDefinition(f"column {where}: {_type_name(column)} has no {', '.join(sorted(foreign))}")
+        name = DataType.Name(kind) if kind in DataType.values() else str(kind)
+        raise InvalidDefinition(f"column {where}: {name} has no {', '.join(sorted(foreign))}")
     if kind == STRUCT:
         _check_siblings(column.struct_fields, path)
     elif inside:
@@ -151,10 +152,6 @@ def _where(path: tuple[str, ...]) -> str:
     if len(path) > NESTING_MAX:
         raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
     return ".".join(path)
-
-
-def _type_name(column: Column) -> str:
-    return DataType.Name(column.type) if column.type in DataType.values() else str(column.type)
 
 
 def _inside(path: tuple[str, ...]) -> str:

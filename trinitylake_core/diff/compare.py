@@ -20,7 +20,7 @@ from trinitylake_core.tree.search import Batch, NodeReader, child_height, scan
 ADDED = "added"
 REMOVED = "removed"
 CHANGED = "changed"
-Row = tuple[str, str | None, str | None]
+Difference = tuple[str, str | None, str | None]
 """A key that differs, with its value on the old and on the new side."""
 
 
@@ -37,7 +37,7 @@ class Change:
     new_path: str | None
 
 
-def changes(rows: Iterable[Row], codec: KeyCodec) -> Iterator[Change]:
+def changes(rows: Iterable[Difference], codec: KeyCodec) -> Iterator[Change]:
     """Yield the changes that rows of two versions mean."""
     for key, old, new in rows:
         what = ADDED if old is None else REMOVED if new is None else CHANGED
@@ -46,7 +46,7 @@ def changes(rows: Iterable[Row], codec: KeyCodec) -> Iterator[Change]:
 
 def diff_nodes(
     old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, span: Span = EVERYWHERE
-) -> Iterator[Row]:
+) -> Iterator[Difference]:
     """Yield the keys that differ between two trees of equal key encoding, in key order.
 
     Reads only nodes that are not shared, or for which messages wait that the other side does not have.
@@ -112,7 +112,7 @@ class _Entries:
 _Side = Stream | _Entries
 
 
-def _compare(old: _Side, new: _Side) -> Iterator[Row]:
+def _compare(old: _Side, new: _Side) -> Iterator[Difference]:
     """Yield the differences. INVARIANT: all that either side has passed lies before all that either side has left."""
     while True:
         a, b = old.head(), new.head()
@@ -124,7 +124,7 @@ def _compare(old: _Side, new: _Side) -> Iterator[Row]:
             yield from merge(a, b)
 
 
-def _approach(old: _Side, a: Run | Subtree | None, new: _Side, b: Run | Subtree | None) -> Iterator[Row]:
+def _approach(old: _Side, a: Run | Subtree | None, new: _Side, b: Run | Subtree | None) -> Iterator[Difference]:
     """Skip, open, or pass what comes before a subtree. REQUIRES: one of the two is a subtree.
 
     ENSURES: one side at least went on: a subtree was skipped or opened, or entries before it were passed.
@@ -156,7 +156,7 @@ def _descend(old: _Side, a: Subtree, new: _Side, b: Subtree) -> None:
         old.open_with(new)
 
 
-def merge(a: Run | None, b: Run | None) -> Iterator[Row]:
+def merge(a: Run | None, b: Run | None) -> Iterator[Difference]:
     """Yield the differences of two runs, as far as both are known: up to where the first of them ends.
 
     REQUIRES: one of them at least; neither is used up. ``None`` = its side is at its end.
@@ -182,7 +182,7 @@ def _alike(a: Run, left: range, b: Run, right: range) -> bool:
     return a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]
 
 
-def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Row]:
+def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Difference]:
     at, to = left.start, right.start
     while at < left.stop and to < right.stop:
         mine, theirs = a.keys[at], b.keys[to]
@@ -311,7 +311,7 @@ def diff_damaged(
     after = HoleReader(new_reader, new, NEW, codec)
     found: list[NotCompared] = []
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[Difference]:
         last: str | None = None
         try:
             for row in diff_nodes(before, old, after, new):

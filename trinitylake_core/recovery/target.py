@@ -11,7 +11,7 @@ from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput, VersionNotFound
-from trinitylake_core.snapshots import AGE, HEAD, SNAPSHOT_PREFIX, snapshot_root
+from trinitylake_core.snapshots import AGE, HEAD, SNAPSHOT_PREFIX, is_time, snapshot_root
 from trinitylake_core.versions import Root, to_millis
 
 MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
@@ -68,7 +68,11 @@ class RecoveryTarget:
             if to_millis(self.timestamp) > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
                 raise InvalidInput(f"timestamp {self.timestamp} lies in the future")
             return files.versions.at_timestamp(self.timestamp, newest)
-        return _snapshot_root(files, str(self.snapshot))
+        name, definition = str(self.snapshot), files.definition(files.newest_seen)
+        if name not in definition.snapshots:
+            files.note_newest(files.newest_readable())
+            definition = files.definition(files.newest_seen)
+        return snapshot_root(files, definition, name)
 
     @classmethod
     def read(cls, text: str, newest: int, snapshots: Collection[str], what: str = "version") -> RecoveryTarget:
@@ -87,7 +91,7 @@ class RecoveryTarget:
         if text.startswith(SNAPSHOT_PREFIX):
             return cls(snapshot=text.removeprefix(SNAPSHOT_PREFIX))
         found = _numbered(text, newest)
-        if found is None and (when := moment(text)) is not None and _is_time(when):
+        if found is None and (when := moment(text)) is not None and is_time(when):
             found = cls(timestamp=when)
         if found is None and text not in snapshots:
             raise InvalidInput(f"{what}: there is no snapshot {text!r}, and {text!r} is not {MEANING}")
@@ -125,19 +129,3 @@ def _numbered(text: str, newest: int) -> RecoveryTarget | None:
     if back > newest:
         raise VersionNotFound(f"{text} does not exist: version {newest} is the newest, and 0 the first")
     return RecoveryTarget(version=newest - back)
-
-
-def _is_time(when: datetime | str) -> bool:
-    try:
-        to_millis(when)
-    except InvalidInput:
-        return False
-    return True
-
-
-def _snapshot_root(files: LakehouseStore, name: str) -> Root:
-    definition = files.definition(files.newest_seen)
-    if name not in definition.snapshots:
-        files.note_newest(files.newest_readable())
-        definition = files.definition(files.newest_seen)
-    return snapshot_root(files, definition, name)

@@ -128,13 +128,10 @@ class BaseStorage(Storage):
                 return self._request(kind, path, action)
             except TransientError as error:
                 if attempt >= self._common.retries:
-                    raise self._exhausted(kind, path, error) from None
+                    text = f"{kind} of {self.root}{path} failed {attempt + 1} times; last: {self._clean(error)}"
+                    raise StorageError(text) from None
             self._common.pause(attempt)
             attempt += 1
-
-    def _exhausted(self, kind: str, path: str, error: Exception) -> StorageError:
-        tries = self._common.retries + 1
-        return StorageError(f"{kind} of {self.root}{path} failed {tries} times; last: {self._clean(error)}")
 
     def _clean(self, error: object) -> str:
         return sanitise(str(error) or type(error).__name__, self._secrets)

@@ -188,18 +188,15 @@ def map_error(kind: str, where: str, bucket: str, error: Exception) -> TrinityLa
     if isinstance(response, dict):
         return _map_response(kind, where, bucket, response)
     names = {cls.__name__ for cls in type(error).__mro__}
+    of_aiohttp = any(cls.__module__.startswith("aiohttp") for cls in type(error).__mro__)
     text = f"{kind} of {where}: {type(error).__name__}: {error}"
     if names & _WRONG_OPTIONS:
         return InvalidInput(text)
     if names & _DENIED_CLASSES:
         return StorageDenied(f"{text}. Pass key and secret, or profile, as storage options")
-    if isinstance(error, OSError | EOFError) or names & _TRANSIENT_CLASSES or _is_client_error_of_aiohttp(error):
+    if isinstance(error, OSError | EOFError) or names & _TRANSIENT_CLASSES or of_aiohttp:
         return TransientError(text)
     return StorageError(text)
-
-
-def _is_client_error_of_aiohttp(error: Exception) -> bool:
-    return any(cls.__module__.startswith("aiohttp") for cls in type(error).__mro__)
 
 
 def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) -> TrinityLakeError:

@@ -30,7 +30,7 @@ from trinitylake_core.definitions import (
     view_def,
 )
 from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, refuse_new_name
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, label, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
 from trinitylake_core.tree import search
@@ -411,7 +411,7 @@ class CatalogEdits(CatalogView):
         """
         key = getattr(self._keys, kind)(namespace, name)
         if self._find(key) is not None:
-            raise AlreadyExists(f"{kind} {namespace}.{name} already exists")
+            raise AlreadyExists(f"{kind} {label(namespace, name)} already exists")
         self._footprint.closed.append(KeyRange(key, key))
 
     def close_namespace(self, namespace: str) -> None:
@@ -421,7 +421,7 @@ class CatalogEdits(CatalogView):
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
         key = self._keys.namespace(namespace) if kind == NAMESPACE else getattr(self._keys, kind)(namespace, name)
         if self._find(key) is None:
-            raise ObjectNotFound(f"there is no {kind} {namespace if name is None else f'{namespace}.{name}'!r}")
+            raise ObjectNotFound(f"there is no {kind} {label(namespace, name)!r}")
         return str(key)
 
     def _create(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
@@ -429,7 +429,7 @@ class CatalogEdits(CatalogView):
         if name is not None:
             self._footprint.needs.add(self._require(NAMESPACE, namespace))
         if self._find(key) is not None:
-            raise AlreadyExists(f"{kind} {namespace if name is None else f'{namespace}.{name}'!r} already exists")
+            raise AlreadyExists(f"{kind} {label(namespace, name)!r} already exists")
         self._before.setdefault(key, False)
         self._set(kind, key, definition, namespace, name)
 
