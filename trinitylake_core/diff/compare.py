@@ -161,16 +161,19 @@ def merge(a: Run | None, b: Run | None) -> Iterator[Difference]:
 
     REQUIRES: one of them at least; neither is used up. ``None`` = its side is at its end.
     ENSURES: at least one is used up. Each row passed is compared once, none that is left is touched.
+
+    Raises:
+        Corrupt: the keys of a run are not in order, so that a search in it does not end where it does.
     """
+    runs = [run for run in (a, b) if run is not None]
+    last = min(run.keys[-1] for run in runs)
+    left, right = (range(0) if run is None else run.pass_until(last) for run in (a, b))
+    if not any(run.used_up() for run in runs):
+        raise Corrupt(f"keys of a node before {last!r} are not in order", invariant="I3")
     if a is None or b is None:
-        if a is not None:
-            yield from ((key, value, None) for key, value in a.entries(a.pass_until(a.keys[-1])))
-        if b is not None:
-            yield from ((key, None, value) for key, value in b.entries(b.pass_until(b.keys[-1])))
-        return
-    last = min(a.keys[-1], b.keys[-1])
-    left, right = a.pass_until(last), b.pass_until(last)
-    if not _alike(a, left, b, right):
+        yield from ((key, value, None) for key, value in (a.entries(left) if a is not None else ()))
+        yield from ((key, None, value) for key, value in (b.entries(right) if b is not None else ()))
+    elif not _alike(a, left, b, right):
         yield from _two_pointers(a, left, b, right)
 
 
