@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -129,3 +130,29 @@ def test_an_unknown_outcome_is_that_of_every_member_and_each_finds_out(
     monkeypatch.undo()
     assert [2, 2] == [first.commit(), second.commit()]
     assert 2 == lake.refresh().version
+
+
+def test_a_thread_that_is_ended_while_it_waits_keeps_no_other_waiting(lake: Lakehouse) -> None:
+    group = lake.group()
+
+    def commit(name: str) -> int:
+        with lake.transaction(group=group) as txn:
+            txn.create_table("a", name)
+        return txn.version or 0
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as threads:
+        with group._turn:
+            first = threads.submit(commit, "t")
+            while not group._is_led:
+                threading.Event().wait(0.001)
+            before = signal.signal(signal.SIGALRM, interrupt)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                commit("u")
+            signal.signal(signal.SIGALRM, before)
+            third = threads.submit(commit, "v")
+        assert {2, 3} >= {first.result(20), third.result(20)}
+    assert ["t", "v"] == lake.refresh().tables("a")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,7 +40,8 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage.port import Data
-from trinitylake_core.transactions.group import Entry
+from trinitylake_core.transactions.group import CommitGroup, Entry
+from trinitylake_core.transactions.requests import Repeated, RequestKey
 from trinitylake_core.transactions.transaction import Transaction
 
 Action = Callable[[], Any]
@@ -108,6 +110,39 @@ def _grouped(world: World) -> Action:
         if errors:
             raise next((each for each in errors if isinstance(each, StorageError)), errors[0])
         return made
+
+    return act
+
+
+def _request(world: World) -> Action:
+    """A request with a key over two tables, in a group with another such; all actors of this kind send the same one."""
+    stale = world.handle()
+    time = f"{world.store.now_millis:012x}"
+    key = RequestKey(f"{time[:8]}-{time[8:]}-7000-8000-000000000001", "the same")
+
+    def asked(lake: Lakehouse, group: CommitGroup) -> int:
+        txn, other = lake.transaction(group=group, request=key), lake.transaction()
+        for each, tables in ((txn, ("t0", "t10")), (other, ("t20", "t21"))):
+            world.intents.setdefault(each.id, []).append(_counted(each, *tables))
+            each._write_definitions()  # what `commit` does before it waits for its turn
+        entries = [Entry(other, "group"), Entry(txn, "group")]
+        group.commit_together(entries)
+        if entries[0].version:
+            world.acks.append(Ack(running_actor(), entries[0].version, other.id))
+        return entries[1].outcome()
+
+    def act() -> int:
+        lake = stale.refresh()
+        group = lake.group()
+        for _ in range(5):  # as the catalog does
+            with suppress(CommitConflict):
+                try:
+                    version = asked(lake, group)
+                except Repeated as done:
+                    version = done.version
+                world.acks.append(Ack(running_actor(), version, key.id))
+                return version
+        raise CommitConflict("five races were lost")
 
     return act
 
@@ -705,7 +740,7 @@ WRITES: Final = frozenset(
     {
         "write", "write-both", "write-other", "write-stale", "write-twice", "write-large", "write-retry", "iceberg",
         "later", "purge", "append", "append-alter", "register", "name-metadata",
-        "rename", "save-publish", "publish", "publish-later", "load", "group",
+        "rename", "save-publish", "publish", "publish-later", "load", "group", "request",
     }
 )  # fmt: skip
 """Kinds that a frozen lakehouse refuses."""
@@ -714,7 +749,7 @@ HOLES: Final[Mapping[str, Kind]] = {
     **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("expire", "clean")},
 }
 """Processes that stand before roots which were lost."""
-KINDS: Final = {**_KINDS, **HOLES}
+KINDS: Final = {**_KINDS, **HOLES, "request": Kind(_request, _REFUSED)}
 FOREIGN: Final = "recover-foreign"
 """The root of another lakehouse cannot be recognised by itself, and versions committed on top of it follow it."""
 AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind != FOREIGN)

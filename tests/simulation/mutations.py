@@ -28,6 +28,7 @@ from trinitylake_core.tables import path_below
 from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.group import CommitGroup
+from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Versions, search
 from trinitylake_core.versions.files import RootFiles
@@ -333,6 +334,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(CommitGroup, "_stand"): _fenced_by_the_tip},
         ("group", "clean"),
         schedule="0 10>1 88~0:day 93>1",
+    ),
+    "a request is looked for before its base": Mutation(
+        lambda: {(Requests, "refuse_repeated"): lambda self, key, base: None}, ("request", "request"), preemptions=0
     ),
     "what began to expire is marked again": Mutation(
         lambda: {(sweep.Marking, "mark_since"): _trusting},

@@ -78,7 +78,7 @@ COURTEOUS: Final = (
 """Pairs of which a writer looks at the boundary before it creates a root, which hides the look afterwards."""
 GROUPS: Final = (
     "group+write", "group+group", "group+clean", "group+compact", "group+expire", "group+freeze-thaw", "group+purge",
-    "group+write-stale", "group+rollback",
+    "group+write-stale", "group+rollback", "request+request", "request+group", "request+rollback", "request+write",
 )  # fmt: skip
 """Pairs of which one commits in a group."""
 TRIPLES: Final = (
@@ -134,7 +134,7 @@ def test_groups_with_one_preemption(record_property: Told) -> None:
 
 def test_groups_with_a_fault(record_property: Told) -> None:
     """The process of a group dies, or an answer is lost."""
-    _explored(GROUPS[:1], Bounds(1, 1, ("lose", "die")), record_property)
+    _explored(("group+write", "request+request"), Bounds(1, 1, ("lose", "die")), record_property)
 
 
 def test_damaged_roots_with_one_preemption(record_property: Told) -> None:

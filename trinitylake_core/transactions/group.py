@@ -38,6 +38,11 @@ class Entry:
     author: str
     version: int | None = None
     error: Exception | None = None
+    called: threading.Lock = field(default_factory=threading.Lock)
+    """Held until the outcome is known, or its thread is the one that commits."""
+
+    def __post_init__(self) -> None:
+        self.called.acquire()
 
     @property
     def is_over(self) -> bool:
@@ -63,6 +68,7 @@ class CommitGroup:
         self._files = files
         self._lock = threading.Lock()
         self._turn = threading.Lock()
+        self._is_led = False
         self._waiting: list[Entry] = []
         self._recent: OrderedDict[int, Delta] = OrderedDict()
         self.requests = Requests(files)
@@ -76,12 +82,44 @@ class CommitGroup:
         entry = Entry(txn, whoami())
         with self._lock:
             self._waiting.append(entry)
-        with self._turn:
-            while not entry.is_over:
-                with self._lock:
-                    batch, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
-                self.commit_together(batch)
+            leads, self._is_led = not self._is_led, True
+        if not leads:
+            self._wait(entry)
+        if not entry.is_over:
+            self._lead(entry)
         return entry.outcome()
+
+    def _lead(self, entry: Entry) -> None:
+        """Commit for all that wait, until an own entry is decided; then the next one that waits does."""
+        try:
+            while not entry.is_over:
+                with self._turn:
+                    with self._lock:
+                        batch, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
+                    try:
+                        self.commit_together(batch)
+                    finally:
+                        for each in batch:
+                            each.called.release()
+        finally:
+            with self._lock:
+                self._hand_over()
+
+    def _wait(self, entry: Entry) -> None:
+        try:
+            entry.called.acquire()
+        except BaseException:  # the thread is ended: it must not keep the others waiting
+            with self._lock:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+                    if entry.called.acquire(blocking=False):
+                        self._hand_over()
+            raise
+
+    def _hand_over(self) -> None:
+        self._is_led = bool(self._waiting)
+        if self._is_led:
+            self._waiting[0].called.release()
 
     def commit_together(self, batch: Sequence[Entry]) -> None:
         """Commit a batch, and note the outcome of each of its members."""
