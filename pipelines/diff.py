@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipelines.engine import Engine
 from pipelines.engine.model import TEXT, Row
-from pipelines.engine_choice import choose_engine, expected_engine
+from pipelines.engine_choice import choose_engine
 from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
@@ -64,20 +64,6 @@ class Config:
         refuse_unknown(self.engine)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """About what a comparison would open: only the tops of both trees were read."""
-
-    engine: str
-    subtrees: int
-    nodes: int
-
-
-def estimate(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Estimate:
-    """Return an estimate of the nodes that a comparison of two versions opens. Reads the tops of both trees only."""
-    return _Comparison(old, new, config or Config()).estimated()
-
-
 @lake_first
 def run(
     old: Lakehouse,
@@ -92,11 +78,12 @@ def run(
     Lakehouses whose keys are encoded differently are always compared in this process; ``config.engine`` is ignored.
     """
     config = config or Config()
-    work = _Comparison(old, new, config, engine)
+    work = _Comparison(old, new)
     if not work.comparable():
         yield from new.diff(old, new)
         return
-    with closing(work.chosen()) as opened:
+    nodes = work.nodes() if config.engine == "auto" else 0
+    with closing(choose_engine(config.engine, engine, nodes, config.spark_from_nodes)) as opened:
         yield from changes(work.compared(opened, progress or silent), new.codec)
 
 
@@ -150,12 +137,10 @@ def report(
     return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
 
 
+@dataclass(frozen=True, slots=True)
 class _Comparison:
-    def __init__(self, old: Lakehouse, new: Lakehouse, config: Config, spark: Session = None) -> None:
-        self.old = old
-        self.new = new
-        self.config = config
-        self.spark = spark
+    old: Lakehouse
+    new: Lakehouse
 
     def comparable(self) -> bool:
         """Whether both are trees with the same encoding of keys."""
@@ -165,17 +150,11 @@ class _Comparison:
         old, new = self.old.root_node.node, self.new.root_node.node
         return differing_subtrees(self.old.store, old, self.new.store, new, want)
 
-    def estimated(self) -> Estimate:
-        if self.config.engine != "auto":
-            return Estimate(self.config.engine, 0, 0)
+    def nodes(self) -> int:
+        """Return about how many nodes differ. Reads the tops of both trees."""
         found = self.tops(_LOOKED_AT)
         per_node = max(1.0, self.new.definition.order * 2 / 3)
-        nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-        engine = expected_engine("auto", self.spark, nodes, self.config.spark_from_nodes)
-        return Estimate(engine, len(found.keys), nodes)
-
-    def chosen(self) -> Engine:
-        return choose_engine(self.config.engine, self.spark, self.estimated().nodes, self.config.spark_from_nodes)
+        return len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
 
     def compared(self, engine: Engine, progress: Progress) -> Iterator[Difference]:
         """Yield what differs: in tasks, where an engine has several."""
