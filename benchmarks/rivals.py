@@ -208,18 +208,24 @@ class Lance:
         return int(lance.dataset(self._place).to_table().num_rows)
 
 
+def ducklake(folder: Path) -> tuple[Any, str]:
+    """Return a DuckDB with a new DuckLake attached as ``lake``, and the statement that attaches it again."""
+    import duckdb
+    import duckdb_extension_ducklake
+
+    attach = f"attach 'ducklake:{folder}/catalog.ducklake' as lake (data_path '{folder}/ducklake')"
+    handle = duckdb.connect(config={"allow_unsigned_extensions": True})
+    file = next(Path(next(iter(duckdb_extension_ducklake.__path__))).rglob("*.duckdb_extension"))
+    handle.execute(f"load '{file}'")
+    handle.execute(attach)
+    return handle, attach
+
+
 class DuckLake:
     """A table of a DuckLake, whose catalog is a DuckDB file."""
 
     def __init__(self, folder: Path) -> None:
-        import duckdb
-        import duckdb_extension_ducklake
-
-        self._attach = f"attach 'ducklake:{folder}/catalog.ducklake' as lake (data_path '{folder}/ducklake')"
-        self._handle = duckdb.connect(config={"allow_unsigned_extensions": True})
-        file = next(Path(next(iter(duckdb_extension_ducklake.__path__))).rglob("*.duckdb_extension"))
-        self._handle.execute(f"load '{file}'")
-        self._handle.execute(self._attach)
+        self._handle, self._attach = ducklake(folder)
 
     def create(self, rows: pa.Table) -> None:
         """Create a table of all rows."""

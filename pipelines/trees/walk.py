@@ -23,8 +23,8 @@ from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.leaffile import decode_columns, decode_head
-from trinitylake_core.tree.nodefile import decode
+from trinitylake_core.tree.leafbatch import decode_many
+from trinitylake_core.tree.nodefile import decode, decode_head
 from trinitylake_core.tree.search import MAX_HEIGHT
 
 ROOT: Final = -1
@@ -95,10 +95,10 @@ def _visit(
     path, wanted, first, last = asked["path"], asked["height"], asked["first"], asked["last"]
     if isinstance(data, FileMissing):
         raise CorruptNode(f"node file {path!r} is missing, but a tree points to it", path=path, invariant="I10")
-    plain = decode_columns(data, path, order) if wanted == 0 and not figures else None
+    plain = decode_many([data], [path], order) if wanted == 0 and not figures else None
     if plain is not None:
         yield NODE, path, 0, first, last, len(data)
-        for each in plain.values.to_pylist() if files else ():
+        for each in plain[0].values.to_pylist() if files else ():
             yield NAMED, each, None, first, last, None
         return
     many = not figures and len(data) > _MANY_BYTES

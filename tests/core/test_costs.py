@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import lakes
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from tests.support.wide import wide
@@ -167,3 +168,20 @@ def test_few_commits_push_the_buffer_down_also_where_the_root_is_wide(tmp_path: 
 def test_a_size_of_the_buffer_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDefinition, match="is a number of bytes, not '32k'"):
         new_lake(tmp_path, properties={spec.COMMIT_BUFFER_BYTES: "32k"})
+
+
+@pytest.mark.parametrize(("objects", "children", "most"), [(300_000, 2, 20_000), (230_000, 490, 70_000)])
+def test_a_small_commit_at_the_usual_order_writes_little(
+    tmp_path: Path, objects: int, children: int, most: int
+) -> None:
+    """On average, commits that flush among them: below a root of few children, and below one that is about to split."""
+    lake = lakes.build(tmp_path.as_uri(), objects)
+    assert 512 == lake.definition.order
+    assert children <= len(lake.root_node.node.children) < children + 22
+    sizes = []
+    for number in range(0, objects, objects // 150):
+        before = lake.storage.counts.bytes_written
+        with lake.transaction() as txn:
+            txn.put(lake.codec.table(*lakes.table_name(number, objects)), f"0000/0000/0000/00000000-table-{number}")
+        sizes.append(lake.storage.counts.bytes_written - before)
+    assert sum(sizes) / len(sizes) <= most

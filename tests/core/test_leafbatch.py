@@ -83,6 +83,35 @@ def test_one_leaf_that_is_not_plain_leaves_all_to_the_general_way(fields: dict[s
     assert decode_many([*files[:-1], bytes(nodefile.encode(odd, 8, paths[-1]))], paths, 8) is None
 
 
+@pytest.mark.parametrize("count", ["9" * 18, "9" * 5000, "-1", "\u0661", "", "0", "2", "8", "3 "])
+def test_a_leaf_with_a_count_that_cannot_be_is_left_to_the_general_way(count: str) -> None:
+    files, paths = plain(1)
+    texts = [*nodefile.decode(files[0], paths[0], 8).entries().values.to_pylist()]  # type: ignore[union-attr]
+    node = node_of(dict(zip(["C00", "C01", "C02"], texts, strict=True)))
+    arrays = nodefile._columns(node, 8, paths[0])
+    values = [
+        count if key == spec.N_KEYS else value for key, value in zip(*(a.to_pylist() for a in arrays[:2]), strict=True)
+    ]
+    wrong = bytes(nodefile.file_of([arrays[0], pa.array(values, pa.string()), *arrays[2:]]))
+    assert decode_many([wrong], paths, 8) is None
+    assert files == [bytes(nodefile.file_of(arrays))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "some"),
+    [({}, True), ({"height": 1, "children": ["x", "y"]}, False), ({"keys": [], "values": []}, False)],
+)
+def test_the_entries_of_an_older_leaf_are_columns_too(fields: dict[str, object], some: bool) -> None:
+    """Without a name of its own, for example: it is read by itself."""
+    data = bytes(nodefile.encode(node_of({"C7": "x"}, **fields), 8))
+    assert decode_many([data], ["p"], 8) is None
+    node = nodefile.decode(data, "p", 8)
+    found = node.entries()
+    assert (found is not None) == some
+    node.become_lists()
+    assert found == node.entries() or {"C7": "x"} == rows(found) == rows(node.entries())  # type: ignore[arg-type]
+
+
 def test_leaves_of_another_order_or_place_are_left_to_the_general_way() -> None:
     files, paths = plain()
     assert decode_many(files, paths, 9) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memory import leaves_of
-from trinitylake_core.errors import CorruptNode
-from trinitylake_core.tree import leaffile, nodefile
-from trinitylake_core.tree.leafbatch import encode_many
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Plan, cut, laid_out, merged, pieces_of, proved
-from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.node import Node
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
 MIXED = FIXED | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D", "C00011"])
@@ -137,47 +135,5 @@ def test_a_leaf_of_columns_has_the_bytes_of_the_same_node(entries: dict[str, str
     node.subtree_keys, node.subtree_messages = len(leaf), 0
     (data,) = encode_many(leaves_of([leaf]), [path], order, 17)
     assert nodefile.encode(node, order, path) == data
-    again = leaffile.decode_columns(data, path, order)
-    assert again is not None
-    assert rows(leaf) == rows(again)
-
-
-def leaf_file(path: str, **fields: object) -> bytes:
-    node = Node(["C1", "C2"], ["u", "v"], system={"created_at_millis": "17"}, subtree_keys=2, subtree_messages=0)
-    for name, value in fields.items():
-        setattr(node, name, value)
-    return bytes(nodefile.encode(node, 4, path))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"buffer": Messages(["C3"], ["w"], ["t"])},
-        {"height": 1, "children": ["x", "y", "z"]},
-        {"height": None},
-        {"keys": [], "values": []},
-    ],
-    ids=["buffer", "inner", "no height", "empty"],
-)
-def test_what_is_no_plain_leaf_is_left_to_the_general_way(fields: dict[str, object]) -> None:
-    assert leaffile.decode_columns(leaf_file("p", **fields), "p", 4) is None
-    assert leaffile.decode_columns(leaf_file("p"), "p", 4) is not None
-
-
-def test_a_leaf_that_lies_elsewhere_is_left_to_the_general_way_which_refuses_it() -> None:
-    assert leaffile.decode_columns(leaf_file("p"), "q", 4) is None
-
-
-def test_a_damaged_leaf_is_refused() -> None:
-    data = leaf_file("p")
-    random.seed(3)
-    for _ in range(200):
-        at = random.randrange(len(data))
-        broken = data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :]
-        try:
-            found = leaffile.decode_columns(broken, "p", 4)
-        except CorruptNode:
-            continue
-        assert found is None or [("C1", "u"), ("C2", "v")] == rows(found)
-    with pytest.raises(CorruptNode):
-        leaffile.decode_columns(data[:100], "p", 4)
+    for again in (decode_many([data], [path], order), [nodefile.decode(data, path, order).entries()]):
+        assert [rows(leaf)] == [rows(each) for each in again or [] if each is not None]

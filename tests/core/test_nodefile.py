@@ -19,10 +19,10 @@ from tests.support.lakes import FAST, compacted, content, filled, new_lake
 from tests.support.surgery import ABSENT, RIGHT, WRONG, Columns, Surgery, node_file
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, ObjectNotFound, spec
 from trinitylake_core.locations import node_path
-from trinitylake_core.tree import leaffile, nodefile
+from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.checksum import checksum_of
-from trinitylake_core.tree.leaffile import decode_head
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodefile import decode_head
 from trinitylake_core.tree.noderows import NodeRows
 from trinitylake_core.tree.search import lookup
 
@@ -275,15 +275,6 @@ def test_a_hostile_number_is_refused_or_harmless(row: str, count: str) -> None:
             nodefile.decode(data, "p", 4)
     else:
         outcome(data)
-
-
-@pytest.mark.parametrize("count", [None, "9" * 18, "9" * 5000, "-1", "\u0661", "", str(2**64), "0", "4"])
-def test_a_leaf_without_a_count_that_can_be_is_not_plain(count: str | None) -> None:
-    """Where leaves are read as columns it is left to the one reader that says what is wrong."""
-    rows = leaf_columns(**{} if count is None else {spec.N_KEYS: count})
-    if count is None:
-        rows = {name: column[1:] for name, column in rows.items()}
-    assert leaffile.decode_columns(node_file(rows), "p", 4) is None
 
 
 @pytest.mark.parametrize("order", [0, 1, 3, 10**9])

@@ -18,7 +18,7 @@ from tests.support.sweep import DiskPlace, Files, read_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import leafflush
-from trinitylake_core.tree.leafrun import Leaves, Plan, row_numbers
+from trinitylake_core.tree.leafrun import Leaves, Plan
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -125,7 +125,7 @@ def _first_row_lost(plan: Plan) -> Plan:
 
 
 def _two_rows_exchanged(leaves: Leaves) -> Leaves:
-    return replace(leaves, columns=leaves.columns.take(row_numbers(np.array([1, 0, *range(2, len(leaves.columns))]))))
+    return replace(leaves, columns=leaves.columns.take(np.array([1, 0, *range(2, len(leaves.columns))])))
 
 
 @pytest.mark.parametrize("where", ["merged", "laid_out", "a leaf for another"])

@@ -10,7 +10,6 @@ import numpy as np
 
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
-from trinitylake_core.tree.leaffile import decode_columns
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
 
@@ -80,7 +79,7 @@ class ColumnMemorySink(MemorySink):
         found = decode_many(files, paths, self.order)
         if found is not None:
             return found
-        each = [decode_columns(data, path, self.order) for data, path in zip(files, paths, strict=True)]
+        each = [nodefile.decode(data, path, self.order).entries() for data, path in zip(files, paths, strict=True)]
         plain = [leaf for leaf in each if leaf is not None]
         return plain if len(plain) == len(each) else None
 

@@ -7,7 +7,9 @@ offsets (4 bytes each, little endian) and the UTF-8 text, all as in Arrow's colu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import mmh3
 import pyarrow as pa
@@ -18,28 +20,39 @@ def checksum_of(columns: list[pa.StringArray]) -> bytes:
 
     REQUIRES: arrays that Arrow has validated, each without an offset.
     """
-    rows = len(columns[0])
+    return checksum_of_parts(map(parts_of, columns), len(columns[0]))
+
+
+def checksum_of_parts(columns: Iterable[Sequence[Any] | None], rows: int) -> bytes:
+    """Return the checksum of columns of so many rows, given as what it is over; ``None`` for one without a value."""
     hasher = mmh3.mmh3_x64_128()
-    for column in columns:
-        if not rows:
-            hasher.update(bytes(8))
-            continue
-        validity, offsets, text = column.buffers()
-        view = memoryview(offsets)[: 4 * (rows + 1)]
-        end = int.from_bytes(view[-4:], "little", signed=True)
-        if not end and column.null_count == rows:  # offsets ascend, which Arrow proved: they are all 0
+    for parts in columns:
+        if parts is None:
             hasher.update(only_nulls(rows))
             continue
         hasher.update(rows.to_bytes(8, "little"))
-        if column.null_count:
-            bits = bytearray(memoryview(validity)[: (rows + 7) // 8])
-            if rows % 8:
-                bits[-1] &= (1 << rows % 8) - 1
-            hasher.update(bits)
-        hasher.update(view)
-        if text is not None and end > 0:
-            hasher.update(memoryview(text)[:end])
+        for part in parts:
+            hasher.update(part)
     return hasher.digest().hex().encode()
+
+
+def parts_of(column: pa.StringArray) -> list[Any] | None:
+    """Return validity bits, offsets and text of a column, each if it has any; ``None`` if no row has a value."""
+    rows = len(column)
+    if not rows:
+        return []
+    validity, offsets, text = column.buffers()
+    view = memoryview(offsets)[: 4 * (rows + 1)]
+    end = int.from_bytes(view[-4:], "little", signed=True)
+    if not end and column.null_count == rows:  # offsets ascend, which Arrow proved: they are all 0
+        return None
+    parts: list[Any] = [view] if text is None or not end else [view, memoryview(text)[:end]]
+    if column.null_count:
+        bits = bytearray(memoryview(validity)[: (rows + 7) // 8])
+        if rows % 8:
+            bits[-1] &= (1 << rows % 8) - 1
+        parts.insert(0, bits)
+    return parts
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 
-from trinitylake_core.tree.noderows import text_array
+from trinitylake_core.tree.noderows import Texts, text_array
 
 if TYPE_CHECKING:  # the command line loads this module, and must not wait for what only a compaction needs
     import numpy.typing as npt
@@ -28,6 +28,7 @@ _Rows: TypeAlias = "npt.NDArray[np.int64]"
 _Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FILL: Final = 0.75
 """How full new leaves are made where a run needs another number of them: room for the next changes on either side."""
+_VIEW: Final = pa.string_view()
 _ROOMY: Final = 0.95
 """Up to which average fill a run keeps its number of leaves."""
 
@@ -52,18 +53,21 @@ class Columns:
         """Return the rows of parts, one after the other, copied. REQUIRES: at least one part."""
         return cls(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
 
+    def pair(self) -> tuple[Any, Any]:
+        """Return both columns."""
+        return self.keys, self.values
+
     def slice(self, start: int, stop: int) -> Columns:
         """Return rows ``start`` to before ``stop``, without a copy."""
         return Columns(self.keys.slice(start, stop - start), self.values.slice(start, stop - start))
 
     def only(self, mask: _Mask) -> Columns:
-        """Return a copy of the rows where a mask is set."""
-        which = set_bits(mask)
-        return Columns(self.keys.filter(which), self.values.filter(which))
+        """Return the rows where a mask is set, as :meth:`take` does."""
+        return self.take(np.flatnonzero(mask))
 
-    def take(self, rows: Any) -> Columns:
-        """Return a copy of the rows of these numbers."""
-        return Columns(self.keys.take(rows), self.values.take(rows))
+    def take(self, rows: _Rows) -> Columns:
+        """Return the rows of these numbers as views: no text is copied."""
+        return Columns(picked(self.keys, rows), picked(self.values, rows))
 
     def equals(self, other: Columns) -> bool:
         """Return whether both hold the same rows."""
@@ -90,13 +94,13 @@ class Leaves:
     def edges(self) -> list[tuple[str, str]]:
         """Return the first and the last key of each. REQUIRES: none is empty."""
         starts = self.starts()
-        first, last = (self.columns.keys.take(row_numbers(at)) for at in (starts, starts + self.counts - 1))
+        first, last = (picked(self.columns.keys, at) for at in (starts, starts + self.counts - 1))
         return list(zip(first.to_pylist(), last.to_pylist(), strict=True))
 
     def pivots(self) -> tuple[list[str], list[str]]:
         """Return keys and values of the entries behind leaves."""
         ends = self.starts() + self.counts
-        pivots = self.columns.take(row_numbers(ends[ends < len(self.columns)]))
+        pivots = self.columns.take(ends[ends < len(self.columns)])
         return pivots.keys.to_pylist(), pivots.values.to_pylist()
 
 
@@ -118,9 +122,19 @@ class Plan:
         return len(self.keys)
 
 
-def row_numbers(rows: npt.NDArray[np.int64]) -> Any:
-    """Return numbers as a column, without a copy. ``pa.array`` would import pandas first (``noderows.text_array``)."""
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))])
+def as_views(column: Any) -> Any:
+    """Return a column of texts as views: 16 bytes a row that say where the text is, which stays where it is."""
+    return column if column.type == _VIEW else column.cast(_VIEW)
+
+
+def picked(column: Any, rows: _Rows) -> Any:
+    """Return rows of a column as views."""
+    column = as_views(column)
+    _, places, *texts = column.buffers()
+    at = np.frombuffer(places or b"", np.int64).reshape(-1, 2)[column.offset : column.offset + len(column)]
+    valid = set_bits(is_set(column).take(rows)).buffers()[1] if column.null_count else None
+    buffers = [valid, pa.py_buffer(at.take(rows, axis=0)), *texts]
+    return pa.Array.from_buffers(_VIEW, len(rows), buffers)
 
 
 def set_bits(mask: _Mask) -> Any:
@@ -177,41 +191,43 @@ def merged(old: Columns, changes: Columns) -> Plan:
 
     REQUIRES: keys ascend in both; a key has one change at most.
     """
-    at, found = _positions(old.keys, changes.keys)
-    sets = is_set(changes.values)
-    key_rows, rows = np.arange(len(old)), len(old) + np.arange(len(changes))
-    value_rows, put, kept = key_rows.copy(), np.zeros(len(key_rows), dtype=bool), np.ones(len(key_rows), dtype=bool)
-    touched = put.copy()
-    touched[at[found]] = True
-    value_rows[at[found & sets]] = rows[found & sets]
-    put[at[found & sets]] = True
-    kept[at[found & ~sets]] = False
+    at, found = positions(old.keys, changes.keys)
+    sets, rows = is_set(changes.values), len(old) + np.arange(len(changes))
     new = sets & ~found
-    if new.any():
-        key_rows, value_rows = (np.insert(each, at[new], rows[new]) for each in (key_rows, value_rows))
-        put, kept = (np.insert(each, at[new], True) for each in (put, kept))
-    if not kept.all():
-        key_rows, value_rows, put = key_rows[kept], value_rows[kept], put[kept]
-    return Plan(key_rows, value_rows, found, touched, put)
+    place = at + np.cumsum(new) - new  # among all rows: the old ones, and what is inserted between them
+    before = np.ones(len(old) + int(new.sum()), dtype=bool)
+    before[place[new]] = False
+    keys = np.empty(len(before), dtype=np.int64)
+    keys[before], keys[~before] = np.arange(len(old)), rows[new]
+    values, put, kept = keys.copy(), np.zeros(len(keys), dtype=bool), np.ones(len(keys), dtype=bool)
+    values[place[sets]], put[place[sets]], kept[place[found & ~sets]] = rows[sets], True, False
+    touched = np.zeros(len(old), dtype=bool)
+    touched[at[found]] = True
+    return Plan(keys[kept], values[kept], found, touched, put[kept])
 
 
 def laid_out(both: Columns, plan: Plan, counts: _Rows) -> Leaves:
-    """Return the entries of new leaves, copied from the old ones and the changes behind these."""
-    return Leaves(Columns(both.keys.take(row_numbers(plan.keys)), both.values.take(row_numbers(plan.values))), counts)
+    """Return the entries of new leaves: views on the old ones and the changes behind these."""
+    return Leaves(Columns(picked(both.keys, plan.keys), picked(both.values, plan.values)), counts)
 
 
-def _positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
-    """Return the row of each sought key, or the one before which it would be inserted, and whether it is there."""
+def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
+    """Return the row of each sought key, or the one before which it would be inserted, and whether it is there.
+
+    REQUIRES: both ascend.
+    """
     if not len(sought):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
     view, needles = _fixed_width(keys), _fixed_width(sought)
     if view is not None and needles is not None and view.dtype == needles.dtype:
         at = np.searchsorted(view, needles)
         return at, view[np.minimum(at, len(view) - 1)] == needles
-    texts, wanted = keys.to_pylist(), sought.to_pylist()
-    places = [bisect_left(texts, key) for key in wanted]
-    there = [place < len(texts) and texts[place] == key for place, key in zip(places, wanted, strict=True)]
-    return np.array(places, dtype=np.int64), np.array(there, dtype=bool)
+    texts, needed, place = Texts(keys), Texts(sought), 0
+    places, there = np.zeros(len(sought), dtype=np.int64), np.zeros(len(sought), dtype=bool)
+    for row in range(len(needed)):
+        places[row] = place = bisect_left(texts, needed[row], place)
+        there[row] = place < len(texts) and texts[place] == needed[row]
+    return places, there
 
 
 def _fixed_width(keys: Any) -> npt.NDArray[np.bytes_] | None:
@@ -261,23 +277,23 @@ def proved(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | 
     """Return whether new entries mean what old ones and sorted changes mean together, in order and inside the range.
 
     Exact, not by a hash, and independent of the plan, which only names the places to examine.
+    REQUIRES: the old keys ascend.
 
-    * The new keys ascend strictly, so none is there twice.
+    * The new keys ascend strictly, so none is there twice, and neither has a key two changes.
     * The new entries that a change sets, by the plan, are those that the changes set, all of them.
     * The other new entries are the old ones without some whose keys have changes. None of these others has a key that
-      is set, which would be there twice; and no deleted key is among the new ones.
+      is set, which would be there twice. None has one that is deleted: such an old entry is left out, or there is none.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by a compaction, not by every command
-
     if len(new) != len(plan.set) or len(old) != len(plan.touched):
         return False
-    sets = pc.is_valid(changes.values)
+    sets = is_set(changes.values)
     return bool(
         in_order(new.keys, low, high)
-        and new.only(plan.set).equals(Columns(changes.keys.filter(sets), changes.values.filter(sets)))
+        and in_order(changes.keys, None, None)
+        and new.only(plan.set).equals(changes.only(sets))
         and new.only(~plan.set).equals(old.only(~plan.touched))
-        and old.keys.filter(set_bits(plan.touched)).equals(changes.keys.filter(set_bits(plan.found)))
-        and _absent(changes.keys.filter(pc.invert(sets)), new.keys)
+        and picked(old.keys, np.flatnonzero(plan.touched)).equals(picked(changes.keys, np.flatnonzero(plan.found)))
+        and _absent(changes.keys.filter(set_bits(~sets & ~plan.found)), old.keys)
     )
 
 
@@ -285,13 +301,15 @@ def _absent(sought: Any, keys: Any) -> bool:
     """Return whether ascending keys hold none of some others: each lies strictly between two neighbours."""
     import pyarrow.compute as pc  # noqa: PLC0415 - the same
 
-    at, _ = _positions(keys, sought)
+    if not len(sought):
+        return True
+    at, _ = positions(keys, sought)
     behind, before = at > 0, at < len(keys)
-    left, right = keys.take(row_numbers(at[behind] - 1)), keys.take(row_numbers(at[before]))
-    return (
-        pc.all(pc.less(left, sought.filter(set_bits(behind)))).as_py() is not False
-        and pc.all(pc.less(sought.filter(set_bits(before)), right)).as_py() is not False
+    around = (
+        (picked(keys, at[behind] - 1), picked(sought, np.flatnonzero(behind))),
+        (picked(sought, np.flatnonzero(before)), picked(keys, at[before])),
     )
+    return all(pc.all(pc.less(left, right)).as_py() is not False for left, right in around)
 
 
 def in_order(keys: Any, low: str | None, high: str | None) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trinitylake_core import spec
-from trinitylake_core.tree.leafrun import Columns, newest_rows, set_bits
+from trinitylake_core.tree.leafrun import Columns, newest_rows, positions, set_bits
 from trinitylake_core.tree.noderows import MANY, NodeRows, Texts, as_column, joined_texts, text_size, txns_of
 
 _CELL_BYTES = 18
@@ -34,15 +34,32 @@ class Messages:
     keys: list[str] = field(default_factory=list)
     values: list[str | None] = field(default_factory=list)
     txns: list[str] = field(default_factory=list)
-    arrow: tuple[Any, Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """The same as columns, without NULL but in the values, where the lists need not be there."""
+    table: tuple[Any, Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    """Columns, without NULL but in the values, of which rows ``start`` to before ``stop`` are the same messages.
+
+    The lists need not be there then. Messages for many children share one table, and cost no column each.
+    """
+    start: int = field(default=0, init=False, repr=False, compare=False)
+    stop: int = field(default=0, init=False, repr=False, compare=False)
 
     @classmethod
     def of_columns(cls, keys: Any, values: Any, txns: Any) -> Messages:
         """Return messages given as columns without NULL but in the values."""
+        return cls._of_table((keys, values, txns), 0, len(keys))
+
+    @classmethod
+    def _of_table(cls, table: tuple[Any, Any, Any], start: int, stop: int) -> Messages:
         made = cls.__new__(cls)
-        made.arrow = keys, values, txns
+        made.table, made.start, made.stop = table, start, max(start, stop)
         return made
+
+    @property
+    def arrow(self) -> tuple[Any, Any, Any] | None:
+        """The messages as three columns, if they are columns."""
+        if self.table is None:
+            return None
+        keys, values, txns = (column.slice(self.start, len(self)) for column in self.table)
+        return keys, values, txns
 
     if not TYPE_CHECKING:  # it would hide misspelt names from the type checker
 
@@ -54,7 +71,7 @@ class Messages:
             return object.__getattribute__(self, name)
 
     def __len__(self) -> int:
-        return len(self.keys if self.arrow is None else self.arrow[0])
+        return len(self.keys) if self.table is None else self.stop - self.start
 
     def __iter__(self) -> Iterator[tuple[str, str | None, str]]:
         return zip(self.keys, self.values, self.txns, strict=True)
@@ -71,16 +88,12 @@ class Messages:
         """Return keys and values as columns."""
         return Columns(*map(as_column, self.texts()[:2]))
 
-    def key_list(self) -> list[str]:
-        """Return the keys as a list that does not stay here: those of a large transaction take much memory."""
-        return self.keys if self.arrow is None else self.arrow[0].to_pylist()
-
     def slice(self, start: int, stop: int | None = None) -> Messages:
         """Return rows ``start`` to ``stop``."""
-        if self.arrow is None:
+        if self.table is None:
             return Messages(self.keys[start:stop], self.values[start:stop], self.txns[start:stop])
         start, stop, _ = slice(start, stop).indices(len(self))
-        return Messages.of_columns(*(column.slice(start, max(0, stop - start)) for column in self.arrow))
+        return self._of_table(self.table, self.start + start, self.start + stop)
 
     def between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages of *sorted* messages that lie strictly between two pivots."""
@@ -93,6 +106,16 @@ class Messages:
         row = bisect_left(self.keys, key)
         return self.slice(row, row + (row < len(self.keys) and self.keys[row] == key))
 
+    def places(self, keys: Sequence[str]) -> Iterator[tuple[int, bool]]:
+        """Yield where each of ascending keys would stand among *sorted* messages, and whether one is for it."""
+        arrow, start = self.arrow, 0
+        if arrow is not None:
+            yield from zip(*(each.tolist() for each in positions(arrow[0], as_column(keys))), strict=True)
+            return
+        for key in keys:
+            start = bisect_left(self.keys, key, start)
+            yield start, self.keys[start : start + 1] == [key]
+
     def append(self, key: str, value: str | None, txn: str) -> None:
         """Add one message behind the others."""
         self.extend(Messages([key], [value], [txn]))
@@ -102,32 +125,36 @@ class Messages:
         self.keys += newer.keys
         self.values += newer.values
         self.txns += newer.txns
-        self.arrow = None
+        self.table = None
 
     def of_transaction(self, txn: str) -> Messages:
         """Return the rows of one transaction, in order."""
-        if self.arrow is None:
+        arrow = self.arrow
+        if arrow is None:
             return Messages.of(row for row in self if row[2] == txn)
-        mine = set_bits(np.array([each == txn for each in txns_of(self.arrow[2])]))
-        return Messages.of_columns(*(column.filter(mine) for column in self.arrow))
+        mine = set_bits(np.array([each == txn for each in txns_of(arrow[2])]))
+        return Messages.of_columns(*(column.filter(mine) for column in arrow))
 
     def deletions(self) -> int:
         """Return the number of messages that delete a key."""
-        return self.values.count(None) if self.arrow is None else int(self.arrow[1].null_count)
+        arrow = self.arrow
+        return self.values.count(None) if arrow is None else int(arrow[1].null_count)
 
     def nbytes(self) -> int:
         """Return the uncompressed size in bytes in a node file."""
-        if self.arrow is None:
+        arrow = self.arrow
+        if arrow is None:
             texts = text_bytes(self.keys) + len("".join(filter(None, self.values))) + len("".join(self.txns))
         else:
-            texts = sum(map(text_size, self.arrow))
+            texts = sum(map(text_size, arrow))
         return texts + _CELL_BYTES * len(self)
 
     def newest(self) -> Messages:
         """Return sorted messages: of each key the last one here."""
-        if self.arrow is not None:
-            last = newest_rows(self.arrow[0])
-            return self if last is None else Messages.of_columns(*(column.take(last) for column in self.arrow))
+        arrow = self.arrow
+        if arrow is not None:
+            last = newest_rows(arrow[0])
+            return self if last is None else Messages.of_columns(*(column.take(last) for column in arrow))
         keys = self.keys
         if all(a < b for a, b in pairwise(keys)):
             return self
@@ -144,8 +171,16 @@ class Messages:
     @classmethod
     def joined(cls, parts: Iterable[Messages]) -> Messages:
         """Return messages one behind the other: columns if some are, or else new lists."""
-        some = [part for part in parts if len(part)]
-        if any(part.arrow for part in some):
+        some: list[Messages] = []
+        for part in parts:
+            last = some[-1] if some else None
+            if last is not None and part.table is not None and last.table is part.table and last.stop == part.start:
+                some[-1] = cls._of_table(part.table, last.start, part.stop)
+            elif len(part):
+                some.append(part)
+        if len(some) == 1 and some[0].table is not None:
+            return some[0].slice(0)
+        if any(part.table is not None for part in some):
             return cls.of_columns(*map(joined_texts, zip(*(part.texts() for part in some), strict=True)))
         made = cls()
         for part in some:
@@ -233,6 +268,15 @@ class Node:
     def is_leaf(self) -> bool:
         """Whether the node has no children."""
         return not self.children if self._rows is None else self._rows.pointers is None
+
+    def entries(self) -> Columns | None:
+        """Return the entries of a leaf as columns; ``None`` of other nodes, if there are none, or if messages wait."""
+        rows = self._rows
+        if self.height != 0 or not self.is_leaf or not (len(self.keys) if rows is None else len(rows.keys)):
+            return None
+        if rows is None:
+            return None if len(self.buffer) else Columns.of(self.keys, self.values)
+        return None if rows.buffer else Columns(rows.keys.column, rows.values)
 
     @property
     def pending(self) -> Messages:

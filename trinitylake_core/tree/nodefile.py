@@ -138,6 +138,45 @@ def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Nod
     return node
 
 
+def decode_head(data: bytes | memoryview, path: str, order: int | None = None) -> tuple[Node, pa.StringArray]:
+    """Return the node in a file without its write buffer, and the values of the messages in there as a column.
+
+    As Python objects the messages of a large transaction take forty times as much as the file, which compresses well.
+    Raises as ``decode``.
+    """
+    try:
+        batch, checksummed = read_batch(data, path)
+        start = _plain_buffer(batch)
+        node = None if start is None else canonical(batch.slice(0, start), path, order)
+    except UNREADABLE as error:
+        raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
+    if node is None or len(node.buffer):
+        node = decode(data, path, order)
+        values, node.buffer = node.buffer.columns().values, Messages()
+        return node, values
+    node.checksummed, node.nbytes = checksummed, len(data)
+    return node, batch.column(spec.PVALUE).slice(start)
+
+
+def _plain_buffer(batch: pa.RecordBatch) -> int | None:
+    """Return the row at which the write buffer begins; ``None`` if only all rows together show it, or without one."""
+    if batch.schema.names != list(spec.COLUMNS):
+        return None
+    keys = batch.column(spec.KEY)
+    if not keys.null_count:
+        return None
+    valid = np.unpackbits(np.frombuffer(keys.buffers()[0], np.uint8), bitorder="little")
+    unset = np.flatnonzero(valid[keys.offset : keys.offset + len(keys)] == 0)
+    first, last = int(unset[0]), int(unset[-1])
+    names, values = (batch.column(name).slice(0, first).to_pylist() for name in (spec.KEY, spec.PVALUE))
+    count = dict(zip(names, values, strict=True)).get(spec.N_KEYS)
+    if count is None or not count.isdecimal():
+        return None
+    start = max(last, first + int(count)) + 1
+    pointers = batch.column(spec.PNODE).slice(start)
+    return start if len(pointers) and pointers.null_count == len(pointers) else None
+
+
 def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
     """Return whether a node file expands more than any node does. REQUIRES: Arrow can open it.
 

@@ -18,7 +18,6 @@ from trinitylake_core.locations import node_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
-from trinitylake_core.tree.leaffile import columns_of, decode_columns
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.readahead import Content, InFlightReads, PerThread, ReadAhead, SingleFlight
@@ -104,11 +103,14 @@ class NodeStore:
         One ``get`` each, none if cached. What was read in vain is held until this thread asks for it as nodes. Raises
         ``CorruptNode``.
         """
-        found = {path: columns_of(node) for path in paths if (node := self.cached(path)) is not None}
+        found = {path: node.entries() for path in paths if (node := self.cached(path)) is not None}
         missing = [path for path in paths if path not in found]
         data = dict(zip(missing, self._contents(missing), strict=True))
         read = decode_many([*data.values()], missing, self.order) if missing else []
-        found |= zip(missing, read or (decode_columns(data[path], path, self.order) for path in missing), strict=True)
+        if read is None:  # of an older writer, perhaps, or damaged
+            found |= {path: nodefile.decode(data[path], path, self.order).entries() for path in missing}
+        else:
+            found |= zip(missing, read, strict=True)
         plain = [each for path in paths if (each := found[path]) is not None]
         if len(plain) < len(paths):
             self._local.here.files.update(data)

@@ -22,10 +22,11 @@ entry and per child, no request. Entries that go from leaf to leaf as columns ar
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from operator import add, ge, gt, lt
-from typing import Final
+from typing import Any, Final
 
 import mmh3
 import numpy as np
@@ -33,6 +34,7 @@ import numpy as np
 from trinitylake_core.errors import Corrupt, CorruptNode
 from trinitylake_core.tree.leafrun import Columns, OrderedHash, in_order, is_set
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.noderows import Texts
 from trinitylake_core.tree.search import AheadReader, Batch, NodeReader
 
 Range = tuple[str, str]
@@ -72,12 +74,12 @@ class Proof:
     def add_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Add a subtree that another rewriter hands over, and the messages that wait for it."""
         self.before += 0 if path is None else _subtree(path, within)
-        self.waiting += _messages(pending)
+        self.waiting += _messages([pending])
 
     def remove_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Remove a subtree that is handed over to another rewriter, and the messages that wait for it."""
         self.before -= 0 if path is None else _subtree(path, within)
-        self.waiting -= _messages(pending)
+        self.waiting -= _messages([pending])
 
     def hand_over(self, node: Node, within: Range) -> None:
         """Remove a part of a node, its subtrees and its messages: another rewriter reads the part as a root."""
@@ -100,7 +102,7 @@ class Proof:
         self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
         self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
         self.before -= 0 if path is None else _subtree(path, within)
-        self.waiting += sum(map(_messages, below.values())) - _messages(pending)
+        self.waiting += _messages([*below.values()]) - _messages([pending])
         return below
 
     def add_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
@@ -121,7 +123,7 @@ class Proof:
 
     def replaced(
         self,
-        old: Iterable[tuple[str, Range, Messages]],
+        old: Sequence[tuple[str, Range, Messages]],
         old_pivots: Batch,
         new: Iterable[tuple[str, Range]],
         new_pivots: Batch,
@@ -130,8 +132,8 @@ class Proof:
 
         REQUIRES: it is proved already that both, with what was pending for the old ones, hold the same entries.
         """
-        for path, within, pending in old:
-            self.remove_subtree(path, within, pending)
+        self.before -= sum(_subtree(path, within) for path, within, _ in old)
+        self.waiting -= _messages([pending for _, _, pending in old])
         self.before += entries_hash(*new_pivots) - entries_hash(*old_pivots)
         self.after -= sum(_subtree(path, within) for path, within in new)
 
@@ -244,23 +246,39 @@ def _newest(older: Messages, newer: Messages) -> Messages:
 def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int, Messages]]:
     """Return the rows of a node with messages in key order carried out, and those for its children, by their index."""
     rows = dict(zip(node.keys, node.values, strict=True))
-    mine, below, hits = newest.meanings(), dict[int, Messages](), list[int]()
+    mine, below, hits = newest, dict[int, Messages](), list[Messages]()
     if node.children:
-        keys, start = newest.key_list(), 0
+        find, start = _finder(newest), 0
         for child in range(len(node.children)):
-            pivot = node.keys[child : child + 1]
-            stop = bisect_left(keys, pivot[0], start) if pivot else len(keys)
+            stop, hit = find(node.keys[child], start) if child < len(node.keys) else (len(newest), False)
             if stop > start:
                 below[child] = newest.slice(start, stop)
-            start = stop + (keys[stop : stop + 1] == pivot != [])
-            hits += range(stop, start)
-        mine = iter([next(newest.slice(row, row + 1).meanings()) for row in hits])
-    for key, value in mine:
+            start = stop + hit
+            if hit:
+                hits.append(newest.slice(stop, start))
+        mine = Messages.joined(hits)
+    for key, value in mine.meanings():
         if value is None:
             rows.pop(key, None)
         else:
             rows[key] = value
     return rows, below
+
+
+def _finder(messages: Messages) -> Callable[[str, int], tuple[int, bool]]:
+    """Return a function that finds a key behind a row of sorted messages: where it would stand, and whether it does."""
+    arrow = messages.arrow
+    keys: Sequence[str] | Texts = messages.keys if arrow is None else Texts(arrow[0])
+
+    def find(key: str, start: int) -> tuple[int, bool]:
+        wanted: Any = key if arrow is None else key.encode(errors="surrogatepass")
+        step, last = 16, len(keys)
+        while start + step < last and keys[start + step] < wanted:
+            start, step = start + step, 2 * step
+        stop = bisect_left(keys, wanted, start, min(last, start + step))
+        return stop, stop < last and keys[stop] == wanted
+
+    return find
 
 
 def _rows(node: Node) -> int:
@@ -271,20 +289,34 @@ def _subtree(path: str, within: Range) -> int:
     return mmh3.hash128(f"{path}\1{within[0]}\1{within[1]}")
 
 
-def _messages(messages: Messages) -> int:
-    """Return a hash of all messages that wait for one subtree, in key order: of lengths, texts, and which are NULL."""
-    if not len(messages):
+def _messages(waiting: Sequence[Messages]) -> int:
+    """Return the sum of a hash of the messages that wait for each subtree.
+
+    It is of their number, and of lengths, texts, and which values are NULL, in key order.
+    """
+    counts = [*filter(None, map(len, waiting))]
+    if not counts:
         return 0
-    meanings, hasher = messages.columns(), mmh3.mmh3_x64_128(len(messages).to_bytes(8, "little"))
-    for column in (meanings.keys, meanings.values):
+    together, cuts = Messages.joined(waiting).columns(), np.cumsum([0, *counts])
+    parts = [[count.to_bytes(8, "little") for count in counts], _cut(is_set(together.values), cuts)]
+    for column in (together.keys, together.values):
         _, offsets, text = column.buffers()
         ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
-        hasher.update((ends - ends[0]).tobytes())
-        if column.null_count:
-            hasher.update(is_set(column).tobytes())
-        if text is not None:
-            hasher.update(memoryview(text)[int(ends[0]) : int(ends[-1])])
+        parts += [_cut(np.diff(ends), 4 * cuts), _cut(text or b"", ends[cuts])]
+    return sum(map(_hash, zip(*parts, strict=True)))
+
+
+def _hash(parts: Iterable[bytes]) -> int:
+    hasher = mmh3.mmh3_x64_128()
+    for part in parts:
+        hasher.update(part)
     return int.from_bytes(hasher.digest(), "little")
+
+
+def _cut(data: Any, cuts: Any) -> list[Any]:
+    """Return the bytes of data between two cuts each."""
+    view = memoryview(data).cast("B")
+    return [view[start:stop] for start, stop in pairwise(cuts.tolist())]
 
 
 def _refuse_disorder(node: Node, path: str | None, within: Range, ends: Sequence[str]) -> None:

@@ -10,7 +10,6 @@ Written, it is a key with a delete message in the same node's buffer.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -111,18 +110,16 @@ def route_messages(work: Work, messages: Messages) -> None:
     REQUIRES: nothing is pending for the children; they were made from the node a moment ago.
     ENSURES: each message is in the value of its pivot, or pending for the one child whose range holds its key.
     """
-    row, count, keys = 0, len(messages), messages.key_list()
-    while row < count:
-        key = keys[row]
-        child = bisect_right(work.keys, key)
-        if child and work.keys[child - 1] == key:
-            ((_, value, txn),) = messages.slice(row, row + 1)
-            work.values[child - 1] = _settled(work.values[child - 1], value, txn)
-            row += 1
-            continue
-        stop = bisect_left(keys, work.keys[child], row) if child < len(work.keys) else count
-        work.refs[child].pending = messages.slice(row, stop)
-        row = stop
+    row = 0
+    for child, (place, hit) in enumerate(messages.places(work.keys)):
+        if place > row:
+            work.refs[child].pending = messages.slice(row, place)
+        if hit:
+            ((_, value, txn),) = messages.slice(place, place + 1)
+            work.values[child] = _settled(work.values[child], value, txn)
+        row = place + hit
+    if row < len(messages):
+        work.refs[len(work.keys)].pending = messages.slice(row)
 
 
 def _settled(value: str, new: str | None, txn: str) -> str:

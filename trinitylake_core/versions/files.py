@@ -11,8 +11,8 @@ from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effecti
 from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leaffile import decode_head
 from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import decode_head
 from trinitylake_core.versions.root import Root, RootRows, unreadable_root
 
 LARGE_BYTES: Final = 1 << 20
