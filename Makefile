@@ -34,11 +34,13 @@ TEST_JOBS ?= 3
 PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Each process that a test starts would compile our modules again, and pytest rewrite all assertions.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Dagster keeps the runs of `make demo` and `make ui` here, so that the UI shows the demo.
 WITH_DAGSTER := exec env DAGSTER_HOME="$$PWD/.dagster"
 
-.PHONY: install prerequisites demo test test-all check bench ui docs proto clean
+.PHONY: install prerequisites demo test test-all check style types layers bench ui docs proto clean
 
 install: $(STAMP)
 
@@ -77,10 +79,18 @@ test-all: check
 	@scripts/azurite.sh >/dev/null
 	$(PYTEST) -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
 
+# Side by side: most of it is mypy, which uses one core.
 check: $(STAMP) | prerequisites
+	@$(MAKE) --no-print-directory -j 2 types style layers
+
+style:
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
+
+types:
 	$(PY) -m mypy
+
+layers:
 	$(RUN)lint-imports
 
 bench: $(BENCH_STAMP) | prerequisites
