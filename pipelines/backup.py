@@ -124,15 +124,17 @@ def run(
     return replace(work.report, problems=problems, seconds=work.watch.seconds)
 
 
+@dataclass
 class _Proof:
-    def __init__(self, spark: Session, lake: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
-        self.spark = spark
-        self.lake = lake
-        self.target = target
-        self.config = config
-        self.progress = progress
-        self.engine = choose_engine_for_all(config.engine, spark, lake.root_node)
-        self.report = Report(lake.root, target.root, self.engine.name, lake.version)
+    spark: Session
+    lake: Lakehouse
+    target: Storage
+    config: Config
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.engine = choose_engine_for_all(self.config.engine, self.spark, self.lake.root_node)
+        self.report = Report(self.lake.root, self.target.root, self.engine.name, self.lake.version)
         self.watch = Stopwatch()
 
     def run(self) -> Iterator[str]:

@@ -22,7 +22,7 @@ import time
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -81,7 +81,7 @@ def session_parallelism(spark: SparkSession) -> int:
     known = _known.setdefault(spark, _Known())
     if known.parallelism is None:
         found = _configured(spark)
-        known.parallelism = found if found or _grows(spark) else _settled_parallelism(spark)
+        known.parallelism = found if found or _dynamic(spark) else _settled_parallelism(spark)
     parallelism = known.parallelism or _asked_parallelism(spark)
     if known.chooses_partitions:
         spark.conf.set(PARTITIONS, str(PARTITIONS_PER_CORE * parallelism))
@@ -125,7 +125,10 @@ def _run_a_task(spark: SparkSession) -> None:
 
 @dataclass(slots=True)
 class _Known:
-    """The measured facts of a session; ``chooses_partitions``: its number of shuffle partitions is not configured."""
+    """The measured facts of a session; ``chooses_partitions``: its number of shuffle partitions is not configured.
+
+    Few partitions are best: each costs a Python task.
+    """
 
     parallelism: int | None = None
     chooses_partitions: bool = False
@@ -162,10 +165,6 @@ def _dynamic(spark: SparkSession) -> bool:
     return (spark.conf.get("spark.dynamicAllocation.enabled", "") or "").lower() == "true"
 
 
-def _grows(spark: SparkSession) -> bool:
-    return _dynamic(spark) and _configured(spark) is None
-
-
 def _settled_parallelism(spark: SparkSession) -> int:
     """Ask how many tasks run at once until no more executors have registered for a while, or patience ends.
 
@@ -178,15 +177,6 @@ def _settled_parallelism(spark: SparkSession) -> int:
         now = _asked_parallelism(spark)
         most, quiet = max(most, now), 0 if now > most else quiet + 1
     return most
-
-
-def note(session: SparkSession, parallelism: int | None, *, choose_partitions: bool) -> None:
-    """Note what is known of a session that starts: how many tasks run at once, if its owner knows.
-
-    With ``choose_partitions`` the number of shuffle partitions is not configured. Few are best: each costs a Python
-    task.
-    """
-    _known[session] = _Known(parallelism, choose_partitions)
 
 
 def _asked_parallelism(spark: SparkSession) -> int:
@@ -291,7 +281,7 @@ def get_session(config: SessionConfig | None = None) -> SparkSession:
     running = active_session()
     if running is not None:
         return running
-    return _connect(config) if config.mode == "connect" else _start(config)
+    return _start(config)
 
 
 def active_session() -> SparkSession | None:
@@ -390,18 +380,15 @@ def ship_packages(spark: SparkSession) -> None:
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def source_directories(*packages: ModuleType) -> list[str]:
-    """Return the directories that packages are imported from, each once."""
-    return list(dict.fromkeys(str(_directory(package).parent) for package in packages))
-
-
 @cache
 def zipped(*packages: ModuleType) -> Path:
     """Return a zip file of the Python sources of packages; it exists as long as this process.
 
     Its name holds a hash of its content: a Spark session refuses another file of a known name.
     """
-    sources = sorted(each for package in packages for each in _sources(package))
+    places = [(Path(_place_of(package)), package.__name__) for package in packages]
+    found = [(file.relative_to(place), file) for place, name in places for file in (place / name).rglob("*.py")]
+    sources = sorted((name.as_posix(), file) for name, file in found)
     digest = hashlib.sha256()
     for name, file in sources:
         digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -414,14 +401,9 @@ def zipped(*packages: ModuleType) -> Path:
     return target
 
 
-def _sources(package: ModuleType) -> Iterator[tuple[str, Path]]:
-    directory = _directory(package)
-    for file in directory.rglob("*.py"):
-        yield file.relative_to(directory.parent).as_posix(), file
-
-
-def _directory(package: ModuleType) -> Path:
-    return Path(str(package.__file__)).resolve().parent
+def _place_of(package: ModuleType) -> str:
+    """Return the directory that a package is imported from."""
+    return str(Path(str(package.__file__)).resolve().parents[1])
 
 
 # -- before Spark starts ----------------------------------------------------------------------------
@@ -496,51 +478,36 @@ def check_connect_server(remote: str) -> None:
 
 def _start(config: SessionConfig) -> SparkSession:
     check_pyspark()
-    check_java()
+    connect, cores = config.mode == "connect", local_cores(config.master)
+    if connect:
+        compat.refuse_old_connect()
+        check_connect_server(config.remote or "")
+    else:
+        check_java()
     from pyspark.sql import SparkSession
 
-    settings: dict[str, str] = {**_CORE, **_SQL, "spark.log.level": config.log_level}
-    cores = local_cores(config.master)
-    if cores is not None:
+    settings: dict[str, str] = {**_SQL} if connect else {**_CORE, **_SQL, "spark.log.level": config.log_level}
+    if not connect and cores is not None:
         settings |= java_settings(config.conf)
-        settings |= {**_LOOPBACK, "spark.sql.shuffle.partitions": str(PARTITIONS_PER_CORE * cores)}
+        settings |= {**_LOOPBACK, PARTITIONS: str(PARTITIONS_PER_CORE * cores)}
     settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder
-    builder = builder.master(config.master).appName(config.app_name).config(map=settings)
-    with _environment(config), _errors_of_java(config.master):
-        session: SparkSession = builder.getOrCreate()
-    note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
-    return session
-
-
-def _connect(config: SessionConfig) -> SparkSession:
-    compat.refuse_old_connect()
-    check_pyspark()
-    check_connect_server(config.remote or "")
-    from pyspark.sql import SparkSession
-
-    settings = {**_SQL, **{name: str(value) for name, value in config.conf.items()}}
-    builder: Any = SparkSession.builder
-    builder = builder.remote(config.remote).appName(config.app_name).config(map=settings)
+    builder = builder.remote(config.remote) if connect else builder.master(config.master)
     try:
-        session: SparkSession = builder.getOrCreate()
+        with nullcontext() if connect else _environment(config):
+            session: SparkSession = builder.appName(config.app_name).config(map=settings).getOrCreate()
     except ImportError as error:  # what Spark Connect needs is an extra of pyspark
+        if not connect:
+            raise
         raise InvalidInput(f"{error}; Spark Connect needs: pip install 'pyspark[connect]'") from None
-    note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
+    except Exception as error:
+        if (java := getattr(error, "java_exception", None)) is None:
+            raise
+        why = (str(java.toString()).splitlines() or ["Java does not say why"])[0]
+        raise InvalidInput(f"Spark does not start with the master {config.master}: {why}") from None
+    elsewhere = connect or cores is None
+    _known[session] = _Known(config.parallelism, elsewhere and PARTITIONS not in config.conf)
     return session
-
-
-@contextmanager
-def _errors_of_java(master: str) -> Iterator[None]:
-    """Start Spark in here. An error of Java is raised as ``InvalidInput``, which names the master."""
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        yield
-    except Py4JJavaError as error:
-        text = str(error.java_exception.toString()).splitlines()
-        why = text[0] if text else "Java does not say why"
-        raise InvalidInput(f"Spark does not start with the master {master}: {why}") from None
 
 
 @contextmanager
@@ -554,7 +521,7 @@ def _environment(config: SessionConfig) -> Iterator[None]:
     if local_cores(config.master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK["spark.driver.bindAddress"])
         path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-        path += [each for each in source_directories(trinitylake_core, pipelines) if each not in path]
+        path += [each for each in dict.fromkeys(map(_place_of, (trinitylake_core, pipelines))) if each not in path]
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
     try:
         yield
@@ -564,8 +531,3 @@ def _environment(config: SessionConfig) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _elsewhere(config: SessionConfig) -> bool:
-    """Whether the tasks run on other machines, whose cores are not known before they are asked for."""
-    return config.mode == "connect" or local_cores(config.master) is None

@@ -334,7 +334,7 @@ def test_executors_that_register_late_are_counted(monkeypatch: pytest.MonkeyPatc
     A job that waits for the first one comes before: Spark says 2 where there is none, as often as it is asked.
     """
     spark: Any = _Session({}, 2, 2, 4, 4, 4, 8)
-    spark_session.note(spark, None, choose_partitions=True)
+    spark_session._known[spark] = spark_session._Known(None, chooses_partitions=True)
     assert (0, 0) == (spark.asked, spark.jobs)
     assert [8, 8] == [session_parallelism(spark), session_parallelism(spark)]
     assert (10, 1, "24") == (spark.asked, spark.jobs, spark.settings[spark_session.PARTITIONS])
@@ -364,7 +364,7 @@ def test_the_configuration_says_how_many_tasks_run_at_once_or_spark_does(conf: d
 
 def test_while_executors_come_and_go_it_is_asked_each_time() -> None:
     spark: Any = _Session({"spark.dynamicAllocation.enabled": "true"}, 2, 6)
-    spark_session.note(spark, None, choose_partitions=True)
+    spark_session._known[spark] = spark_session._Known(None, chooses_partitions=True)
     assert [(2, "6"), (6, "18")] == [
         (session_parallelism(spark), spark.settings[spark_session.PARTITIONS]) for _ in range(2)
     ]
@@ -372,7 +372,7 @@ def test_while_executors_come_and_go_it_is_asked_each_time() -> None:
 
 def test_whoever_knows_better_says_how_many_tasks_run_at_once() -> None:
     spark: Any = _Session({"spark.cores.max": "16"}, 3)
-    spark_session.note(spark, 64, choose_partitions=True)
+    spark_session._known[spark] = spark_session._Known(64, chooses_partitions=True)
     assert (64, 0) == (session_parallelism(spark), spark.asked)
     with pytest.raises(InvalidInput, match="parallelism must be at least 1"):
         SessionConfig(parallelism=0)
