@@ -225,7 +225,13 @@ class _Load(JobRun[Config, Report]):
         try:
             work = partial(loading.sampled, target=self.target)
             sample = self.engine.map_groups(
-                work, given, loading.SAMPLE, self.source, by="number", weight="weight", tell=self.progress_of("sample")
+                work,
+                given,
+                loading.SAMPLE,
+                self.source,
+                by="number",
+                weight="weight",
+                progress=self.progress_of("sample"),
             )
             self.cut(sample)
             work = partial(loading.read, target=self.target, cuts=self.cuts)
@@ -237,7 +243,7 @@ class _Load(JobRun[Config, Report]):
                 by="number",
                 weight="weight",
                 key="share",
-                tell=self.progress_of("read bytes"),
+                progress=self.progress_of("read bytes"),
             )
         except InvalidInput:
             self.refuse_wrong(given)
@@ -279,9 +285,9 @@ class _Load(JobRun[Config, Report]):
         base = loading.Base(self.base.path, bytes(self.base.data))
         work = partial(loading.existing, target=self.target, base=base, cuts=self.cuts)
         given = self.engine.table(rows, loading.PART).keep("number", repeatable=True)
-        storage, tell = self.lake.files.store.storage, self.progress_of("read tree")
+        storage, progress = self.lake.files.store.storage, self.progress_of("read tree")
         return self.engine.map_groups(
-            work, given, loading.SLICE, storage, by="number", weight="weight", key="share", tell=tell
+            work, given, loading.SLICE, storage, by="number", weight="weight", key="share", progress=progress
         )
 
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
@@ -290,8 +296,10 @@ class _Load(JobRun[Config, Report]):
         rows = self.engine.sql("SELECT objects, hash FROM old", old=old).list()
         self.unchanged = Tally(sum(row["objects"] for row in rows), sum(int(row["hash"]) for row in rows))
         both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
-        tell = self.progress_of("compare")
-        made = self.engine.map_groups(loading.compared, both, loading.FOUND, by="share", weight="objects", tell=tell)
+        progress = self.progress_of("compare")
+        made = self.engine.map_groups(
+            loading.compared, both, loading.FOUND, by="share", weight="objects", progress=progress
+        )
         found = made.list()
         found.sort(key=itemgetter("share", "key", "file", "offset"))
         self.refuse(found)
@@ -318,9 +326,9 @@ class _Load(JobRun[Config, Report]):
     def build(self, both: Rows) -> Sequence[Built]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
         work = partial(loading.built, target=self.target, existing=self.config.existing)
-        storage, tell = self.lake.files.store.storage, self.progress_of("build")
+        storage, progress = self.lake.files.store.storage, self.progress_of("build")
         found = self.engine.map_groups(
-            work, both, loading.BUILT, storage, by="share", weight="objects", tell=tell
+            work, both, loading.BUILT, storage, by="share", weight="objects", progress=progress
         ).list()
         return sorted(found, key=itemgetter("first"))
 

@@ -232,14 +232,14 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
     if not found.over or lake.read_only:
         return found
     before = (now_millis() if now is None else now) - round(max_age_seconds * 1000)
-    looked_at = _looks(lake.files.versions, root, before)
+    sampled = _samples(lake.files.versions, root, before)
     over: list[Root] = []
-    for each in looked_at:
+    for each in sampled:
         if messages_of(each) < threshold:
             break
         over.append(each)
-    stale = len(over) == len(looked_at) and over[-1].created_at_millis <= before
-    return Debt(root.version, found.messages, threshold, from_millis(over[-1].created_at_millis), len(looked_at), stale)
+    stale = len(over) == len(sampled) and over[-1].created_at_millis <= before
+    return Debt(root.version, found.messages, threshold, from_millis(over[-1].created_at_millis), len(sampled), stale)
 
 
 def messages_of(root: Root) -> int:
@@ -248,7 +248,7 @@ def messages_of(root: Root) -> int:
     return len(root.node.buffer) if counted is None else counted
 
 
-def _looks(versions: Versions, newest: Root, before: int) -> list[Root]:
+def _samples(versions: Versions, newest: Root, before: int) -> list[Root]:
     """Return versions from the newest back to the one that was the newest at a time, as far as one is kept."""
     try:
         first = versions.at_timestamp(before, newest)

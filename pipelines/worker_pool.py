@@ -115,11 +115,6 @@ class SharedWork(Generic[Done]):
         for result in self.work(given(), *self.storages):
             yield taken.popleft(), result
 
-    @property
-    def done(self) -> int:
-        """How many pieces are done."""
-        return len(self._results)
-
     def next(self) -> int | None:
         """Return a piece that no process has, or ``None`` when there is none or one has failed."""
         with self._lock:
@@ -162,7 +157,7 @@ class SharedWork(Generic[Done]):
         return [self._results[index] for index in sorted(self._results)]
 
 
-def run_in_workers(work: SharedWork[Done], processes: int, tell: Callable[[], None]) -> list[Done]:
+def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[], None]) -> list[Done]:
     """Do work in this process and, where that pays, in others; return the results of the pieces, in order.
 
     Files that helpers wrote are durable when this returns. Files that this process wrote are durable after the next
@@ -171,7 +166,7 @@ def run_in_workers(work: SharedWork[Done], processes: int, tell: Callable[[], No
     Args:
         work: the pieces.
         processes: the number of processes, this one included.
-        tell: called often; if it raises, the work is given up.
+        progress: called often; if it raises, the work is given up.
 
     Raises:
         The error of the first piece that failed; the results of the others are of no use then.
@@ -181,7 +176,7 @@ def run_in_workers(work: SharedWork[Done], processes: int, tell: Callable[[], No
     try:
         for index, result in work.here():
             work.finish(index, result)
-            tell()
+            progress()
             seconds = time.perf_counter() - started
             rest = seconds / max(1, work.done_weight) * work.left_weight
             if processes > 1 and not threads and seconds >= _MEASURED_SECONDS and rest > 2 * START_SECONDS:
@@ -189,7 +184,7 @@ def run_in_workers(work: SharedWork[Done], processes: int, tell: Callable[[], No
         for thread in threads:
             while thread.is_alive():
                 thread.join(_POLL_SECONDS)
-                tell()
+                progress()
     except BaseException as error:
         work.fail(error)  # the helpers must not go on: their results are not needed
         raise

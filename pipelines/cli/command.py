@@ -94,10 +94,12 @@ class Argument(click.Argument):
 
 
 class Option(click.Option):
-    """An option of a command. Options with the same ``group`` exclude each other."""
+    """An option of a command. Options with the same ``group`` exclude each other; the settings are those of click."""
 
-    def __init__(self, names: Sequence[str], group: str | None = None, **settings: Any) -> None:
-        super().__init__(names, **settings)
+    def __init__(
+        self, *names: str, group: str | None = None, choices: Iterable[str] | None = None, **settings: Any
+    ) -> None:
+        super().__init__(names, **settings if choices is None else settings | {"type": click.Choice(tuple(choices))})
         self.group = group
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -107,11 +109,7 @@ class Option(click.Option):
         return super().shell_complete(ctx, incomplete) or candidates(ctx, self.name or "", incomplete)
 
 
-def option(*names: str, group: str | None = None, choices: Iterable[str] | None = None, **settings: Any) -> Option:
-    """Return an option; ``settings`` are those of ``click.Option``."""
-    if choices is not None:
-        settings["type"] = click.Choice(tuple(choices))
-    return Option(names, group, **settings)
+option = Option
 
 
 def age(*names: str, default: float | None = None, **settings: Any) -> Option:
@@ -120,7 +118,7 @@ def age(*names: str, default: float | None = None, **settings: Any) -> Option:
     def seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
         return default if given is None else parse_age(given)
 
-    return Option(names, metavar="AGE", callback=seconds, **settings)
+    return Option(*names, metavar="AGE", callback=seconds, **settings)
 
 
 def answering(names: Sequence[str], answer: Callable[[click.Context], Answer], meaning: str) -> Option:
@@ -130,7 +128,7 @@ def answering(names: Sequence[str], answer: Callable[[click.Context], Answer], m
         if asked and not context.resilient_parsing:
             raise answer(context)
 
-    return Option(names, is_flag=True, is_eager=True, expose_value=False, help=meaning, callback=give)
+    return Option(*names, is_flag=True, is_eager=True, expose_value=False, help=meaning, callback=give)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, given: Any) -> bool:

@@ -153,7 +153,7 @@ class LocalEngine:
         weight: str,
         key: str = "",
         ahead: int = 1,
-        tell: Callable[[int, int | None], None],
+        progress: Callable[[int, int | None], None],
     ) -> LocalRows:
         """Return the result of each group, made in this process and, where that pays, in one more per core."""
         groups = _Groups(self, _local(rows), by)
@@ -162,7 +162,7 @@ class LocalEngine:
         with self._new_table(schema.names, key) as kept:
             made = _GroupRows(self, kept.stored(), len(schema))
             shared = worker_pool.SharedWork(work, groups, weights, *storages, at_once=ahead, results=made)
-            worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: tell(shared.done_weight, total))
+            worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: progress(shared.done_weight, total))
         return kept
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:

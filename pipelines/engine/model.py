@@ -100,7 +100,7 @@ class Engine(Protocol):
         weight: str,
         key: str = "",
         ahead: int = 1,
-        tell: Callable[[int, int | None], None],
+        progress: Callable[[int, int | None], None],
     ) -> Rows:
         """Return, kept, what ``work(groups, *storages)`` makes of each group: tuples in the order of ``schema``.
 
@@ -116,7 +116,7 @@ class Engine(Protocol):
             weight: the column whose sum is the weight of a group.
             key: the column by which a query looks rows of the result up.
             ahead: how many groups a worker process is given at once: while one is worked on, it reads the others.
-            tell: called with the weight that is done, and the whole if it is known; if it raises, the work is given up.
+            progress: called with the weight that is done, and the whole if known; if it raises, the work is given up.
         """
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> Rows:

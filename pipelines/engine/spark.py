@@ -240,11 +240,11 @@ class SparkEngine:
         weight: str,
         key: str = "",
         ahead: int = 1,
-        tell: Callable[[int, int | None], None],
+        progress: Callable[[int, int | None], None],
     ) -> SparkRows:
         """Return the result of each group, made in a task of its own."""
         del weight, key, ahead
-        tell(0, None)
+        progress(0, None)
         found = _spark_rows(rows)
         if found.given is None:
             groups = self.sql(f"SELECT coalesce(max({by}), 0) + 1 AS groups FROM rows", rows=rows).one()["groups"]

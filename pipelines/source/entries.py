@@ -102,7 +102,7 @@ class Entry:
         """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.
 
         Columns, and the arguments beside them, are checked and encoded once, however many tables have them. What is
-        wrong is ``None``, too: :meth:`definition`, and what is made of it, says what.
+        wrong is ``None``, too: :meth:`definition`, and what is made of it, raises the error.
         """
         if self.action != "create_table" or not _SHARED.isdisjoint(self.arguments):
             return None

@@ -58,7 +58,7 @@ DELETED: Final = pa.schema(
 class Deleted:
     """What became of files that were to be deleted.
 
-    An object store does not tell a deleted file from one that was gone already. ``bytes`` are those of the
+    An object store does not distinguish a deleted file from one that was gone already. ``bytes`` are those of the
     deleted files; ``failures`` names some of the failed ones, with the reason.
     """
 

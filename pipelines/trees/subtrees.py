@@ -209,13 +209,15 @@ def flush_all(
         for index, piece in enumerate(frontier)
     )
     work = partial(flush_groups, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
-    given, tell = engine.table(rows, _INPUT).keep("task", repeatable=True), partial(progress, "flush subtrees")
+    given, report = engine.table(rows, _INPUT).keep("task", repeatable=True), partial(progress, "flush subtrees")
     ahead = 1 if store.storage.concurrency == 1 else _AHEAD
-    done = engine.map_groups(work, given, _OUTPUT, store.storage, by="task", weight="weight", ahead=ahead, tell=tell)
+    done = engine.map_groups(
+        work, given, _OUTPUT, store.storage, by="task", weight="weight", ahead=ahead, progress=report
+    )
     found = {row["piece"]: pickle.loads(row["row"]) for row in done.stream()}  # noqa: S301 - from tasks of this job
     for each in (given, done):
         each.drop()
-    tell(sum(weights), sum(weights))
+    report(sum(weights), sum(weights))
     return [found[index] for index in range(len(frontier))]
 
 

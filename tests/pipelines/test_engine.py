@@ -78,7 +78,7 @@ def test_groups_of_rows_are_mapped(engine: Engine, tmp_path: Path) -> None:
         by="number",
         weight="length(text)",
         key="number",
-        tell=lambda done, _: told.append(done),
+        progress=lambda done, _: told.append(done),
     )
     wanted = [(0, "ab", 2), (0, "again", 0), (1, "d", 1), (3, "again", 0), (3, "ce", 2)]
     assert wanted == sorted((row["number"], row["text"], row["rows"]) for row in made.list())
@@ -87,12 +87,12 @@ def test_groups_of_rows_are_mapped(engine: Engine, tmp_path: Path) -> None:
     sums = engine.sql("SELECT number, sum(rows) AS rows FROM made GROUP BY number ORDER BY number", made=made).list()
     assert [2, 1, 2] == [row["rows"] for row in sums]
     nothing = engine.map_groups(
-        grouped, engine.table([], _GROUPED), _MADE, storage, by="number", weight="number", tell=lambda *_: None
+        grouped, engine.table([], _GROUPED), _MADE, storage, by="number", weight="number", progress=lambda *_: None
     )
     assert [] == nothing.list()
     given = engine.table([{"number": 0, "text": "damaged"}], _GROUPED)
     with pytest.raises(CorruptNode, match="a group is damaged"):
-        engine.map_groups(grouped, given, _MADE, storage, by="number", weight="number", tell=lambda *_: None).list()
+        engine.map_groups(grouped, given, _MADE, storage, by="number", weight="number", progress=lambda *_: None).list()
 
 
 def test_work_is_mapped_and_asked_about_in_sql(engine: Engine) -> None:

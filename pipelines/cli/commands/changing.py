@@ -184,7 +184,7 @@ properties of an Iceberg table are in its metadata file, and only an Iceberg eng
 def alter(call: Call) -> Result:
     """Set or remove properties."""
     options, changed = call.options, _changed(call)
-    lake, said = call.open(), {}
+    lake, named = call.open(), {}
     if options.object is None:
         if options.kind is not None or options.within is not None:
             raise InvalidInput("--kind and --namespace are about an OBJECT: name it")
@@ -192,13 +192,13 @@ def alter(call: Call) -> Result:
     else:
         entry = find_object(lake, options.object, kind=options.kind, namespace=options.within)
         done = _altered(lake, entry, changed, reason=options.reason, dry_run=options.dry_run)
-        said = {"kind": entry.kind, "namespace": entry.namespace, "name": entry.name}
+        named = {"kind": entry.kind, "namespace": entry.namespace, "name": entry.name}
     if done.version_after is not None:
         first = f"version {done.version_after} committed"
     else:
         first = "dry run, nothing changed" if done.changes else "nothing to change"
     rows = ([report.plain(name), before, after] for name, (before, after) in done.changes.items())
-    return Result({**said, **asdict(done)}, in_order([first], report.table(["property", "before", "after"], rows)))
+    return Result({**named, **asdict(done)}, in_order([first], report.table(["property", "before", "after"], rows)))
 
 
 def _changed(call: Call) -> dict[str, str | None]:
