@@ -24,6 +24,8 @@ from trinitylake_core.storage import local
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from trinitylake_core.iceberg import TrinityLakeCatalog
+
 GOLDEN = Path(__file__).parent / "golden"
 SKIPS_FAIL = os.environ.get("CI") == "true"
 # What the tests that run at the same time, and the servers beside them, keep on disk at the most, several times over.
@@ -198,6 +200,14 @@ def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
     """
     yield spark_session
     spark_session.catalog.clearCache()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    """Return the PyIceberg catalog over a new lakehouse on this disk."""
+    from tests.support.icebergs import new_iceberg
+
+    return new_iceberg(tmp_path)
 
 
 def unpacked(directory: Path) -> str:

@@ -105,18 +105,6 @@ def test_every_version_of_a_sound_lakehouse_has_no_findings(lake: Lakehouse) -> 
     assert [] == list(lake.check(definitions=True))
 
 
-@pytest.mark.parametrize("hint", [b"0", b"99999", b"garbage", b"", b"\xff\xfe", b"-1", b"9" * 400, None])
-def test_a_stale_missing_or_garbage_hint_is_no_violation(lake: Lakehouse, hint: bytes | None) -> None:
-    surgery = Surgery(lake.root, ORDER)
-    if hint is None:
-        surgery.remove(spec.HINT_FILE)
-    else:
-        surgery.write(spec.HINT_FILE, hint)
-    again = reopened(lake)
-    assert lake.version == again.version
-    assert [] == list(again.check())
-
-
 def test_a_lakehouse_without_our_extensions_is_sound(lake: Lakehouse) -> None:
     """Counts, heights and checksums are proved where they stand; their absence breaks nothing."""
     surgery = Surgery(lake.root, ORDER)

@@ -54,11 +54,6 @@ LATER = now_millis() + 30 * 86_400_000
 """A month from now: whatever is old enough to go, goes."""
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
-
-
 def _files(catalog: TrinityLakeCatalog) -> set[str]:
     return {info.path for info in catalog.lakehouse.storage.list("")}
 

@@ -41,11 +41,6 @@ from trinitylake_core.rest.serving import running
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
-
-
-@pytest.fixture
 def served(lake: Lakehouse) -> Iterator[Served]:
     with endpoint(lake) as at:
         yield at

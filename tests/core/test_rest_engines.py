@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from pipelines import compaction
 from tests.support.engines import by_spark_sql, connected
-from tests.support.lakes import FAST
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import endpoint
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
 
 
 def test_duckdb_creates_changes_evolves_renames_and_drops(lake: Lakehouse) -> None:

@@ -7,7 +7,6 @@ import json
 import random
 import resource
 from collections import Counter
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,7 +14,6 @@ import httpx
 import pytest
 
 from tests.support.icebergs import request_key
-from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Limits, Principals, Warehouses, application
 from trinitylake_core.rest.app import HANDLERS
@@ -186,11 +184,6 @@ async def _fuzzed(lake: Lakehouse, count: int, seed: int) -> Counter[int]:
                 raise AssertionError(f"{request}: {error}") from error
             found[answer.status_code] += 1
     return found
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
 
 
 def test_malformed_requests_are_refused_in_the_words_of_the_specification(lake: Lakehouse) -> None:

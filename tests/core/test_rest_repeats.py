@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 from typing import Any, Final
 
@@ -26,11 +25,6 @@ _TABLES: Final = "/v1/lake/namespaces/a/tables"
 
 def _sets(**properties: str) -> dict[str, Any]:
     return {"requirements": [], "updates": [{"action": "set-properties", "updates": properties}]}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.core.test_rest import Answer, Client
-from tests.support.lakes import FAST
 from tests.support.s3_servers import free_port
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import root_path
@@ -28,11 +27,6 @@ from trinitylake_core.rest.serving import running
 
 _SECONDS: Final = 0.6
 _POST: Final = b"POST /v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
 
 
 @contextmanager

@@ -29,11 +29,6 @@ ONCE = {"commit.retry.num-retries": "0"}
 VOID = "written before the last cleaning of tables; write them again"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
-
-
 def fence(catalog: TrinityLakeCatalog, before: int | None = None) -> Root:
     """Commit the fence of a cleaning of tables by another process, at the storage's time now."""
     lake = Lakehouse.open(catalog.lakehouse.root)

@@ -30,11 +30,6 @@ Later = Callable[[float], None]
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
-
-
-@pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     """Return how to make days pass for what expires and deletes."""
 

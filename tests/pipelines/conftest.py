@@ -1,15 +1,18 @@
-"""What tests of the command line share."""
+"""What tests of jobs and of the command line share."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from pipelines import cli
+from tests.support.lakes import filled, new_lake
+from trinitylake_core import Lakehouse
 
 
 class Ran(NamedTuple):
@@ -27,6 +30,12 @@ class Ran(NamedTuple):
 
 Run = Callable[..., Ran]
 """A command line, without the name of the program, to its exit code, standard output and standard error."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse of 40 tables in ns0 to ns2, with messages on several levels; many files have their own."""
+    return filled(new_lake(tmp_path), tables=40)
 
 
 @pytest.fixture

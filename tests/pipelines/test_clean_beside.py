@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, expiration, load, orphans
-from tests.support.lakes import CancelBy, content, filled, new_lake, reopened
+from tests.support.lakes import CancelBy, content, reopened
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"
 DAYS = 4 * 86_400
 Job = Callable[..., Any]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    """Return a lakehouse with several levels, buffers, and something to clean."""
-    return filled(new_lake(tmp_path), tables=40)
 
 
 def clean_now(lake: Lakehouse) -> orphans.Report:

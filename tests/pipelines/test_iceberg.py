@@ -20,11 +20,6 @@ from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.versions import from_millis
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
-
-
 def _remove_metadata(catalog: TrinityLakeCatalog, name: str, version: int) -> Path:
     """Remove the metadata file that a table has in a version, as an engine's own maintenance does."""
     namespace, _, own = name.partition(".")

@@ -37,12 +37,6 @@ engines = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    """Return a lakehouse of 40 tables in ns0 to ns2, with messages on several levels."""
-    return filled(new_lake(tmp_path), tables=40)
-
-
-@pytest.fixture
 def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SparkSession | None:
     """Return a session for the tests that need one, and make it cut even small loads into ranges."""
     if request.node.callspec.params.get("engine") != "spark":

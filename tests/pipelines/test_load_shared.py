@@ -67,12 +67,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    """Forty tables, and messages on several levels."""
-    return filled(new_lake(tmp_path), tables=40)
-
-
-@pytest.fixture
 def source(tmp_path: Path) -> str:
     """New tables, and ten that are there."""
     columns = [{"name": "id", "type": "bigint"}]

@@ -11,14 +11,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pipelines import register
 from pipelines.cli import main
 from pipelines.job import dry_run
-from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
+from tests.support.icebergs import SCHEMA, ids, rows, with_table
 from trinitylake_core.errors import AlreadyExists, InvalidInput, InvalidName
 from trinitylake_core.iceberg import TrinityLakeCatalog
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
 
 
 def _sql(directory: Path) -> tuple[SqlCatalog, register.Config]:

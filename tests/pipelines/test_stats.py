@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from pipelines.stats import debt, messages_of
-from tests.support.lakes import compacted, filled, new_lake
+from tests.support.lakes import compacted, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 
 HOUR = 3600
 HOURS_MILLIS = 3_600_000
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lakehouse:
-    """Return a lakehouse of a dozen versions whose buffers hold messages."""
-    return filled(new_lake(tmp_path), tables=40)
 
 
 def test_little_debt_is_never_stale_and_costs_nothing(lake: Lakehouse) -> None:

@@ -30,11 +30,6 @@ TICK = 0.02
 EXTERNAL = "it is EXTERNAL, and those are never cleaned"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
-
-
 def clean(catalog: TrinityLakeCatalog, spark: Any = None, review: Any = None, **options: Any) -> tables_clean.Report:
     """Clean with safety age zero: what was written by now may go."""
     time.sleep(TICK)

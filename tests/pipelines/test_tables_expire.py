@@ -24,11 +24,6 @@ DAY = 86_400_000
 NOW = 1_000 * DAY
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> TrinityLakeCatalog:
-    return new_iceberg(tmp_path)
-
-
 def expire(catalog: TrinityLakeCatalog, review: Any = None, **options: Any) -> tables_expire.Report:
     """Expire a month later."""
     config = tables_expire.Config(now_millis=int(time.time() * 1000) + 30 * DAY, **options)
