@@ -199,7 +199,7 @@ def looked_up(value: Any, where: str = "", name: str = "") -> Any:
 
 
 def looks_secret(name: str, value: Any) -> bool:
-    """Return whether an option is a secret by its name, and its value stands in the file."""
+    """Whether an option is a secret by its name, and its value stands in the file."""
     return isinstance(value, str) and _SECRET_NAME.search(name) is not None
 
 

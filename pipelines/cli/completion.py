@@ -100,7 +100,7 @@ def candidates(context: click.Context, name: str, incomplete: str) -> list[Compl
 
 
 def root_left_out(context: click.Context) -> bool:
-    """Return whether the first word of a command may stand behind ROOT, which the environment has."""
+    """Whether the first word of a command may stand behind ROOT, which the environment has."""
     return bool(os.environ.get(ROOT_VARIABLE)) and context.params.get("root") is None
 
 

@@ -62,12 +62,12 @@ def local_cores(master: str) -> int | None:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session is one of Spark Connect."""
+    """Whether a session is one of Spark Connect."""
     return ".connect." in type(spark).__module__
 
 
 def on_one_machine(spark: SparkSession) -> bool:
-    """Return whether tasks of a session run on this machine, as processes beside this one."""
+    """Whether tasks of a session run on this machine, as processes beside this one."""
     return not is_connect(spark) and local_cores(spark.conf.get("spark.master") or "") is not None
 
 
@@ -332,7 +332,7 @@ class LazySession:
 
 
 def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -> bool:
-    """Return whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` knows.
+    """Whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` knows.
 
     Raises ``InvalidInput`` for a session that cannot be started.
     """

@@ -290,7 +290,7 @@ class Sweep:
         return f"(f.kind IN ({kinds}) OR f.kind = {ROOT!r} AND f.version < {boundary})"
 
     def may_go(self, file: Listed, boundary: int) -> bool:
-        """Return whether a file of this name may ever be deleted."""
+        """Whether a file of this name may ever be deleted."""
         return file.kind in self.candidates or (file.kind == ROOT and (file.version or 0) < boundary)
 
     def remove_live(self) -> Totals:

@@ -277,7 +277,7 @@ def _with_properties(
         "NAME": "its new name: orders2 in the same namespace, or archive.orders in another one, which must exist",
     },
     details="""\
-It is one transaction: nobody sees both names, or neither. The object's ID and definition stay as they are, and so do
+It is one transaction: no reader sees both names, or neither. The object's ID and definition stay as they are, and so do
 the files of an Iceberg table; older versions know it by the old name. Queries and views that use the old name are not
 changed. A namespace cannot be renamed.""",
 )
