@@ -42,6 +42,8 @@ def test_the_kit_passes_but_for_what_is_known(tmp_path: Path) -> None:
     assert _MUST_FAIL.keys() == failed, text
     assert f"{_PASSED} tests successful" in text
     assert [] == list(lake.refresh().check())
+    members = [member for info in lake.refresh().history() for member in info.summary.get("members", ())]
+    assert any("request" in member for member in members), "Iceberg sends keys where they are offered"
 
 
 def _kit(tmp_path: Path, uri: str) -> str:
