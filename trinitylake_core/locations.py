@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import mmh3
@@ -49,6 +50,7 @@ class ParsedPath:
     legacy: bool = False
 
 
+@lru_cache(maxsize=4096)  # a commit asks of the same few paths again and again
 def validate_path(path: str) -> str:
     """Return ``path`` if it is a valid file path; a pointer must not lead out of the lakehouse.
 

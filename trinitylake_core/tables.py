@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
@@ -40,6 +41,7 @@ UNPROVED: Final = (
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
 
 
+@lru_cache(maxsize=256)
 def base_uri(root: str) -> str:
     """Return a root URI as Iceberg spells locations: a local path is not percent-encoded there."""
     return f"file://{local_path(root).rstrip('/')}/" if root.startswith("file:") else root

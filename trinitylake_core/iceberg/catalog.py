@@ -75,6 +75,10 @@ class TrinityLakeCatalog(Views):
         made._stand_on(name, lake, {**properties, URI: lake.root})  # noqa: SLF001
         return made
 
+    def remember_metadata(self) -> None:
+        """Hold the metadata of tables that this commits, for its next commits. REQUIRES: no caller changes any."""
+        self._places.remember()
+
     def _stand_on(self, name: str, lake: Lakehouse, properties: dict[str, str]) -> None:
         defaults = file_io_properties(lake.root, lake.storage.spec()[1])
         super().__init__(name, **{**defaults, **properties})

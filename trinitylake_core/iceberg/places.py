@@ -21,9 +21,11 @@ from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, base_uri, former_root, full_uri, here, path_below
+from trinitylake_core.versions.versions import Recent
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
+_RECENT_BYTES: Final = 4 << 20
 Opens = Callable[[Properties, str], FileIO]
 """Gives what reads and writes at a location outside the root, by the properties of the table that is there."""
 
@@ -83,6 +85,7 @@ class Places:
         self._opens = opens
         self.base = base_uri(storage.root)
         self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
+        self._recent: Recent[TableMetadata] | None = None
 
     def new_location(self, namespace: str, name: str, parent: str | None = None) -> str:
         """Return a location for a new table that no other table has, nor had: files of two never mix.
@@ -129,6 +132,18 @@ class Places:
         former = former_root(self.storage.root, location, metadata.location)
         return MovedIO(files, self.storage.root, former) if former else files
 
+    def remember(self) -> None:
+        """Hold the metadata that were written lately, so that the next commit to their table reads no file."""
+        self._recent = Recent(_RECENT_BYTES)
+
+    def base_of_commit(self, location: str) -> TableMetadata:
+        """Return the table metadata at a location, to commit on top of them. One ``get``, none if they are held.
+
+        Raises as :meth:`read`.
+        """
+        held = None if self._recent is None else self._recent.held(location)
+        return self.read(location) if held is None else held
+
     def read(self, location: str) -> TableMetadata:
         """Return the table metadata at a location. One ``get``.
 
@@ -161,6 +176,8 @@ class Places:
                 stream.write(data)
             return None
         self.storage.write_many([(path, data)])
+        if self._recent is not None and not isinstance(metadata, ViewMetadata):
+            self._recent.hold(location, metadata, len(data))
         return path
 
     def full(self, stored: str) -> str:

@@ -262,7 +262,8 @@ class Tables(TableReader):
     ) -> CommitTableResponse:
         namespace, name = identifier
         try:
-            current = self._stored(change.txn, namespace, name)
+            location = self._metadata_location(change.txn, namespace, name)
+            current = Stored(self._places.base_of_commit(location), location)
         except NoSuchTableError:
             current = None
         staged = self._staged(current, self._identifier(namespace, name), requirements, updates)

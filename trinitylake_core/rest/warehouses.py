@@ -106,9 +106,11 @@ class Warehouses:
         lake = self.get(base).catalog.lakehouse if version else self._openers[base]()
         try:
             properties = _past(lake, version) if version else self._here
-            return TrinityLakeCatalog.over(lake, base, **properties)
+            catalog = TrinityLakeCatalog.over(lake, base, **properties)
         except (InvalidInput, NotFound) as error:
             raise Problem(404, "NotFoundException", f"no version {version!r} of {base!r}: {error}") from error
+        catalog.remember_metadata()
+        return catalog
 
 
 def _past(lake: Lakehouse, version: str) -> dict[str, str]:

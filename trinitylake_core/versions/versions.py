@@ -251,12 +251,21 @@ class Recent(Generic[T]):
                 return self._held[path][0]
         found, size = read()
         if found is not None:
-            with self._lock:
-                self._held[path] = found, size
-                self._bytes += size
-                while self._bytes > self._most and len(self._held) > 1:
-                    self._bytes -= self._held.popitem(last=False)[1][1]
+            self.hold(path, found, size)
         return found
+
+    def held(self, path: str) -> T | None:
+        """Return the value that is held under a path, if there is one."""
+        with self._lock:
+            return self._held[path][0] if path in self._held else None
+
+    def hold(self, path: str, value: T, size: int) -> None:
+        """Hold what a new file of so many bytes contains."""
+        with self._lock:
+            self._held[path] = value, size
+            self._bytes += size
+            while self._bytes > self._most and len(self._held) > 1:
+                self._bytes -= self._held.popitem(last=False)[1][1]
 
 
 class VersionsReadOnce(Versions):
