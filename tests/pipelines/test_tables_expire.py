@@ -248,18 +248,6 @@ def test_its_costs_are_a_read_for_each_table_and_another_with_a_write_for_those_
     assert (3 + 3 + 1, 3) == (report.requests["put"], len(report.expired))
 
 
-def test_the_command_line(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]) -> None:
-    grown(catalog, "sales.one")
-    words = ["tables", "expire", catalog.lakehouse.root, "--older-than", "0s", "--json"]
-    time.sleep(0.02)
-    assert 0 == main([*words, "--dry-run"])
-    planned = json.loads(capsys.readouterr().out)
-    assert 0 == main(words)
-    done = json.loads(capsys.readouterr().out)
-    assert (2, 2, None) == (planned["snapshots"], done["snapshots"], planned["version_after"])
-    assert done["version_after"] == catalog.lakehouse.version
-
-
 # -- stored plans --------------------------------------------------------------------------------------
 
 
