@@ -24,7 +24,8 @@ from trinitylake_core.storage import Storage, check_conformance, open_storage
 pytestmark = pytest.mark.s3
 DAY: Final = 86_400_000
 _LOADED: Final = 40
-_SLACK_SECONDS: Final = 8.0
+_LONGEST_SECONDS: Final = 30.0
+"""An answer that stalls comes after 40."""
 
 
 @pytest.fixture(scope="module")
@@ -191,4 +192,4 @@ def test_a_job_does_the_same_among_faults(server: SlowS3, small: Original, job: 
         _run(JOBS[job], _copied(small, server, **options), server, share, seed=len(job)) for share in (0.0, 0.03)
     )
     assert (calm.said, calm.left) == (rough.said, rough.left)
-    assert rough.longest <= 1.0 + _SLACK_SECONDS
+    assert rough.longest <= _LONGEST_SECONDS
