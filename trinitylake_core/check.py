@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, decode_definition
 from trinitylake_core.definitions import LakehouseDef, TableDef, has_checksum
+from trinitylake_core.diff import Change
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
@@ -403,7 +404,7 @@ class VersionContent:
 
     def definitions(self, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
         """Note objects, and yield their definitions. An invalid path is I11."""
-        return named(self.codec, ((key, path) for key, path in entries if self.note(key)))
+        return _named(self.codec, ((key, path) for key, path in entries if self.note(key)))
 
     def miscounted(self, root: Root) -> Iterator[Violation]:
         """Yield the object counts in a root that are wrong (I9), if all are known."""
@@ -423,11 +424,11 @@ def _parts(codec: KeyCodec, key: str) -> tuple[str, str, str | None]:
         return "", "", None
 
 
-def named(codec: KeyCodec, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
-    """Yield the definitions of objects that are there. A malformed key, or an invalid path, is I11."""
+def _named(codec: KeyCodec, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
+    """Yield the definitions of objects. A malformed key, or an invalid path, is I11."""
     for key, path in entries:
         kind, namespace, name = _parts(codec, key)
-        if kind and path is not None:
+        if kind:
             with suppress(InvalidLocation):
                 yield kind, label(namespace, name), validate_path(path)
 
@@ -448,24 +449,19 @@ def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
 
 
 def check_homes(
-    reader: search.NodeReader, root: Root, codec: KeyCodec, changed: Sequence[tuple[str, str | None]]
+    reader: search.NodeReader, root: Root, codec: KeyCodec, changes: Sequence[Change]
 ) -> Iterator[Violation]:
-    """Yield tables and views without a namespace (I12), as far as changed keys, with their new values, show.
+    """Yield tables and views without a namespace (I12), as far as changes that led to a version show.
 
     Reads the nodes that contain the namespaces, and those of the key ranges of namespaces that are gone.
     """
-    homes: dict[str, str] = {}
-    gone: list[str] = []
-    for key, value in changed:
-        kind, namespace, _ = codec.split(key)
-        if kind != NAMESPACE and value is not None:
-            homes[key] = codec.namespace(namespace)
-        elif kind == NAMESPACE and value is None:
-            gone.append(namespace)
-    there = search.lookup_many(reader, root.node, sorted({*homes.values()}))
-    yield from (without_namespace(root.path, codec, key) for key, home in homes.items() if home not in there)
-    for namespace in gone:
-        yield from objects_without_namespace(reader, root, codec, namespace)
+    inside = [each for each in changes if each.new_path is not None and each.kind != NAMESPACE]
+    homes = {codec.namespace(name): name for name in {each.namespace for each in inside}}
+    there = {homes[key] for key in search.lookup_many(reader, root.node, sorted(homes))}
+    yield from (without_namespace(root.path, codec, each.key) for each in inside if each.namespace not in there)
+    for each in changes:
+        if each.new_path is None and each.kind == NAMESPACE:
+            yield from objects_without_namespace(reader, root, codec, each.namespace)
 
 
 def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
@@ -615,7 +611,7 @@ def _check_tree(
             yield from (without_namespace(root.path, codec, key) for key in objects)
         yield from proof.taken()
         if definitions:
-            yield from check_definitions(versions.storage, list(named(codec, zip(keys, paths, strict=True))))
+            yield from check_definitions(versions.storage, list(_named(codec, zip(keys, paths, strict=True))))
     yield from proof.taken()
     content.whole = reader.whole
     yield from content.miscounted(root)

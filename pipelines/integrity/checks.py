@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -32,11 +33,12 @@ from pipelines.integrity.version_content import (
 from pipelines.job import Progress, silent
 from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation, check_homes, check_root, miscounted, named, read_head
+from trinitylake_core.check import Named, Violation, check_homes, check_root, miscounted, read_head
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.diff import diff_nodes
-from trinitylake_core.errors import Corrupt, InvalidName
-from trinitylake_core.keys import KINDS, KeyCodec
+from trinitylake_core.diff import Change, changes, diff_nodes
+from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
+from trinitylake_core.keys import KINDS, KeyCodec, label
+from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import search
 from trinitylake_core.tree.nodestore import NodeStore
@@ -280,13 +282,19 @@ class Contents:
             yield from self._scanned(before, version, counts)
             return
         gained: Counter[str] = Counter()
-        rows = diff_nodes(self.store, old[0].node, self.store, root.node)
+        rows = changes(diff_nodes(self.store, old[0].node, self.store, root.node), codec)
         while part := list(islice(rows, _TOGETHER)):
-            for key, gone, value in part:
-                gained[codec.split(key)[0]] += (value is not None) - (gone is not None)
-            yield from check_homes(self.store, root, codec, [(key, value) for key, _, value in part])
+            for each in part:
+                gained[each.kind] += (each.new_path is not None) - (each.old_path is not None)
+            yield from check_homes(self.store, root, codec, part)
             if self.definitions:
-                live = named(codec, ((key, value) for key, _, value in part))
-                yield from proved_definitions(self.versions.storage, live, counts, self.tables)
+                yield from proved_definitions(self.versions.storage, _named(part), counts, self.tables)
         now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
         yield from () if now is None else miscounted(root, now)
+
+
+def _named(part: Iterable[Change]) -> Iterator[Named]:
+    for each in part:
+        if each.new_path is not None:
+            with suppress(InvalidLocation):  # I11, a finding of the walk
+                yield each.kind, label(each.namespace, each.name), validate_path(each.new_path)

@@ -223,5 +223,5 @@ class _Proof:
 
     def _wrong(self, part: Sequence[Change]) -> Iterator[Violation]:
         back = [each for each in part if each.new_path is not None]
-        yield from check_homes(self, self._target, self.codec, [(each.key, each.new_path) for each in part])
+        yield from check_homes(self, self._target, self.codec, part)
         yield from self._definitions(back)
