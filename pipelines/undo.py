@@ -105,7 +105,7 @@ def run(
     """
     newest, undone, others = found(lake, config)
     if others and not (config.others or review is dry_run):
-        named = ", ".join(f"{each.version} by {each.author or 'unknown'}" for each in others[:5])
+        named = ", ".join(f"{each.version} by {each.author or 'an unknown author'}" for each in others[:5])
         raise Refused(
             f"others committed after version {undone[-1].version}: version {named}"
             f"{' and more' if len(others) > 5 else ''}; undo these too with --others (in a launchpad `others: true`), "
