@@ -211,10 +211,18 @@ def live(root: str, role: str, seed: int, log: Path, options: dict[str, Any]) ->
             process.log.note("done", act=act.__name__)
 
 
-def disturb(start: Callable[[int, int], BaseProcess], count: int, enough: Callable[[], bool], *, stall: float) -> str:
+def disturb(
+    start: Callable[[int, int], BaseProcess],
+    count: int,
+    enough: Callable[[], bool],
+    *,
+    stall: float,
+    spared: Callable[[int], bool] = lambda number: False,
+) -> str:
     """Run so many processes until it is enough, stop each now and then for up to ``stall`` seconds, and kill some.
 
-    ``start`` starts one, by its number and the number of lives before; one that ended is started again.
+    ``start`` starts one, by its number and the number of lives before; one that ended is started again. One that is
+    ``spared`` goes on.
     """
     chance, kills, stops = random.Random(7), 0, 0
     running, asleep = [start(number, 0) for number in range(count)], dict[int, float]()
@@ -225,6 +233,8 @@ def disturb(start: Callable[[int, int], BaseProcess], count: int, enough: Callab
                 _signal(running[number], signal.SIGCONT)
                 del asleep[number]
             number = chance.randrange(count)
+            if running[number].is_alive() and spared(number):
+                continue
             if not running[number].is_alive() or chance.random() < KILLS:
                 _end(running[number])
                 asleep.pop(number, None)

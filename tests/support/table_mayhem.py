@@ -39,7 +39,7 @@ NAMESPACE: Final = "race"
 SHARED: Final = tuple(f"{NAMESPACE}.shared{number}" for number in range(3))
 KEPT: Final = 4
 """Versions that an expiration leaves."""
-_ROOM: Final = 1_000_000
+ROOM: Final = 1_000_000
 _ROWS: Final = 40
 """So many rows of one process in one table; beyond it deletes."""
 _OWN: Final = 4
@@ -111,7 +111,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.next = self.seed * _ROOM
+        self.next = self.seed * ROOM
         self.lake = self.plan.open()
 
     def numbers(self) -> list[int]:
