@@ -42,6 +42,7 @@ STALL_SECONDS = 8.0
 ENDPOINTS = 2
 SHORT = ("direct", "rest", "duckdb", "maintainer", "reader")
 ROLES = ("direct", "direct", "rest", "duckdb", "spark", "maintainer", "maintainer", "reader")
+SPARKED = ("spark", "spark", "direct", "maintainer", "reader")
 SOME = 12
 DIED = "Process ForkServer"
 NOTES_BYTES = 3_000
@@ -170,6 +171,13 @@ def test_a_short_mayhem(tmp_path: Path) -> None:
 def test_mayhem_on_a_disk(tmp_path: Path) -> None:
     """For longer."""
     mayhem = _mayhem((tmp_path / "lake").as_uri(), {"durable": False}, tmp_path / "logs")
+    mayhem.run(_after(SECONDS), STALL_SECONDS)
+
+
+@pytest.mark.slow
+def test_mayhem_by_spark(tmp_path: Path) -> None:
+    """Among few others: a Spark needs much of two cores, and of many it would write hardly anything."""
+    mayhem = _mayhem((tmp_path / "lake").as_uri(), {"durable": False}, tmp_path / "logs", SPARKED)
     mayhem.run(_after(SECONDS), STALL_SECONDS)
 
 
