@@ -22,7 +22,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.durations import DAY, millis
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageError
 from trinitylake_core.recovery.patterns import Pattern, first_match
 from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION, former_root, metadata_uri
 
@@ -320,7 +320,7 @@ class _Expiration:
             found = expiring(metadata, self.rules_of(table), self.now)
         except Forbidden:
             return name, None
-        except (Corrupt, InvalidInput, *REFUSED) as error:
+        except (Corrupt, InvalidInput, StorageError, *REFUSED) as error:
             return name, f"{error}"
         if self.config.plan_to is not None:
             self.found.append((name, str(metadata.table_uuid), found, metadata))

@@ -61,6 +61,8 @@ _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
 """Doubts that the owner of a table wants."""
 _LABEL: Final = re.compile(r"(?:.*/)?\d{8}-table-(.+)-[0-9a-f-]{36}\.binpb")
+_SILENT: Final = 16
+"""So many files that the storage does not give may be the fault of a few tables."""
 _HOPS: Final = 4
 """From a data file to its manifest, the manifest list and the metadata."""
 Found = Iterator[tuple[str, str, str, str, str, int | None]]
@@ -71,6 +73,8 @@ class Lost(NamedTuple):
 
     role: str
     why: str
+    failed: bool = False
+    """Whether the storage of the lakehouse failed, so that it may be known another time."""
 
 
 Parse = Callable[[bytes, str], Any]
@@ -110,7 +114,8 @@ class TableWalk:
         self._storage = storage
         self._progress = progress
         self._definitions = partial(_definitions, share=share, lenient=lenient, managed=managed)
-        self._metadata = partial(_metadata, everywhere=lenient or managed)
+        self._strict = lenient or managed
+        self._metadata = partial(_metadata, everywhere=lenient or managed, strict=self._strict)
         self._asked: dict[str, list[Rows]] = {}
         self.found: list[Rows] = []
         self.read: dict[str, int] = {}
@@ -127,7 +132,10 @@ class TableWalk:
         known = len(self.found)
         query = f"SELECT path, '' AS label, '' AS about FROM level WHERE role = {NAMED}"
         self._stage(DEFINITION, self._definitions, [self._engine.sql(query, level=each) for each in levels])
-        inner = partial(_inner, role=LIST, parse=_in_list), partial(_inner, role=MANIFEST, parse=_in_manifest)
+        inner = (
+            partial(_inner, role=LIST, parse=_in_list, strict=self._strict),
+            partial(_inner, role=MANIFEST, parse=_in_manifest, strict=self._strict),
+        )
         for role, work in ((METADATA, self._metadata), (LIST, inner[0]), (MANIFEST, inner[1])):
             query = f"SELECT path, label, about FROM found WHERE role = {role!r}"
             self._stage(role, work, [self._engine.sql(query, found=each) for each in self.found[known:]])
@@ -179,8 +187,16 @@ class TableWalk:
 
 
 def _contents(rows: Iterator[Row], read: Callable[[Row], Any], storage: Storage) -> Iterator[tuple[Row, Any]]:
+    """Yield rows with what is read of each. Raises ``StorageError`` where the storage fails for many of them."""
+    silent = 0
     while some := list(islice(rows, READ_AHEAD)):
-        yield from zip(some, storage.map(some, read), strict=True)
+        for row, found in zip(some, storage.map(some, read), strict=True):
+            silent += isinstance(found, Lost) and found.failed
+            yield row, found
+        if silent > _SILENT:
+            raise StorageError(
+                f"{silent} files of tables could not be read: the storage does not answer; try again later"
+            )
 
 
 def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient: bool, managed: bool) -> Found:
@@ -225,12 +241,12 @@ def _table(table: TableDef, path: str, label: str, root: str) -> Found:
     yield METADATA, file, path, label, "", None
 
 
-def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool) -> Found:
+def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool, strict: bool) -> Found:
     """Yield what metadata files refer to. One ``get`` each."""
     from trinitylake_core.iceberg.references import references
 
     located, root = Located(storage), storage.root
-    for row, refs in _contents(rows, lambda row: _parsed(row["path"], located, references), storage):
+    for row, refs in _contents(rows, lambda row: _parsed(row["path"], located, references, strict=strict), storage):
         path, label = row["path"], row["label"]
         if isinstance(refs, Lost):
             yield refs.role, path, path, label, f"its metadata file {uri_of(root, path)} {refs.why}", None
@@ -257,11 +273,11 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool) -> Fou
             yield UNREADABLE, path, path, label, f"its metadata file {uri_of(root, path)} cannot be read: {error}", None
 
 
-def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner) -> Found:
+def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, strict: bool) -> Found:
     """Yield what is in manifest lists, or in manifests. One ``get`` each."""
     located, root = Located(storage), storage.root
     listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
-    for row, inner in _contents(rows, lambda row: _parsed(row["path"], located, listed), storage):
+    for row, inner in _contents(rows, lambda row: _parsed(row["path"], located, listed, strict=strict), storage):
         path, former = row["path"], row["about"]
         if isinstance(inner, Lost):
             yield inner.role, path, path, "", f"its {role} {uri_of(root, path)} {inner.why}", None
@@ -285,13 +301,17 @@ def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]
     return ((LIVE, each.uri, each.size) for each in files_in(data, uri))
 
 
-def _parsed(path: str, located: Located, parse: Parse) -> Any:
-    """Return the content of a file, or a :class:`Lost`."""
+def _parsed(path: str, located: Located, parse: Parse, *, strict: bool) -> Any:
+    """Return the content of a file, or a :class:`Lost`; raise ``StorageError`` only if that is ``strict``."""
     uri = uri_of(located.storage.root, path)
     try:
         return tried(path, located, lambda storage, inside: parse(storage.read(inside), uri))
     except Corrupt as error:
         return Lost(UNREADABLE, f"cannot be read: {error}")
+    except StorageError as error:
+        if strict:
+            raise
+        return Lost(UNREADABLE, f"cannot be read now: {error}; try again when the storage answers", failed=True)
 
 
 def tried(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> Any:

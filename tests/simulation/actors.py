@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
 
 from pipelines import compaction, expiration, export, load, orphans, restore, rollback, tables_clean
 from tests.simulation import store as stores
@@ -20,6 +22,7 @@ from tests.simulation.ground import ROWS, SAVED, SNAPSHOT, SOURCE, count_up, cre
 from tests.simulation.schedule import DURATIONS
 from tests.simulation.scheduler import acting, running_actor
 from tests.simulation.store import SimStorage, Store
+from tests.simulation.tablefiles import commit_deletes
 from tests.simulation.world import COPY, DAMAGES, Ack, Changes, Exported, Kept, World
 from tests.support.icebergs import SCHEMA, rows
 from trinitylake_core import Lakehouse
@@ -265,6 +268,43 @@ def _append(world: World) -> Action:
     return lambda: _as_ours(act)
 
 
+def _append_deletes(world: World) -> Action:
+    """A writer whose file of deletes is written, and that makes manifest and snapshot of it a month later."""
+    table = _with_rows(world).load_table(ROWS)
+    path = f"{table.location()}/data/00000-deletes.parquet"
+    _put(table, path)
+
+    def act() -> str:
+        time.sleep(DURATIONS["month"] / 1000)
+        commit_deletes(table, path)
+        return "deleted"
+
+    return lambda: _as_ours(act)
+
+
+def _append_statistics(world: World) -> Action:
+    """A writer whose file of statistics is written, and that commits it a month later."""
+    table = _with_rows(world).load_table(ROWS)
+    snapshot, path = table.metadata.current_snapshot_id or 0, f"{table.location()}/metadata/of.stats"
+    _put(table, path)
+    found = StatisticsFile(
+        snapshot_id=snapshot, statistics_path=path, file_size_in_bytes=1, file_footer_size_in_bytes=1, blob_metadata=[]
+    )
+
+    def act() -> str:
+        time.sleep(DURATIONS["month"] / 1000)
+        with table.update_statistics() as update:
+            update.set_statistics(found)
+        return "described"
+
+    return lambda: _as_ours(act)
+
+
+def _put(table: Table, path: str) -> None:
+    with table.io.new_output(path).create() as stream:
+        stream.write(b"x")
+
+
 def _alter(world: World) -> Action:
     """Set a property of the Iceberg table with rows: its commit adds a metadata file, and nothing else."""
     table = _with_rows(world).load_table(ROWS)
@@ -506,8 +546,10 @@ def _exporter(*, begun: bool = False, copied: bool = False, **how: Any) -> Calla
     """
 
     def prepare(world: World) -> Action:
-        lake = world.handle()
         config = export.Config(engine="local", **how)
+        if config.tables:
+            world.bring_rows()
+        lake = world.handle()
         if begun and not world.copy.objects:
             _export_older(world, config)
         for path, stored in world.store.objects.items() if copied else ():
@@ -534,7 +576,7 @@ def _export_older(world: World, config: export.Config) -> None:
 
 def _export(world: World, lake: Lakehouse, config: export.Config, at_least: int = 0) -> str:
     done = export.run(lake, COPY, config).plan
-    world.exported.append(Exported(done.first, done.version, at_least))
+    world.exported.append(Exported(done.first, done.version, at_least, config.tables))
     return f"{done.first} to {done.version}"
 
 
@@ -689,6 +731,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "purge": Kind(_purge, _TABLES),
     "append": Kind(_append, _TABLES),
     "append-alter": Kind(_alter, _TABLES),
+    "append-deletes": Kind(_append_deletes, _TABLES),
+    "append-statistics": Kind(_append_statistics, _TABLES),
     "register": Kind(_name_again(register=True), (*_TABLES, *_OUTDATED, FileNotFoundError)),
     "name-metadata": Kind(_name_again(register=False), (*_TABLES, *_OUTDATED)),
     "tables-clean": Kind(_tables_cleaner, _OUTDATED),
@@ -718,6 +762,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "export": Kind(_exporter(), _EXPORTS),
     "export-old": Kind(_exporter(version=TARGET), _EXPORTS),
     "export-again": Kind(_exporter(begun=True), _EXPORTS),
+    "export-tables": Kind(_exporter(history=True, tables=True), _EXPORTS),
     "export-rest": Kind(_exporter(begun=True, copied=True), _EXPORTS),
     "export-history": Kind(_exporter(history=True), _EXPORTS),
     "export-history-again": Kind(_exporter(begun=True, history=True), _EXPORTS),
@@ -739,7 +784,7 @@ FREEZES: Final = frozenset({"freeze", "freeze-thaw"})
 WRITES: Final = frozenset(
     {
         "write", "write-both", "write-other", "write-stale", "write-twice", "write-large", "write-retry", "iceberg",
-        "later", "purge", "append", "append-alter", "register", "name-metadata",
+        "later", "purge", "append", "append-alter", "append-deletes", "append-statistics", "register", "name-metadata",
         "rename", "save-publish", "publish", "publish-later", "load", "group", "request",
     }
 )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipelines import expiration, export, orphans, tables_clean
-from pipelines.files import destination, gc_roots
+from pipelines.files import copy_plan, destination, gc_roots
 from pipelines.files.gc_roots import SavedTransactions
 from pipelines.sweep import sweep
 from pipelines.sweep.sweep import RootsExpired
@@ -23,6 +23,7 @@ from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
+from trinitylake_core.iceberg.references import files_in
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below
 from trinitylake_core.transactions import saved
@@ -108,6 +109,19 @@ def _without_metadata(self: Any) -> Iterator[str]:
     return (path for path in _added(self) if path not in own)
 
 
+def _only_data(data: bytes, location: str) -> Any:
+    return (each.uri for each in files_in(data, location) if not each.deletes)
+
+
+def _young_if_missing(self: Any, path: str) -> tuple[str, int]:
+    found = _time_of(self, path)
+    return found if found[1] != added._GONE else (path, 1 << 60)
+
+
+def _no_table_files(self: Any, *kinds: str) -> tuple[int, int, int]:
+    return (0, 0, 0) if kinds == copy_plan.OF_TABLES else _copy_files(self, *kinds)
+
+
 def _not_carried_on(base: Any, draft: Any, stamp: int) -> Any:
     node = _finished(base, draft, stamp)
     if TABLES_VOID_BEFORE_MILLIS not in draft.system:
@@ -183,6 +197,8 @@ _mark = TableSweep.mark
 _fence = orphans.Cleaning.fence
 _added = added.AddedFiles._added
 _add = added.AddedFiles.add
+_copy_files = copy_plan.FilesToCopy.copy
+_time_of = added.AddedFiles._time_of
 _finished = commits.finished
 _prove = Transaction.prove
 _decide_abort = saved.decide_abort
@@ -295,6 +311,15 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "metadata files are asked for": Mutation(
         lambda: {(added.AddedFiles, "_added"): _without_metadata}, ("append-alter", "tables-clean")
     ),
+    "files of deletes are asked for": Mutation(
+        lambda: {(added, "_uris_in"): _only_data}, ("append-deletes", "tables-clean")
+    ),
+    "files of statistics are asked for": Mutation(
+        lambda: {(added, "_statistics"): lambda metadata: set()}, ("append-statistics", "tables-clean")
+    ),
+    "what is missing is refused": Mutation(
+        lambda: {(added.AddedFiles, "_time_of"): _young_if_missing}, ("append-deletes", "tables-clean")
+    ),
     "metadata that are registered are held to the fence": Mutation(
         lambda: {(added.AddedFiles, "add"): _without_others}, ("register", "tables-clean")
     ),
@@ -319,6 +344,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "tables of all retained versions are marked": Mutation(
         lambda: {(TableSweep, "mark"): _mark_the_newest}, ("append", "compact", "tables-clean"), preemptions=0
+    ),
+    "what tables need is copied before roots are": Mutation(
+        lambda: {(copy_plan.FilesToCopy, "copy"): _no_table_files}, ("export-tables",), preemptions=0
     ),
     "a creator looks at the boundary": Mutation(
         lambda: {(changes, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},

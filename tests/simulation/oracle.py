@@ -199,12 +199,17 @@ class Oracle:
         if not self.world.rows:
             return
         for version in self.world.history[self.world.newest.oldest :]:
-            for path in self.tree(version).content.values():
-                table = TableDef.FromString(self.world.files[path])
-                metadata = table.format_properties.get("metadata_location")
-                for each in files_of(self.world.files, metadata) if metadata else ():
-                    if each not in self.objects:
-                        yield f"version {version.number} needs {each} of a table, which is gone"
+            for each in self.of_tables(version) - self.objects.keys():
+                yield f"version {version.number} needs {each} of a table, which is gone"
+
+    def of_tables(self, version: Version) -> set[str]:
+        """Return the files of tables that a version needs."""
+        found: set[str] = set()
+        for path in self.tree(version).content.values():
+            table = TableDef.FromString(self.world.files[path])
+            metadata = table.format_properties.get("metadata_location")
+            found |= files_of(self.world.files, metadata) if metadata else set()
+        return found
 
     def kept(self) -> Iterator[str]:
         """What was read by its number was a version, no root below the boundary."""
@@ -316,6 +321,9 @@ class Oracle:
             yield f"the copy begins at version {boundary}, and its history at {kept} was exported"
         for version in range(boundary, min(newest + 1, own)):
             yield from self.copied(version, files)
+            tables = any(each.tables and each.first <= version <= each.last for each in self.world.exported)
+            for each in self.of_tables(self.world.history[version]) - files.keys() if tables else ():
+                yield f"version {version} of the copy lacks {each} of a table"
 
     def copy_kept(self) -> Iterator[str]:
         """What was committed to the copy, acknowledged, is there and whole, until it expires there."""

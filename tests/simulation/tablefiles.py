@@ -1,14 +1,31 @@
-"""Which files the metadata of an Iceberg table need, read by PyIceberg's own readers: none of the product's."""
+"""Which files the metadata of an Iceberg table need, read by PyIceberg's own readers: none of the product's.
+
+And a commit of deletes by position, which PyIceberg reads and does not write.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
-from pyiceberg.manifest import read_manifest_list
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+    read_manifest_list,
+    write_manifest_list,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+from pyiceberg.typedef import Record
 
 from tests.simulation.store import ROOT
 
@@ -48,6 +65,7 @@ class _HeldIO(FileIO):
         raise NotImplementedError(str(location))
 
 
+_ID: Final = 77
 _KNOWN: dict[tuple[str, bytes], frozenset[str]] = {}
 
 
@@ -56,10 +74,42 @@ def files_of(files: Mapping[str, bytes], metadata: str) -> frozenset[str]:
     data = files[metadata]
     if (metadata, data) not in _KNOWN:
         held, found = _HeldIO(files), {metadata}
-        for snapshot in json.loads(data)["snapshots"]:
+        content = json.loads(data)
+        found |= {each["statistics-path"] for each in content.get("statistics", ())}
+        for snapshot in content["snapshots"]:
             found.add(snapshot["manifest-list"])
             for manifest in read_manifest_list(held.new_input(snapshot["manifest-list"])):
                 found.add(manifest.manifest_path)
                 found |= {each.data_file.file_path for each in manifest.fetch_manifest_entry(held)}
         _KNOWN[metadata, data] = frozenset(path.removeprefix(ROOT) for path in found)
     return _KNOWN[metadata, data]
+
+
+class _Deletes(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        """Return that it names files of deletes."""
+        return ManifestContent.DELETES
+
+
+def commit_deletes(table: Table, path: str) -> None:
+    """Commit a file of deletes that is written already, with a manifest and a manifest list that are new."""
+    metadata, io = table.metadata, table.io
+    parent, directory = metadata.current_snapshot_id, f"{table.location()}/metadata"
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET, partition=Record(),
+        record_count=1, file_size_in_bytes=1,
+    )  # fmt: skip
+    with _Deletes(metadata.spec(), metadata.schema(), io.new_output(f"{directory}/d-m0.avro"), _ID, "null") as writer:
+        added = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=_ID, data_file=file)
+        writer.add_entry(added)
+    before = [] if (current := table.current_snapshot()) is None else current.manifests(io)
+    listed, number = f"{directory}/snap-d.avro", metadata.last_sequence_number + 1
+    with write_manifest_list(2, io.new_output(listed), _ID, parent, number, "null") as lists:
+        lists.add_manifests([*before, writer.to_manifest_file()])
+    snapshot = Snapshot(
+        snapshot_id=_ID, parent_snapshot_id=parent, sequence_number=number, manifest_list=listed,
+        timestamp_ms=metadata.last_updated_ms + 1, summary=Summary(Operation.DELETE),
+        schema_id=metadata.current_schema_id,
+    )  # fmt: skip
+    main = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=_ID)
+    table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), main))

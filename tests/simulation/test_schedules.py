@@ -28,8 +28,9 @@ _SIMILAR: Final = {
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
     "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
     "write-retry", "group", "later", "create", "purge", "rename", "save-publish", "publish-later", "at", "diff",
-    "append", "append-alter", "register", "name-metadata", "tables-clean",
-    "export-rest", "write-copy-other", "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
+    "append", "append-alter", "append-deletes", "append-statistics", "register", "name-metadata", "tables-clean",
+    "export-tables", "export-rest", "write-copy-other",
+    "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
     "freeze-thaw",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
@@ -84,6 +85,7 @@ GROUPS: Final = (
 TRIPLES: Final = (
     "write-stale+expire+refresh-stale", "write-other+expire+clean", "restore+expire+clean", "publish+abort+clean",
     "save+write+clean", "append+expire+tables-clean", "rollback+expire+tables-clean",
+    "export-tables+expire+tables-clean",
 )  # fmt: skip
 MORE_TRIPLES: Final = (
     "rollback+expire+clean", "snapshot+expire+clean", "open+expire+clean", "iceberg+expire+clean",

@@ -72,6 +72,7 @@ class Exported:
     last: int
     at_least: int = 0
     """The newest version when an export of the newest version began."""
+    tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)

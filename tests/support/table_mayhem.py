@@ -63,6 +63,7 @@ class Plan:
     attached: str = ""
     secret: str = ""
     spark: dict[str, str] = field(default_factory=dict)
+    kept: int = KEPT
 
     def open(self) -> Lakehouse:
         """Open the lakehouse."""
@@ -139,7 +140,7 @@ class Writer:
     def end(self, about: dict[str, Any], how: str, error: Exception | None = None) -> None:
         """Note how it ended."""
         version = self.lake.refresh().version if how == "done" else None
-        told = {} if error is None else {"error": f"{type(error).__name__}: {error}"[:300]}
+        told = {} if error is None else {"error": f"{type(error).__name__}: {error}"[:900]}
         self.log.note(how, op=about["op"], to=version, **told)
         if how != "refused":  # of rows with an unknown outcome this process touches nothing again
             gone = set(about["delete"])
@@ -449,7 +450,7 @@ def keep(plan: Plan, chance: random.Random) -> None:
         tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
 
     def expire() -> None:
-        expiration.run(lake, expiration.Config(engine="local", keep_last=KEPT, now_millis=later))
+        expiration.run(lake, expiration.Config(engine="local", keep_last=plan.kept, now_millis=later))
 
     jobs: tuple[Callable[[], object], ...] = (
         lambda: compaction.run(lake, compaction.Config(engine="local")),
