@@ -322,8 +322,8 @@ class Oracle:
         for version in range(boundary, min(newest + 1, own)):
             yield from self.copied(version, files)
             tables = any(each.tables and each.first <= version <= each.last for each in self.world.exported)
-            for each in self.of_tables(self.world.history[version]) - files.keys() if tables else ():
-                yield f"version {version} of the copy lacks {each} of a table"
+            for path in self.of_tables(self.world.history[version]) - files.keys() if tables else ():
+                yield f"version {version} of the copy lacks {path} of a table"
 
     def copy_kept(self) -> Iterator[str]:
         """What was committed to the copy, acknowledged, is there and whole, until it expires there."""

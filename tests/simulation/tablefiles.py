@@ -103,7 +103,7 @@ def commit_deletes(table: Table, path: str) -> None:
         added = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=_ID, data_file=file)
         writer.add_entry(added)
     before = [] if (current := table.current_snapshot()) is None else current.manifests(io)
-    listed, number = f"{directory}/snap-d.avro", metadata.last_sequence_number + 1
+    listed, number = f"{directory}/snap-d.avro", table.metadata.next_sequence_number()
     with write_manifest_list(2, io.new_output(listed), _ID, parent, number, "null") as lists:
         lists.add_manifests([*before, writer.to_manifest_file()])
     snapshot = Snapshot(
@@ -111,5 +111,5 @@ def commit_deletes(table: Table, path: str) -> None:
         timestamp_ms=metadata.last_updated_ms + 1, summary=Summary(Operation.DELETE),
         schema_id=metadata.current_schema_id,
     )  # fmt: skip
-    main = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=_ID)
+    main = SetSnapshotRefUpdate(**{"ref-name": "main", "type": "branch", "snapshot-id": _ID})
     table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), main))
