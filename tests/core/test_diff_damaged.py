@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import damage
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
-from trinitylake_core import Change, Lakehouse, NotCompared, PlanOutdated
+from trinitylake_core import Change, Corrupt, Lakehouse, NotCompared, PlanOutdated
 from trinitylake_core.diff import diff_damaged
 from trinitylake_core.locations import root_path
 
@@ -106,3 +107,10 @@ def test_a_restore_obeys_the_version_that_was_approved(lake: Lakehouse) -> None:
     lake.refresh()
     done = lake.restore(["ns1.*"], version=GOOD, reason="r", expected_version=lake.version)
     assert lake.version + 1 == done.version_after
+
+
+def test_keys_that_are_out_of_order_end_a_comparison(lake: Lakehouse) -> None:
+    """Two keys are swapped, and the checksum fits: the comparison refuses the node, and does not run for ever."""
+    damage.swap_two_keys(Surgery(lake.root, lake.definition.order), lake.version)
+    with pytest.raises(Corrupt, match="not in order"):
+        list(reopened(lake).diff(GOOD, lake.version))
