@@ -16,7 +16,6 @@ from trinitylake_core.keys import KeyCodec
 from trinitylake_core.lakehouse import create_first
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -67,7 +66,7 @@ def _built(root: str, message: LakehouseDef, batches: Iterable[Columns]) -> Lake
     storage = open_storage(root)
     writer = NodeWriter(NodeStore(storage, message.order, message.node_file_max_size_bytes))
     rewriter = Rewriter(writer, now_millis(), prove=True)
-    tree = rewriter.build_columns(_fed(rewriter, batches))
+    tree = rewriter.build(_fed(rewriter, batches))
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
@@ -86,7 +85,7 @@ def _fed(rewriter: Rewriter, batches: Iterable[Columns]) -> Iterator[Columns]:
 
 def _batches(codec: KeyCodec, objects: int, path_of: PathOf) -> Iterator[Columns]:
     namespaces = [f"ns{number:03}" for number in range(NAMESPACES)]
-    yield columns_of([codec.namespace(name) for name in namespaces], [path_of(name) for name in namespaces])
+    yield Columns.of([codec.namespace(name) for name in namespaces], [path_of(name) for name in namespaces])
     spaces = pa.array([codec.table(name, "t")[: -codec.table_size] for name in namespaces])
     for start in range(0, objects, _BATCH):
         numbers = range(start, min(start + _BATCH, objects))

@@ -39,7 +39,6 @@ from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, 
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import UNPROVED, named_in_area
-from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
@@ -282,7 +281,7 @@ class Writing:
             self.new += len(files)
             fresh = tally_of((key for key, _, _ in files), (path for _, path, _ in files))
             self.unchanged += tally_of(keys, values) - fresh
-            columns = columns_of(keys, values)
+            columns = Columns.of(keys, values)
             self._proof.fed_columns(columns)
             yield columns
 
@@ -302,7 +301,7 @@ def packed(target: Target, storage: Storage, rows: Iterable[Entry]) -> dict[str,
     before = storage.counts.snapshot()
     rewriter = Rewriter(writer, target.stamp, prove=True)
     writing = Writing(target, storage, rewriter.proof or Proof())
-    tree = rewriter.build_columns(writing.batches(chain((first,), remaining)))
+    tree = rewriter.build(writing.batches(chain((first,), remaining)))
     built = {"first": first.key, **subtree_result(rewriter, writer, tree)}
     if not rewriter.proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine
@@ -27,6 +27,7 @@ from trinitylake_core.keys import EVERYTHING, ObjectName
 from trinitylake_core.lakehouse import create_first
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transactions.transaction import Transaction
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -247,7 +248,7 @@ class _Upgrade(JobRun[Config, Report]):
         store = NodeStore(self.target, self.definition.order, self.definition.node_file_max_size_bytes)
         writer = NodeWriter(store)
         rewriter = Rewriter(writer, self.created_at(self.versions[0]))
-        tree = rewriter.build(self.batches(self.versions[0]))
+        tree = rewriter.build(starmap(Columns.of, self.batches(self.versions[0])))
         rewriter.open(tree)
         node: Node = rewriter.node_of(tree)
         writer.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.support.lakes import new_lake
 from tests.support.rounds import Rounds
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.proof import entries_hash
@@ -22,7 +23,7 @@ def _trees(store: NodeStore) -> list[Ref]:
     built = []
     for number in range(TREES):
         keys = [f"C{number:02}{key:04}" for key in range(KEYS)]
-        built.append(rewriter.seal(rewriter.build([(keys, keys)])))
+        built.append(rewriter.seal(rewriter.build([Columns.of(keys, keys)])))
     writer.flush()
     return built
 

@@ -37,7 +37,7 @@ def changed_tree(sink: ColumnMemorySink, entries: int) -> tuple[Node, dict[str, 
     """Return a root with waiting messages for a tenth of its entries, and what it means."""
     rewriter = Rewriter(sink, 1)
     keys = [f"C===t{number:06}" for number in range(0, 2 * entries, 2)]
-    tree = rewriter.build([(keys, [f"v{key}" for key in keys])])
+    tree = rewriter.build([Columns.of(keys, [f"v{key}" for key in keys])])
     rewriter.open(tree)
     root = rewriter.node_of(tree)
     means: dict[str, str | None] = {key: f"v{key}" for key in keys}

@@ -12,7 +12,7 @@ from tests.support.memory import ColumnMemorySink, MemorySink, prove_tree
 from trinitylake_core.errors import Corrupt, CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.tree import search
-from trinitylake_core.tree.leafbuild import columns_of
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import entries_hash
 from trinitylake_core.tree.rewrite import Rewriter
@@ -41,7 +41,7 @@ FILLS = st.sampled_from([0.5, 0.7, 0.9, 1.0])
 def build(rewriter: Rewriter, entries: dict[str, str], fill: float = 0.9, batch: int = 7) -> Ref:
     keys = sorted(entries)
     parts = [keys[start : start + batch] for start in range(0, len(keys), batch)]
-    return rewriter.build([(part, [entries[key] for key in part]) for part in parts], fill)
+    return rewriter.build([Columns.of(part, [entries[key] for key in part]) for part in parts], fill)
 
 
 def rooted(rewriter: Rewriter, ref: Ref) -> Node:
@@ -255,24 +255,25 @@ def test_a_subtree_of_another_height_is_refused(height: int) -> None:
 
 
 @given(ORDERS, ENTRIES, FILLS, st.integers(1, 60), st.integers(1, 80))
-def test_a_tree_built_of_columns_is_the_tree_built_of_lists(
+def test_a_tree_is_the_same_however_its_entries_come(
     order: int, entries: dict[str, str], fill: float, batch: int, together: int
 ) -> None:
-    """The same files byte for byte, however the entries come, and proved."""
-    lists, columns = ColumnMemorySink(order), ColumnMemorySink(order)
-    expected = rooted(Rewriter(lists, 1), build(Rewriter(lists, 1), entries, fill))
+    """The same files byte for byte, and proved."""
+    at_once, columns = ColumnMemorySink(order), ColumnMemorySink(order)
+    expected = rooted(Rewriter(at_once, 1), build(Rewriter(at_once, 1), entries, fill, batch=1000))
+    assert entries_of(at_once, expected) == entries
     keys = sorted(entries)
     parts = [keys[start : start + batch] for start in range(0, len(keys), batch)]
     rewriter = Rewriter(columns, 1, prove=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trinitylake_core.tree.leafbuild._ROWS", together)
-        fed = [columns_of(part, [entries[key] for key in part]) for part in parts]
+        fed = [Columns.of(part, [entries[key] for key in part]) for part in parts]
         for part in fed:
             rewriter.proof.fed_columns(part)  # type: ignore[union-attr]
-        tree = rewriter.build_columns(fed, fill)
+        tree = rewriter.build(fed, fill)
     root = rooted(rewriter, tree)
     assert rewriter.proved()
-    assert lists.files == columns.files
+    assert at_once.files == columns.files
     assert (expected.keys, expected.children, expected.child_keys) == (root.keys, root.children, root.child_keys)
 
 
@@ -283,13 +284,13 @@ def test_a_tree_built_of_other_columns_than_were_fed_is_not_proved(
     """Whichever entry is lost, or has another value, on the way into the tree."""
     rewriter = Rewriter(ColumnMemorySink(3), 1, prove=True)
     keys = sorted(entries)
-    rewriter.proof.fed_columns(columns_of(keys, [entries[key] for key in keys]))  # type: ignore[union-attr]
+    rewriter.proof.fed_columns(Columns.of(keys, [entries[key] for key in keys]))  # type: ignore[union-attr]
     index = data.draw(st.integers(0, len(keys) - 1))
     if data.draw(st.booleans()):
         entries[keys[index]] += "?"
     else:
         del keys[index]
-    rooted(rewriter, rewriter.build_columns([columns_of(keys, [entries[key] for key in keys])]))
+    rooted(rewriter, rewriter.build([Columns.of(keys, [entries[key] for key in keys])]))
     assert not rewriter.proved()
 
 
@@ -298,6 +299,6 @@ def test_a_tree_built_of_other_columns_than_were_fed_is_not_proved(
 def test_columns_that_do_not_ascend_are_refused(wrong: list[str], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trinitylake_core.tree.leafbuild._ROWS", 1)
     rewriter = Rewriter(ColumnMemorySink(3), 1, prove=True)
-    parts = [columns_of(wrong[start : start + batch], ["v"] * batch) for start in range(0, len(wrong), batch)]
+    parts = [Columns.of(wrong[start : start + batch], ["v"] * batch) for start in range(0, len(wrong), batch)]
     with pytest.raises(Corrupt, match="do not ascend"):
-        rewriter.build_columns(parts)
+        rewriter.build(parts)

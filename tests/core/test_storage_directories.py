@@ -12,6 +12,7 @@ from tests.support.lakes import filled, new_lake
 from trinitylake_core.locations import node_path, parse
 from trinitylake_core.storage import local, open_storage
 from trinitylake_core.storage.local import _LOOK_AFTER, _TRIES, Directories
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 
@@ -35,7 +36,7 @@ def _packed(root: str, objects: int) -> NodeWriter:
     writer = NodeWriter(NodeStore(storage, 4, 1 << 20))
     rewriter = Rewriter(writer, 1)
     keys = [f"C{number:06}" for number in range(objects)]
-    rewriter.seal(rewriter.build([(keys, ["v"] * objects)]))
+    rewriter.seal(rewriter.build([Columns.of(keys, ["v"] * objects)]))
     writer.flush()
     storage.barrier()
     return writer

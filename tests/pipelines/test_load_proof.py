@@ -16,7 +16,6 @@ from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import search
-from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Witness
@@ -84,15 +83,15 @@ def _lost_before_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
-    honest = Rewriter.build_columns
+    honest = Rewriter.build
 
     def thinned(batches: Iterator[Columns]) -> Iterator[Columns]:
         for batch in batches:
             pairs = zip(batch.keys.to_pylist(), batch.values.to_pylist(), strict=True)
             rows = list(_every_tenth_lost(pairs))
-            yield columns_of([key for key, _ in rows], [value for _, value in rows])
+            yield Columns.of([key for key, _ in rows], [value for _, value in rows])
 
-    patch.setattr(Rewriter, "build_columns", lambda self, batches, *args: honest(self, thinned(batches), *args))
+    patch.setattr(Rewriter, "build", lambda self, batches, *args: honest(self, thinned(batches), *args))
 
 
 def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:

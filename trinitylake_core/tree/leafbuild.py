@@ -1,22 +1,21 @@
 """Leaves of a new tree, cut from columns (format, section 4).
 
-``rewrite`` packs a tree bottom up. Where its entries come as Arrow columns, its leaves are slices of them, and only
-the pivots between them become Python objects. The files are those that lists would have become.
+``rewrite`` packs a tree bottom up. Its leaves are slices of Arrow columns, and only the pivots between them become
+Python objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafflush import ColumnSink
 from trinitylake_core.tree.leafrun import Columns, Leaves, in_order
 from trinitylake_core.tree.proof import Proof, Range
 from trinitylake_core.tree.search import Batch
-from trinitylake_core.tree.subtree import Ref
+from trinitylake_core.tree.subtree import NodeSink, Ref
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,12 +32,12 @@ class LeafBuilder:
     :meth:`rest`; it is not written.
     """
 
-    def __init__(self, sink: ColumnSink, width: int, stamp: int, proof: Proof | None) -> None:
+    def __init__(self, sink: NodeSink, width: int, stamp: int, proof: Proof | None) -> None:
         self._sink = sink
         self._width = width
         self._stamp = stamp
         self._proof = proof
-        self._left = columns_of([], [])
+        self._left = Columns.of([], [])
         self._last: str | None = None
 
     def leaves(self, batches: Iterable[Columns]) -> Iterator[tuple[Ref, str, str]]:
@@ -68,7 +67,7 @@ class LeafBuilder:
         return keys, values
 
     def _written(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
-        leaves, paths = Leaves(rows, counts), self._sink.new_paths(len(counts))
+        leaves, paths = Leaves(rows.views(), counts), self._sink.new_paths(len(counts))
         self._sink.add_leaves(leaves, paths, self._stamp, lambda: None)
         ranges: list[Range] = [(first, last + "\0") for first, last in leaves.edges()]
         pivots = leaves.pivots()
@@ -78,11 +77,6 @@ class LeafBuilder:
         self._last = pivots[0][-1]
         for path, count, within, key, value in zip(paths, counts.tolist(), ranges, *pivots, strict=True):
             yield Ref(0, path, keys=count, messages=0, within=within), key, value
-
-
-def columns_of(keys: Sequence[str], values: Sequence[str]) -> Columns:
-    """Return entries given as lists as columns."""
-    return Columns.of(keys, values)
 
 
 def _together(batches: Iterable[Columns]) -> Iterator[list[Columns]]:

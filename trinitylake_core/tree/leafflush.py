@@ -8,14 +8,14 @@ writer, or with too few rows for a single leaf) are left to the general flush.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, laid_out, merged, pieces_of, proved
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Proof
-from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work
+from trinitylake_core.tree.subtree import DeletedPivot, NodeSink, Ref, Work
 
 SHORTEST: Final = 4
 """Fewer neighbours are not worth being columns, unless they have :data:`FEWEST_ROWS`."""
@@ -28,29 +28,7 @@ A larger leaf is a stretch of its own. Several workers may share the leaves of o
 """
 
 
-@runtime_checkable
-class ColumnSink(Protocol):
-    """Where leaves come from and go to as columns."""
-
-    order: int
-    min_keys: int
-    max_keys: int
-
-    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
-        """Return leaves as columns; ``None`` if one of them is not plain."""
-
-    def new_paths(self, count: int) -> list[str]:
-        """Return names for new leaves."""
-
-    def add_leaves(self, leaves: Leaves, paths: Sequence[str], stamp: int, prove: Callable[[], None]) -> None:
-        """Take leaves for writing, created at ``stamp``. REQUIRES: none is empty.
-
-        ``prove`` raises ``Corrupt`` if they are wrong. It is called before they are written, perhaps by another thread;
-        then a later call, or the end of the writing, raises the error.
-        """
-
-
-def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
+def flush_runs(sink: NodeSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
     """Flush runs of chosen leaves below a node in memory; return which of its children are still to be flushed.
 
     REQUIRES: all children of ``work`` are leaves. ENSURES: children that were flushed are files of ``min_keys`` to
@@ -100,7 +78,7 @@ def _fit_for_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -
 
 
 def _flushed(
-    sink: ColumnSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
+    sink: NodeSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
 ) -> tuple[list[str], list[str], list[Ref]] | None:
     leaves = sink.read_columns([ref.path or "" for ref in refs])
     if leaves is None:

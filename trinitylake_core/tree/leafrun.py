@@ -61,6 +61,10 @@ class Columns:
         """Return rows ``start`` to before ``stop``, without a copy."""
         return Columns(self.keys.slice(start, stop - start), self.values.slice(start, stop - start))
 
+    def views(self) -> Columns:
+        """Return the same rows as views."""
+        return Columns(as_views(self.keys), as_views(self.values))
+
     def only(self, mask: _Mask) -> Columns:
         """Return the rows where a mask is set, as :meth:`take` does."""
         return self.take(np.flatnonzero(mask))
@@ -287,12 +291,13 @@ def proved(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | 
     if len(new) != len(plan.set) or len(old) != len(plan.touched):
         return False
     sets = is_set(changes.values)
+    before, some, after = old.views(), changes.views(), new.views()
     return bool(
-        in_order(new.keys, low, high)
-        and in_order(changes.keys, None, None)
-        and new.only(plan.set).equals(changes.only(sets))
-        and new.only(~plan.set).equals(old.only(~plan.touched))
-        and picked(old.keys, np.flatnonzero(plan.touched)).equals(picked(changes.keys, np.flatnonzero(plan.found)))
+        in_order(after.keys, low, high)
+        and in_order(some.keys, None, None)
+        and after.only(plan.set).equals(some.only(sets))
+        and after.only(~plan.set).equals(before.only(~plan.touched))
+        and picked(before.keys, np.flatnonzero(plan.touched)).equals(picked(some.keys, np.flatnonzero(plan.found)))
         and _absent(changes.keys.filter(set_bits(~sets & ~plan.found)), old.keys)
     )
 

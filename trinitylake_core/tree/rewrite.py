@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from trinitylake_core.tree.leafbuild import LeafBuilder
-from trinitylake_core.tree.leafflush import ColumnSink, flush_runs
+from trinitylake_core.tree.leafflush import flush_runs
 from trinitylake_core.tree.leafrun import Columns
-from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import DeletedPivot, Policy, Ref, Work, collapse_single_child
 from trinitylake_core.tree.subtree_store import SubtreeStore
 
@@ -161,9 +160,7 @@ class Rewriter(SubtreeStore):
 
     def _without_runs(self, work: Work, chosen: Collection[int]) -> Collection[int]:
         """Flush leaves as columns where that is possible; return the chosen ones of which each is left to flush."""
-        if self.proof is None or not isinstance(self.store, ColumnSink):
-            return chosen
-        return flush_runs(self.store, work, chosen, self.stamp, self.proof)
+        return chosen if self.proof is None else flush_runs(self.store, work, chosen, self.stamp, self.proof)
 
     def flush_apart(self, ref: Ref, choose: Policy) -> Work:
         """Flush chosen leaves below a node; return what became of them, and the pivots between, not joined yet.
@@ -204,52 +201,22 @@ class Rewriter(SubtreeStore):
 
     # -- build ---------------------------------------------------------------------------------
 
-    def build(self, batches: Iterable[Batch], fill: float = 0.9) -> Ref:
-        """Return a tree of sorted keys, packed bottom up; nodes hold ``fill`` of what they may.
+    def build(self, batches: Iterable[Columns], fill: float = 0.9) -> Ref:
+        """Return a tree of sorted entries, packed bottom up; nodes hold ``fill`` of what they may.
 
-        REQUIRES: keys strictly ascending over all batches; a caller that proves gives the proof what it feeds in, where
-        it comes from. Memory: one node per level and one batch.
+        REQUIRES: keys strictly ascending over all batches; their reader feeds them to the proof, if there is one.
+        Memory: one node per level and one batch. Raises ``Corrupt`` if keys do not ascend.
 
         A node is closed only when more than ``2 * width + 1`` keys wait on its level: ``width`` go into it, one becomes
         the pivot behind it, and ``width + 1`` or more remain. So whenever the input ends, the last node of a level has
         ``min_keys`` at least, and nothing that was closed needs to be opened again.
         """
-        width = self._width(fill)
-        levels = [Work()]
-        for keys, values in batches:
-            leaf = levels[0]
-            leaf.keys += keys
-            leaf.values += values
-            start = 0
-            while len(leaf.keys) - start > 2 * width + 1:
-                stop = start + width
-                part = Ref(0, work=Work(leaf.keys[start:stop], leaf.values[start:stop]))
-                self._climb(levels, 1, self.seal(part), leaf.keys[stop], leaf.values[stop], width)
-                start = stop + 1
-            del leaf.keys[:start], leaf.values[:start]
-        return self._closed(levels)
-
-    def build_columns(self, batches: Iterable[Columns], fill: float = 0.9) -> Ref:
-        """Return the tree that :meth:`build` returns for the same entries, its leaves cut from columns.
-
-        REQUIRES: what ``build`` requires, and a store that takes columns. Raises ``Corrupt`` if keys do not ascend.
-        """
-        if not isinstance(self.store, ColumnSink):
-            raise TypeError("this store takes no columns")
-        width = self._width(fill)
+        width = min(self.store.max_keys, max(self.store.min_keys, round(self.store.max_keys * fill)))
         levels = [Work()]
         builder = LeafBuilder(self.store, width, self.stamp, self.proof)
         for leaf, key, value in builder.leaves(batches):
             self._climb(levels, 1, leaf, key, value, width)
-        levels[0] = Work(*builder.rest())
-        return self._closed(levels)
-
-    def _width(self, fill: float) -> int:
-        return min(self.store.max_keys, max(self.store.min_keys, round(self.store.max_keys * fill)))
-
-    def _closed(self, levels: list[Work]) -> Ref:
-        """Return the tree of what is left on each level when the input has ended."""
-        tree = self.fit(levels[0], 0)
+        tree = self.fit(Work(*builder.rest()), 0)
         for height, work in enumerate(levels[1:], 1):
             if work.refs:
                 key, value = work.keys.pop(), work.values.pop()

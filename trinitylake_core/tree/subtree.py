@@ -10,11 +10,12 @@ Written, it is a key with a delete message in the same node's buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import EVERYWHERE, Range
 from trinitylake_core.tree.search import NodeReader
@@ -70,6 +71,19 @@ class NodeSink(NodeReader, Protocol):
 
     def add(self, node: Node) -> str:
         """Take a node for writing."""
+
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns; ``None`` if one of them is not plain."""
+
+    def new_paths(self, count: int) -> list[str]:
+        """Return names for new leaves."""
+
+    def add_leaves(self, leaves: Leaves, paths: Sequence[str], stamp: int, prove: Callable[[], None]) -> None:
+        """Take leaves for writing, created at ``stamp``. REQUIRES: none is empty.
+
+        ``prove`` raises ``Corrupt`` if they are wrong. It is called before they are written, perhaps by another thread;
+        then a later call, or the end of the writing, raises the error.
+        """
 
     def take_back(self, path: str) -> Node | None:
         """Forget a node that was added and not written yet."""
