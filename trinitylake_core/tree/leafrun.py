@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import mmh3
 import numpy as np
 import pyarrow as pa
 
@@ -166,28 +165,6 @@ def newest_rows(keys: Any) -> Any:
     ordered = keys.take(rows)
     last = pc.not_equal(ordered.slice(0, len(ordered) - 1), ordered.slice(1))
     return rows.filter(pa.concat_arrays([last, set_bits(np.ones(1, dtype=bool))]))
-
-
-class OrderedHash:
-    """A hash of rows in their order, however they are cut into pieces. Two are equal when their rows are."""
-
-    def __init__(self) -> None:
-        self._columns = [(mmh3.mmh3_x64_128(), mmh3.mmh3_x64_128()) for _ in range(2)]
-
-    def add(self, rows: Columns) -> None:
-        """Add rows behind the others: lengths and text of each column."""
-        for column, (lengths, text) in zip((rows.keys, rows.values), self._columns, strict=True):
-            _, offsets, data = column.buffers()
-            if not len(column):
-                continue
-            ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-            lengths.update(np.diff(ends).tobytes())
-            if data is not None:
-                text.update(memoryview(data)[int(ends[0]) : int(ends[-1])])
-
-    def digest(self) -> bytes:
-        """Return the hash of all rows so far."""
-        return b"".join(hasher.digest() for pair in self._columns for hasher in pair)
 
 
 def merged(old: Columns, changes: Columns) -> Plan:

@@ -22,6 +22,7 @@ entry and per child, no request. Entries that go from leaf to leaf as columns ar
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
@@ -32,7 +33,7 @@ import mmh3
 import numpy as np
 
 from trinitylake_core.errors import Corrupt, CorruptNode
-from trinitylake_core.tree.leafrun import Columns, OrderedHash, in_order, is_set
+from trinitylake_core.tree.leafrun import Columns, in_order, is_set
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.noderows import Texts
 from trinitylake_core.tree.search import AheadReader, Batch, NodeReader
@@ -69,7 +70,8 @@ class Proof:
         self.after = 0
         self.waiting = 0
         """Messages that were seen above and have not arrived below yet."""
-        self._fed, self._cut = OrderedHash(), OrderedHash()
+        self._fed: deque[Columns] = deque()
+        self._same = True
 
     def add_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Add a subtree that another rewriter hands over, and the messages that wait for it."""
@@ -115,11 +117,19 @@ class Proof:
 
     def fed_columns(self, rows: Columns) -> None:
         """Add entries that the leaves of a new tree are cut from, in their order; :meth:`cut` takes them away."""
-        self._fed.add(rows)
+        self._fed.append(rows)
 
     def cut(self, rows: Columns) -> None:
         """Take entries away that were fed as columns and are in leaves, or in the hands of a rewrite, now."""
-        self._cut.add(rows)
+        start = 0
+        while start < len(rows) and self._fed:
+            fed = self._fed.popleft()
+            stop = min(len(rows), start + len(fed))
+            self._same &= fed.slice(0, stop - start).equals(rows.slice(start, stop))
+            if stop - start < len(fed):
+                self._fed.appendleft(fed.slice(stop - start, len(fed)))
+            start = stop
+        self._same &= start == len(rows)
 
     def replaced(
         self,
@@ -159,8 +169,12 @@ class Proof:
 
     def holds(self) -> bool:
         """Return whether what was written means what was there before."""
-        whole = self._fed.digest() == self._cut.digest()
-        return whole and not (self.before - self.after) & _MASK and not self.waiting & _MASK
+        return (
+            self._same
+            and not any(map(len, self._fed))
+            and not (self.before - self.after) & _MASK
+            and not self.waiting & _MASK
+        )
 
 
 class Witness:
