@@ -26,6 +26,7 @@ from trinitylake_core.rest import Limits, Warehouses, application
 from trinitylake_core.rest.serving import running
 
 _SECONDS: Final = 0.6
+_COUNTED: Final = 'trinitylake_requests_total{operation="create_namespace"'
 _POST: Final = b"POST /v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
 
 
@@ -82,6 +83,15 @@ def test_a_slow_client_is_cut_off_and_others_are_served(slow: Callable[[socket.s
         assert slow is not _trickled_body or b"408" in text.splitlines()[0], text
         assert time.monotonic() - began < _SECONDS * 10
         assert 200 == client("GET", "/v1/lake/namespaces").status
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_server(lake: Lakehouse) -> None:
+    with _endpoint(lake, Limits()) as client:
+        with _connected(client) as at:
+            at.sendall(_POST + b"{")
+        while not (counted := [line for line in client("GET", "/metrics").text.splitlines() if _COUNTED in line]):
+            time.sleep(0.02)
+    assert [f'{_COUNTED},status="408"}} 1.0'] == counted
 
 
 def test_connections_beyond_the_limit_are_closed_and_none_of_them_stays(lake: Lakehouse) -> None:

@@ -14,6 +14,7 @@ from anyio import to_thread
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -222,10 +223,13 @@ class _Endpoint:
     async def _body(self, http: HttpRequest) -> bytes:
         largest = self.limits.body_bytes
         found = bytearray()
-        async for part in http.stream():
-            found += part
-            if len(found) > largest:
-                raise Problem(413, "BadRequestException", f"the body is larger than {largest} bytes")
+        try:
+            async for part in http.stream():
+                found += part
+                if len(found) > largest:
+                    raise Problem(413, "BadRequestException", f"the body is larger than {largest} bytes")
+        except ClientDisconnect as error:
+            raise Problem(*_SLOW) from error
         return bytes(found)
 
     async def _in_thread(self, http: HttpRequest, act: Callable[[], _T]) -> _T:
