@@ -6,21 +6,18 @@ properties of each table, and knows nothing of versions; ``tables clean`` keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from pipelines.files.tablefiles import TableFiles
+from pipelines.files.tablefiles import TableFiles, iceberg_tables
 from pipelines.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.definitions import TableDef, decode_table
-from trinitylake_core.errors import Corrupt, FileMissing
+from trinitylake_core.definitions import TableDef
 from trinitylake_core.keys import TABLE
-from trinitylake_core.tables import ICEBERG, METADATA_LOCATION
 
 LOOKED_AT: Final = 200
 _NAMED: Final = 20
@@ -83,19 +80,16 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     for name, table in _tables(lake, entries[:most]):
         found.look(name, table, cleaned=cleaned)
     files, before = TableFiles(lake.storage), lake.at(version=lake.stats().oldest_version)
-    oldest = list(_tables(before, list(islice(before.objects(kind=TABLE), most))))
+    oldest = list(_tables(before, islice(before.objects(kind=TABLE), most)))
     lost = [name for name, gone in lake.storage.map(oldest, lambda each: (each[0], files.lost(each[1]))) if gone]
     found.lost, found.lost_count = lost[:_NAMED], len(lost)
     return found if found.tables or oldest else None
 
 
-def _tables(lake: Lakehouse, entries: Sequence[ObjectEntry]) -> Iterator[tuple[str, TableDef]]:
+def _tables(lake: Lakehouse, entries: Iterable[ObjectEntry]) -> Iterator[tuple[str, TableDef]]:
     """Yield those that are Iceberg tables with metadata; none of a definition that cannot be read: ``verify`` does."""
-    for entry, (path, data) in zip(entries, lake.storage.read_many([each.path for each in entries]), strict=False):
-        with suppress(Corrupt):
-            table = None if isinstance(data, FileMissing) else decode_table(data, path)
-            if table and table.table_format == ICEBERG and table.format_properties.get(METADATA_LOCATION):
-                yield f"{entry.namespace}.{entry.name}", table
+    for entry, table in iceberg_tables(lake.storage, entries, {}):
+        yield f"{entry.namespace}.{entry.name}", table
 
 
 def _oldest_millis(lake: Lakehouse) -> int:

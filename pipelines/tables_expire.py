@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pipelines.files import plans
 from pipelines.files.gc_roots import gc_roots
 from pipelines.files.listing import Listed
-from pipelines.files.tablefiles import refuse_no_iceberg, tables_of
+from pipelines.files.tablefiles import iceberg_tables, refuse_no_iceberg, tables_of
 from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, dry_run, silent
 from pipelines.summary import Table, count, failures_table, unchanged
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.definitions import TableDef, decode_table
+from trinitylake_core.definitions import TableDef
 from trinitylake_core.durations import DAY, millis
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageError
+from trinitylake_core.errors import Corrupt, InvalidInput, LakehouseFrozen, StorageError
 from trinitylake_core.recovery.patterns import Pattern, first_match
-from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION, former_root, metadata_uri
+from trinitylake_core.tables import MANAGED, former_root, metadata_uri
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -273,23 +273,13 @@ class _Expiration:
 
     def tables(self) -> tuple[list[tuple[str, str, TableDef]], int]:
         """Return the MANAGED Iceberg tables of the pattern that have metadata, and how many EXTERNAL ones there are."""
-        entries = list(tables_of(self.lake, self.config.pattern))
         managed, external = [], 0
-        contents = self.lake.storage.read_many([each.path for each in entries])
-        for entry, (path, data) in zip(entries, contents, strict=True):
-            name = f"{entry.namespace}.{entry.name}"
-            try:
-                if isinstance(data, FileMissing):
-                    raise data
-                table = decode_table(data, path)
-            except (Corrupt, FileMissing) as error:
-                self.failures[name] = f"its definition cannot be read: {error}"
-                continue
-            if table.table_format == ICEBERG and table.format_properties.get(METADATA_LOCATION):
-                if table.table_type == MANAGED:
-                    managed.append((entry.namespace, entry.name or "", table))
-                else:
-                    external += 1
+        entries = tables_of(self.lake, self.config.pattern)
+        for entry, table in iceberg_tables(self.lake.storage, entries, self.failures):
+            if table.table_type == MANAGED:
+                managed.append((entry.namespace, entry.name or "", table))
+            else:
+                external += 1
         return managed, external
 
     def planned(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:

@@ -145,9 +145,19 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 class SparkRows:
     """Rows in a DataFrame; see :class:`pipelines.engine.model.Rows`. Each method raises what a task raised."""
 
-    def __init__(self, frame: DataFrame, given: Sequence[Row] | None = None, schema: pa.Schema | None = None) -> None:
-        """Stand for a frame; ``given`` are its rows, of ``schema``, if they came from the driver."""
+    def __init__(
+        self,
+        frame: DataFrame,
+        kept: list[DataFrame] | None = None,
+        given: Sequence[Row] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """Stand for a frame; ``given`` are its rows, of ``schema``, if they came from the driver.
+
+        ``kept`` are the frames that the engine drops when it is closed.
+        """
         self.frame = frame
+        self._kept = [] if kept is None else kept
         self.given = given
         self._schema = schema
         self._count = None if given is None else len(given)
@@ -182,14 +192,17 @@ class SparkRows:
         that leaks. Rows that are kept now are never computed a second time: a lost block fails the job.
         """
         del key, progress
-        if not repeatable:
-            with own_errors():
-                return SparkRows(compat.checkpointed_on_disk(self.frame))
-        if self.given is not None:
+        if repeatable and self.given is not None:
             return self
-        from pyspark import StorageLevel
+        if repeatable:
+            from pyspark import StorageLevel
 
-        return SparkRows(self.frame.persist(StorageLevel.DISK_ONLY))
+            frame = self.frame.persist(StorageLevel.DISK_ONLY)
+        else:
+            with own_errors():
+                frame = compat.checkpointed_on_disk(self.frame)
+        self._kept.append(frame)
+        return SparkRows(frame, self._kept)
 
     def drop(self) -> None:
         """Let go of the rows."""
@@ -212,6 +225,7 @@ class SparkEngine:
     def __init__(self, start: Callable[[], SparkSession]) -> None:
         self._start = start
         self._views: list[str] = []
+        self._kept: list[DataFrame] = []
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -224,7 +238,7 @@ class SparkEngine:
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
         """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""
         frame = _spark_rows(rows).dealt(self._spark, each)
-        return SparkRows(map_batches(frame, partial(_work_as_batches, work, schema), schema, *storages))
+        return SparkRows(map_batches(frame, partial(_work_as_batches, work, schema), schema, *storages), self._kept)
 
     def tasks(self, wanted: int | None = None) -> int:
         """Return so many as are ``wanted``, or else as many as keep the session busy."""
@@ -252,16 +266,17 @@ class SparkEngine:
             groups = max((row[by] for row in found.given), default=0) + 1
         frame = compat.by_group(found.frame, groups, by)
         to = [covered(self._spark, storage) for storage in storages]
-        return SparkRows(map_batches(frame, partial(_group_as_batches, work, schema), schema, *to)).keep()
+        return SparkRows(map_batches(frame, partial(_group_as_batches, work, schema), schema, *to), self._kept).keep()
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:
         """Return rows of the driver as a table."""
         given = list(rows)
-        return SparkRows(_frame(self._spark, given, schema), given, schema)
+        return SparkRows(_frame(self._spark, given, schema), self._kept, given, schema)
 
     def sql(self, query: str, **tables: Rows) -> SparkRows:
         """Return the result of a query of tables."""
-        return SparkRows(self._spark.sql(placed(query, {name: self._view(rows) for name, rows in tables.items()})))
+        placed_in = {name: self._view(rows) for name, rows in tables.items()}
+        return SparkRows(self._spark.sql(placed(query, placed_in)), self._kept)
 
     def _view(self, rows: Rows) -> str:
         name = f"rows_{uuid4().hex}"
@@ -270,10 +285,13 @@ class SparkEngine:
         return name
 
     def close(self) -> None:
-        """Forget the views; kept rows go with their frames."""
+        """Forget the views, and let go of the rows that were kept."""
         for name in self._views:
             self._spark.catalog.dropTempView(name)
-        self._views = []
+        for frame in self._kept:
+            frame.unpersist()
+        self._views.clear()
+        self._kept.clear()
 
 
 def _frame(spark: SparkSession, rows: Sequence[Row], schema: pa.Schema) -> DataFrame:

@@ -17,12 +17,13 @@ from trinitylake_core import Change, Lakehouse
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
-from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.selection import matching
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
+    ICEBERG,
     MANAGED,
     METADATA_LOCATION,
     SNAPSHOT_ID,
@@ -74,6 +75,26 @@ def tables_of(lake: Lakehouse, pattern: str | None) -> Iterator[ObjectEntry]:
     if pattern is None:
         return lake.objects(kind=TABLE)
     return matching(lake.store, lake.root_node.node, lake.codec, Pattern(pattern), (TABLE,))
+
+
+def iceberg_tables(
+    storage: Storage, entries: Iterable[ObjectEntry], failures: dict[str, str]
+) -> Iterator[tuple[ObjectEntry, TableDef]]:
+    """Yield those of some tables that are Iceberg tables with metadata. One ``get`` for each definition.
+
+    A definition that is missing or cannot be read is a failure, by the name of its table.
+    """
+    entries = list(entries)
+    for entry, (path, data) in zip(entries, storage.read_many([each.path for each in entries]), strict=True):
+        try:
+            if isinstance(data, FileMissing):
+                raise data
+            table = decode_table(data, path)
+        except (Corrupt, FileMissing) as error:
+            failures[f"{entry.namespace}.{entry.name}"] = f"its definition cannot be read: {error}"
+            continue
+        if table.table_format == ICEBERG and table.format_properties.get(METADATA_LOCATION):
+            yield entry, table
 
 
 def refuse_no_share(share: float | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Final
 
@@ -55,34 +55,28 @@ def prove_table_files(
     ``head`` for each other live file. Nodes and definitions that cannot be read are left out. Definitions in messages
     that wait are proved, too, until a compaction: the files that an overwritten one names belong to older versions.
     """
-    with ExitStack() as kept:
-        kept.callback(engine.close)
+    with closing(engine):
         walked = walk(engine, trees, starts, progress)
-        kept.callback(walked.drop)
         tables = TableWalk(engine, trees.storage, progress, share=share, lenient=True)
-        kept.callback(tables.drop)
         tables.follow(walked.levels)
         if not tables.found:
             return {}
-        asked = _ask_for_files(engine, trees.storage, tables, progress, kept)
-        _add_findings(engine, walked, tables, asked, found, kept)
+        asked = _ask_for_files(engine, trees.storage, tables, progress)
+        _add_findings(engine, walked, tables, asked, found)
         return _counts(engine, tables, asked, found)
 
 
-def _keep(kept: ExitStack, rows: Rows, progress: Kept | None = None) -> Rows:
-    """Keep rows by their path until the end: Spark would find them again for an equal query of another time."""
-    rows = rows.keep("path", repeatable=True, progress=progress)
-    kept.callback(rows.drop)
-    return rows
+def _keep(rows: Rows, progress: Kept | None = None) -> Rows:
+    return rows.keep("path", repeatable=True, progress=progress)
 
 
-def _ask_for_files(engine: Engine, storage: Storage, tables: TableWalk, progress: Progress, kept: ExitStack) -> Rows:
+def _ask_for_files(engine: Engine, storage: Storage, tables: TableWalk, progress: Progress) -> Rows:
     """Return the live files that are not read, each with what is wrong with it. One ``head`` each."""
     live = tables.ask(f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path")
-    live = _keep(kept, live)
+    live = _keep(live)
     total = live.count()
     asked = engine.map(_asked, live, _ASKED, storage, each=READ_AHEAD)
-    return _keep(kept, asked, lambda rows: progress("ask for files", rows, total))
+    return _keep(asked, lambda rows: progress("ask for files", rows, total))
 
 
 def _asked(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:
@@ -102,18 +96,18 @@ def _asked(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, 
         yield from storage.map(some, ask)
 
 
-def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, found: Found, kept: ExitStack) -> None:
+def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, found: Found) -> None:
     """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
     named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
-    definitions = _keep(kept, walked.ask(named))
+    definitions = _keep(walked.ask(named))
     astray = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role = {DOUBT!r} AND f.path = ''"""
     parts = [tables.ask(astray, definitions=definitions)]
     lost = union(engine, [tables.ask(_LOST), engine.sql(_LOST, found=asked)])
-    lost = _keep(kept, engine.sql("SELECT DISTINCT path, about FROM lost", lost=lost))
+    lost = _keep(engine.sql("SELECT DISTINCT path, about FROM lost", lost=lost))
     if lost.count():
         parts.append(engine.sql(_NEEDED, owners=tables.owners(lost), lost=lost, definitions=definitions))
-    wrong = _keep(kept, union(engine, parts))
+    wrong = _keep(union(engine, parts))
     rows = engine.sql(f"SELECT * FROM wrong ORDER BY definition, path LIMIT {found.room()}", wrong=wrong).list()
     names = _names(walked.storage, rows)
     for row in rows:
