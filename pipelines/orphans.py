@@ -53,9 +53,9 @@ _LEDGER: Final = logging.getLogger("pipelines.ledger")
 SAFETY_AGE_SECONDS: Final = 3 * DAY
 SAFE_FROM_SECONDS: Final = DAY
 _RESTARTS: Final = 5
+"""How often what is kept may change under the marking before a cleaning gives up."""
 _NAMES: Final = 5
 """How many foreign files and directories are named."""
-"""How often what is kept may change under the marking before a cleaning gives up."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
 _AS_IT_IS: Final = "--plan cannot be combined with --dry-run, --plan-to or --inventory"
