@@ -312,14 +312,19 @@ def test_nothing_secret_is_in_sparks_configuration_or_plans(
     place.reset(dirty)
     plans: list[str] = []
     kind = type(spark.range(1))
-    collect = kind.toArrow
 
-    def spied(frame: Any) -> Any:
-        plans.append(frame._jdf.queryExecution().toString())
-        plans.append(frame._jdf.queryExecution().logical().toJSON())
-        return collect(frame)
+    def spy(name: str) -> None:
+        collect = getattr(kind, name)
 
-    monkeypatch.setattr(kind, "toArrow", spied)
+        def spied(frame: Any, *args: Any, **kwargs: Any) -> Any:
+            plans.append(frame._jdf.queryExecution().toString())
+            plans.append(frame._jdf.queryExecution().logical().toJSON())
+            return collect(frame, *args, **kwargs)
+
+        monkeypatch.setattr(kind, name, spied)
+
+    spy("toArrow")
+    spy("toLocalIterator")
     report = compaction.run(_open(place), compaction.Config(engine="spark"), spark)
     assert report.proved
     assert plans

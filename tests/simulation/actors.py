@@ -6,6 +6,7 @@ An actor is prepared without being scheduled, so that it may hold a handle of an
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -271,7 +272,7 @@ def _append(world: World) -> Action:
 def _append_deletes(world: World) -> Action:
     """A writer whose file of deletes is written, and that makes manifest and snapshot of it a month later."""
     table = _with_rows(world).load_table(ROWS)
-    path = f"{table.location()}/data/00000-deletes.parquet"
+    path = f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet"
     _put(table, path)
 
     def act() -> str:

@@ -183,9 +183,9 @@ def _fenced_by_the_tip(self: Any, change: Any) -> Any:
     return base, fences.Fences(self._files.storage, base)
 
 
-def _proved_once(self: Any, base: Any) -> None:
+def _proved_once(self: Any, base: Any, created_at_millis: Any = None) -> None:
     if base.version == self.base_version:
-        _prove(self, base)
+        _prove(self, base, created_at_millis)
 
 
 def _mark_the_newest(self: Any, starts: Any, paths: Any, *, afresh: bool = False) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import (
@@ -24,7 +25,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
 from tests.simulation.store import ROOT
@@ -65,7 +66,6 @@ class _HeldIO(FileIO):
         raise NotImplementedError(str(location))
 
 
-_ID: Final = 77
 _KNOWN: dict[tuple[str, bytes], frozenset[str]] = {}
 
 
@@ -93,23 +93,27 @@ class _Deletes(ManifestWriterV2):
 
 def commit_deletes(table: Table, path: str) -> None:
     """Commit a file of deletes that is written already, with a manifest and a manifest list that are new."""
-    metadata, io = table.metadata, table.io
+    metadata, io, unique = table.metadata, table.io, uuid.uuid4()
+    new_id = unique.int >> 66
     parent, directory = metadata.current_snapshot_id, f"{table.location()}/metadata"
     file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES, file_path=path, file_format=FileFormat.PARQUET, partition=Record(),
         record_count=1, file_size_in_bytes=1,
     )  # fmt: skip
-    with _Deletes(metadata.spec(), metadata.schema(), io.new_output(f"{directory}/d-m0.avro"), _ID, "null") as writer:
-        added = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=_ID, data_file=file)
+    with _Deletes(
+        metadata.spec(), metadata.schema(), io.new_output(f"{directory}/{unique}-m0.avro"), new_id, "null"
+    ) as writer:
+        added = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=new_id, data_file=file)
         writer.add_entry(added)
     before = [] if (current := table.current_snapshot()) is None else current.manifests(io)
-    listed, number = f"{directory}/snap-d.avro", table.metadata.next_sequence_number()
-    with write_manifest_list(2, io.new_output(listed), _ID, parent, number, "null") as lists:
+    listed, number = f"{directory}/snap-{unique}.avro", table.metadata.next_sequence_number()
+    with write_manifest_list(2, io.new_output(listed), new_id, parent, number, "null") as lists:
         lists.add_manifests([*before, writer.to_manifest_file()])
     snapshot = Snapshot(
-        snapshot_id=_ID, parent_snapshot_id=parent, sequence_number=number, manifest_list=listed,
+        snapshot_id=new_id, parent_snapshot_id=parent, sequence_number=number, manifest_list=listed,
         timestamp_ms=metadata.last_updated_ms + 1, summary=Summary(Operation.DELETE),
         schema_id=metadata.current_schema_id,
     )  # fmt: skip
-    main = SetSnapshotRefUpdate(**{"ref-name": "main", "type": "branch", "snapshot-id": _ID})
-    table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), main))
+    main = SetSnapshotRefUpdate(**{"ref-name": "main", "type": "branch", "snapshot-id": new_id})
+    unmoved = AssertRefSnapshotId(ref="main", snapshot_id=parent)
+    table.catalog.commit_table(table, (unmoved,), (AddSnapshotUpdate(snapshot=snapshot), main))
