@@ -254,7 +254,7 @@ def _failure(why: str, future: Future[T]) -> dg.Failure:
     elif future.exception() is None:
         outcome = "too late: the work had already been committed"
     else:
-        outcome = "Spark was stopped and nothing was committed"
+        outcome = "Spark was stopped before the work ended; the history shows whether it had committed a version"
     return dg.Failure(f"{why}; {outcome}", allow_retries=False)
 
 

@@ -1,4 +1,4 @@
-"""Every job that runs on Spark, one after another, in a process of its own: with the Spark that it can import.
+"""The jobs whose tasks do all kinds of work on Spark, one after another, in a process of their own, with its Spark.
 
 python -m tests.support.all_jobs DIRECTORY      prints what the jobs reported, as JSON
 """
