@@ -50,7 +50,8 @@ def test_each_rule_keeps_what_it_says() -> None:
 
 def test_the_rule_that_decides_comes_first(lake: Lakehouse) -> None:
     """Young versions: the time to live, whatever else is given. Old ones: what was asked for."""
-    done = dry(lake, now_millis(), keep_last=1, older_than_seconds=0)
+    soon = now_millis() + 1000  # each commit is a millisecond later than the one before, and may be ahead of the clock
+    done = dry(lake, soon, keep_last=1, older_than_seconds=0)
     assert (0, RetentionReason(TTL, "7d", 0, 11)) == (done.versions_expired, done.kept[0])
     assert {TTL, KEEP_LAST, NEWEST} == {each.rule for each in done.kept}
     later = now_millis() + 30 * int(DAY) * 1000
