@@ -1,6 +1,6 @@
 """The Iceberg REST endpoint under load: commits a second and their latency, by clients, storage and groups.
 
-    python -m benchmarks rest [--seconds 8] [--clients 1 8 64 256]
+    python -m benchmarks rest [--seconds 8] [--clients 1 8 64 256] [--into docs/benchmarks]
 
 Each client sets a property on a table of its own as soon as it is answered; all share one process, the endpoint has
 another, and the S3 server, which answers after 30 ms, a third. On disk every commit is synced. Beside it PyIceberg's
@@ -270,11 +270,38 @@ def _iceberg(folder: Path, clients: Sequence[int], seconds: float) -> dict[str, 
     return rows
 
 
+def plot(rows: dict[str, Any], target: Path) -> None:
+    """Draw the commits a second of each endpoint over the number of its clients."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for label, row in rows.items():
+        endpoint, _, clients = label.rpartition(", ")
+        if not endpoint.endswith("If-None-Match"):
+            lines.setdefault(endpoint, []).append((int(clients), row["per second"]))
+    drawn, all_axes = plt.subplots(1, 2, figsize=(11, 4))
+    for axes, storage in zip(all_axes, ("disk", "S3"), strict=True):
+        for endpoint, points in lines.items():
+            if endpoint.startswith(storage):
+                axes.plot(*zip(*points, strict=True), marker="o", label=endpoint.removeprefix(f"{storage}, "))
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("clients")
+        axes.set_title(f"commits a second, {storage}", fontsize=10)
+        axes.legend(fontsize=8)
+    drawn.tight_layout()
+    drawn.savefig(target, dpi=110)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(prog="benchmarks rest", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256])
+    parser.add_argument("--into", type=Path, help="a folder for the plot, such as docs/benchmarks")
     chosen = parser.parse_args(arguments)
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -288,3 +315,5 @@ def main(arguments: Sequence[str]) -> None:
             rows |= _endpoint(server.new_root(), server.options, "S3", chosen.clients, chosen.seconds)
     print(report.table(rows))
     report.save("rest", {"rows": rows})
+    if chosen.into is not None:
+        plot(rows, chosen.into / "rest.png")
