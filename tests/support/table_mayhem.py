@@ -322,12 +322,49 @@ class ByRest(ByPyIceberg):
             time.sleep(0.1)
 
 
-class ByDuckDB(Writer):
+class BySql(Writer):
+    """An engine that speaks SQL through an endpoint, and sees none of the columns that others add to a table."""
+
+    text = ""
+    """What it calls a column of text."""
+
+    def _run(self, change: Change, *statements: str) -> None:
+        raise NotImplementedError
+
+    def create(self, name: str) -> None:
+        """Create a table."""
+        self._run(Change(create=name), f"CREATE TABLE l.{name} (id BIGINT, name {self.text}){self.how()}")
+
+    def how(self) -> str:
+        """Return what else is said of a new table."""
+        return ""
+
+    def drop(self, name: str) -> None:
+        """Drop a table. DuckDB asks for its files to be purged; Spark with PURGE would delete them by itself."""
+        self._run(Change(drop=name), f"DROP TABLE l.{name}")
+
+    def evolve(self, name: str) -> None:
+        """Add a column to a table of its own: through SQL it cannot be seen how many there are."""
+        if name not in SHARED:
+            self._run(Change(), f"ALTER TABLE l.{name} ADD COLUMN more{self.next} BIGINT")
+
+    def rewrite(self, name: str, numbers: list[int]) -> None:
+        """Delete rows, or write them anew as they are."""
+        those = f"WHERE id IN ({', '.join(map(str, numbers))})"
+        if self.chance.random() < 0.5:
+            self._run(Change(delete=numbers), f"DELETE FROM l.{name} {those}")
+        else:
+            self._run(Change(), f"UPDATE l.{name} SET name = concat('n', id) {those}")
+
+
+class ByDuckDB(BySql):
     """DuckDB through an endpoint; it deletes by position, and commits what it wrote some time ago.
 
     Not to a table of format version 1: its manifest lists say of all older manifests there that they hold no files,
     and the next append of PyIceberg leaves these out.
     """
+
+    text = "VARCHAR"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -342,45 +379,27 @@ class ByDuckDB(Writer):
 
         self.act(change, run)
 
-    def create(self, name: str) -> None:
-        """Create a table."""
-        self._run(Change(create=name), f"CREATE TABLE l.{name} (id BIGINT, name VARCHAR)")
-
-    def drop(self, name: str) -> None:
-        """Drop a table; DuckDB asks for its files to be purged."""
-        self._run(Change(drop=name), f"DROP TABLE l.{name}")
-
-    def evolve(self, name: str) -> None:
-        """Add a column to a table of its own: through DuckDB it cannot be seen how many there are."""
-        if name not in SHARED:
-            self._run(Change(), f"ALTER TABLE l.{name} ADD COLUMN more{self.next} BIGINT")
-
     def append(self, name: str, numbers: list[int]) -> None:
         """Add rows by two statements of one transaction."""
         values = [f"INSERT INTO l.{name} (id, name) VALUES ({number}, 'n{number}')" for number in numbers]
         self._run(Change({name: numbers}), *values[:2], *values[2:])
 
-    def rewrite(self, name: str, numbers: list[int]) -> None:
-        """Delete rows, or write them anew as they are."""
-        those = f"WHERE id IN ({', '.join(map(str, numbers))})"
-        if self.chance.random() < 0.5:
-            self._run(Change(delete=numbers), f"DELETE FROM l.{name} {those}")
-        else:
-            self._run(Change(), f"UPDATE l.{name} SET name = concat('n', id) {those}")
 
-
-class BySpark(Writer):
+class BySpark(BySql):
     """Spark through an endpoint: copy on write and merge on read in turn. Its first breath takes long."""
+
+    text = "STRING"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._running = ExitStack()
         self.run = self._running.enter_context(sparked(self.plan.served(self.seed), **self.plan.spark))
 
-    def _run(self, change: Change, statement: str) -> None:
+    def _run(self, change: Change, *statements: str) -> None:
         def run() -> None:
             try:
-                self.run(statement)
+                for each in statements:
+                    self.run(each)
             except RuntimeError as error:
                 unknown = "CommitStateUnknown" in str(error)
                 if not unknown and ("CommitFailedException" in str(error) or "ValidationException" in str(error)):
@@ -389,36 +408,16 @@ class BySpark(Writer):
 
         self.act(change, run)
 
-    def create(self, name: str) -> None:
-        """Create a table."""
+    def how(self) -> str:
+        """Rewrite whole files, or write files of deletes."""
         how = self.chance.choice(("copy-on-write", "merge-on-read"))
         properties = ", ".join(f"'write.{each}.mode'='{how}'" for each in ("delete", "update", "merge"))
-        self._run(
-            Change(create=name),
-            f"CREATE TABLE l.{name} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ({properties})",
-        )
-
-    def drop(self, name: str) -> None:
-        """Drop a table. With PURGE, Spark deletes its files by itself, which older versions need."""
-        self._run(Change(drop=name), f"DROP TABLE l.{name}")
-
-    def evolve(self, name: str) -> None:
-        """Add a column to a table of its own."""
-        if name not in SHARED:
-            self._run(Change(), f"ALTER TABLE l.{name} ADD COLUMN more{self.next} BIGINT")
+        return f" USING iceberg TBLPROPERTIES ({properties})"
 
     def append(self, name: str, numbers: list[int]) -> None:
         """Add rows, by their names: others add columns."""
         values = ", ".join(f"({number}, 'n{number}')" for number in numbers)
         self._run(Change({name: numbers}), f"INSERT INTO l.{name} (id, name) VALUES {values}")
-
-    def rewrite(self, name: str, numbers: list[int]) -> None:
-        """Delete rows, or write them anew as they are."""
-        those = f"WHERE id IN ({', '.join(map(str, numbers))})"
-        if self.chance.random() < 0.5:
-            self._run(Change(delete=numbers), f"DELETE FROM l.{name} {those}")
-        else:
-            self._run(Change(), f"UPDATE l.{name} SET name = concat('n', id) {those}")
 
 
 def _in_one(connection: DuckDBPyConnection, statements: Iterable[str], wait: float) -> None:

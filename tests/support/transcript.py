@@ -1,23 +1,11 @@
-"""Every command on one small lakehouse: its JSON, its text, its help, and what wrong command lines get.
-
-    python tests/support/transcript.py DIRECTORY
-
-writes one file for each command line, without what differs from run to run (times, UUIDs, seconds, paths). Two
-versions of the product are compared by ``diff -r`` of their directories: ``PYTHONPATH`` chooses the version.
-"""
+"""Every command on one small lakehouse, in order, and the files that the commands read."""
 
 from __future__ import annotations
 
-import io
 import json
-import logging
-import os
-import re
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -109,61 +97,6 @@ doctor {lake}
 completion bash
 """
 """Commands on one small lakehouse, in order."""
-WRONG: Final = """
-
-nosuch {lake}
-snapshot
-snapshot nosuch {lake}
-ls
-ls {none}
-ls {lake} nosuch
-ls {lake} a b
-ls {lake} --nosuch
-ls {lake} --limit x
-ls {lake} --limit -1
-ls {lake} --kind cow
-ls {lake} --version
-ls {lake} --version 1 --snapshot whole
-ls {lake} --version nosuch
-ls {lake} --storage-option x
-show {lake} nosuch
-history {lake} --format csv
-history {lake} --format csv --json
-diff {lake} 1
-create {lake}
-apply {lake} nosuch.yaml
-alter {lake}
-rename {lake} sales sales2
-rollback {lake}
-rollback {lake} --to-version 99 --engine local
-undo {lake} --engine local
-restore {lake} --version 1 --engine local
-export {lake} {lake} --engine local
-upgrade {lake} {lake} --engine local
-verify {lake} --sample 0.5
-compact {lake} --engine cow
-clean {lake} --older-than 1h --engine local
-expire {lake} --older-than x --engine local
-load {lake} nosuch.jsonl --engine local
-completion tcsh
-fleet nosuch.txt
-"""
-"""Command lines that fail."""
-_VOLATILE: Final = (
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME"),
-    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UUID"),
-    (r"\b[01]{4}/[01]{4}/[01]{4}/[01]{8}-", "BITS-"),
-    (r"\b[0-9a-f]{16,}\b", "HASH"),
-    (r"\b1[6-9]\d{11}\b", "MILLIS"),
-    (r"[\d.]+( ms\))", r"N\1"),
-    (r"\b[\d.]+ (B|KiB)\b( \(\d+\))?", "SIZE"),
-    (r"(?<=,)\d{4}\b", "SIZE"),  # bytes in CSV, and in the table of an expiration
-    (r"^(\s+\d+\s+\d\s+)\d{4}$", r"\1SIZE"),
-    (r'("(?:list|requests|read|plan|[a-z_]*(?:bytes|seconds|dollars)[a-z_]*)": )\d[\d.e-]*', r"\1N"),
-    (r"^(\s*(?:list|requests|read|plan|[a-z_]*(?:bytes|seconds)[a-z_]*) +)\d[\d.e-]*$", r"\1N"),
-    (r"\b\d+\.\d+\b|\b\d+e-\d+\b", "F"),
-    (r" {2,}", "  "),
-)
 
 
 def roots_in(directory: Path) -> dict[str, str]:
@@ -188,75 +121,3 @@ def a_month_later() -> Iterator[None]:
     """Let expirations see versions a month older than they are."""
     with patch("pipelines.expiration.now_millis", lambda: int(time.time() * 1000) + MONTH):
         yield
-
-
-def written(words: list[str]) -> str:
-    """Run one command line in this process, and return its exit code and what it printed."""
-    from pipelines import cli
-
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = str(cli.main(words))
-        except SystemExit as error:
-            code = f"SystemExit {error.code}"
-    return f"exit code {code}\n--- standard output\n{out.getvalue()}--- standard error\n{err.getvalue()}"
-
-
-def normalised(text: str, directory: Path) -> str:
-    """Return a text without what differs from run to run."""
-    text = text.replace(str(directory), "DIR")
-    for pattern, stands_for in _VOLATILE:
-        text = re.sub(pattern, stands_for, text, flags=re.MULTILINE)
-    return text
-
-
-def _as_json(line: str) -> str:
-    return f"{line} --json --quiet"
-
-
-def _as_text(line: str) -> str:
-    return f"{line} --quiet"
-
-
-def _in_full(line: str) -> str:
-    """Return a command line that prints every figure, or every row for programs, where its command can."""
-    name = line.partition(" ")[0]
-    if name in {"load", "compact", "upgrade", "expire", "clean", "export"}:
-        return f"{line} --quiet --verbose"
-    rows = name in {"ls", "history", "diff", "tree", "fleet"} or line.startswith("snapshot list")
-    return f"{line} --quiet --format csv" if rows else f"{line} --quiet"
-
-
-def record(target: Path, ways: dict[str, Callable[[str], str]]) -> None:
-    """Run all command lines in each way, and write what they print to ``target``."""
-    for way, spelled in ways.items():
-        with tempfile.TemporaryDirectory() as scratch, a_month_later():
-            directory = Path(scratch).resolve()
-            os.chdir(directory)
-            prepare(directory)
-            roots = roots_in(directory)
-            for number, line in enumerate((SCENARIO.strip() + "\n" + WRONG.strip("\n")).split("\n")):
-                words = [word.format(**roots) for word in spelled(line).split()]
-                name = re.sub(r"[^a-z0-9~-]+", "_", line.replace("{lake}", "").lower())[:60]
-                file = target / way / f"{number:03d}_{name}"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(f"{line}\n{normalised(written(words), directory)}")
-            os.chdir("/")
-
-
-def record_help(target: Path) -> None:
-    """Write the help text of every command."""
-    names = {" ".join(line.split()[: 2 if line.startswith("snapshot") else 1]) for line in SCENARIO.strip().split("\n")}
-    target.mkdir(parents=True, exist_ok=True)
-    for name in ("", "snapshot", *sorted(names)):
-        (target / (name.replace(" ", "_") or "trinitylake")).write_text(written([*name.split(), "--help"]))
-
-
-if __name__ == "__main__":
-    where = Path(sys.argv[1]).absolute()
-    logging.disable()
-    for variable in ("ROOT", "LAKEHOUSES", "STORAGE_OPTIONS"):
-        os.environ.pop(f"TRINITYLAKE_{variable}", None)
-    record(where, {"json": _as_json, "text": _as_text, "full": _in_full})
-    record_help(where / "help")
