@@ -1,6 +1,6 @@
-"""Many writers at once, compactions among them: every acknowledged transaction once, no trace of the others.
+"""What a writer does that loses races, comes too late, or stands below the boundary.
 
-`make test` runs one short race; the simulation tries the orders of requests. The long races are marked slow.
+The simulation tries the orders of requests; ``tests/pipelines/test_mayhem.py`` has real processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.support.lakes import FAST
-from tests.support.writers import Place, Raced, race, write, write_own
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits import commit as commit_module
 from trinitylake_core.commits.commit import commit, now_millis
@@ -23,12 +22,12 @@ from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.transactions.transaction import Transaction
 
+Place = tuple[str, dict[str, Any]]
 SIZES: dict[str, Any] = {
     "order": 4,
     "node_file_max_size_bytes": 6000,
     **{f"{kind}_name_max_size_bytes": 8 for kind in ("namespace", "table", "view")},
 }
-Told = Callable[[str, object], None]
 
 
 @pytest.fixture
@@ -41,42 +40,6 @@ def disk(tmp_path: Path) -> Place:
 
 def _open(place: Place) -> Lakehouse:
     return Lakehouse.open(place[0], storage_options=place[1])
-
-
-def _tell(record_property: Told, raced: Raced) -> None:
-    record_property("acknowledged", len(raced.acknowledged))
-    record_property("conflicts", len(raced.failed))
-    record_property("compactions", len(raced.compacted.versions))
-    record_property("rebased_over", raced.compacted.rebased_over)
-
-
-# Everybody on the same keys.
-
-
-def test_history_is_what_was_acknowledged(disk: Place, tmp_path: Path, record_property: Told) -> None:
-    """Each acknowledged transaction is one version, and the content is theirs one after the other."""
-    raced = race(write, disk, 4, tmp_path / "stop", 25)
-    _tell(record_property, raced)
-    assert 100 <= len(raced.ended)
-    raced.prove(*disk, began=0)
-    assert raced.acknowledged
-    assert raced.compacted.versions
-
-
-# Maintenance and writers.
-
-
-@pytest.mark.slow
-def test_no_writer_fails_because_of_a_compaction(disk: Place, tmp_path: Path, record_property: Told) -> None:
-    """Four writers commit without pause, each on its own keys; compactions succeed, and no commit fails."""
-    with _open(disk).transaction() as txn:
-        txn.create_namespace("a")
-    raced = race(write_own, disk, 4, tmp_path / "stop", 120)
-    _tell(record_property, raced)
-    assert set() == raced.failed
-    assert len(raced.compacted.versions) >= 3
-    assert 0 == raced.compacted.restarts
-    raced.prove(*disk, began=1)
 
 
 def _with_objects(place: Place) -> Lakehouse:

@@ -149,6 +149,12 @@ def test_other_things_in_place_of_a_root_with_one_preemption(record_property: To
     _explored([*_GARBAGE_HERE, *FOREIGN_PAIRS], Bounds(1), record_property)
 
 
+def test_no_writer_fails_because_of_a_compaction(record_property: Told) -> None:
+    """Whoever meets compactions alone never meets a conflict: one more rule of the oracle, broken by none of these."""
+    pairs = ("compact+write", "compact+group", "append+compact", "compact+publish", "compact+compact+write")
+    _explored(pairs, Bounds(1), record_property)
+
+
 @pytest.mark.slow
 def test_all_other_things_in_place_of_a_root_with_one_preemption(record_property: Told) -> None:
     """Every kind of garbage beside every operation."""

@@ -14,10 +14,10 @@ import botocore.loaders
 import botocore.session
 
 from pipelines import compaction
-from tests.support import sweep, writers
+from tests.support import sweep
 from tests.support.lakes import filled, new_lake
 
-__all__ = ["sweep", "writers"]
+__all__ = ["sweep"]
 
 _load = botocore.loaders.JSONFileLoader().load_file
 
