@@ -7,6 +7,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trinitylake_core import (
     Lakehouse,
     NamespaceNotEmpty,
     ObjectNotFound,
+    SnapshotNotFound,
     Transaction,
     VersionNotFound,
 )
@@ -37,6 +39,8 @@ NAMESPACES = st.sampled_from(["a", "b", "größe", "z" * 8])
 NAMES = st.integers(0, 40).map("t{}".format) | st.sampled_from(["é" * 4, "\U0001f642" * 2, "\uffff\uffff", "~"])
 KINDS = st.sampled_from(["table", "view"])
 MARKS = st.integers(0, 9).map(str)
+PATTERNS = st.sampled_from(["a", "a.*", "*.t1", "b.t2", "*", "größe.t?", "b*", "?.t1*"])
+PICKS = st.integers(0, 999)
 
 
 def smallest_target(order: int) -> int:
@@ -57,6 +61,26 @@ def alter(txn: Transaction, kind: str, namespace: str, name: str, mark: str) -> 
     return txn.replace_view(namespace, name, properties={"mark": mark})
 
 
+def restored(now: Model, then: Model, pattern: str, *, exact: bool) -> Model | type[Exception]:
+    """Return what a restore leaves, or the error that it gets."""
+
+    def matches(each: Name) -> bool:
+        return fnmatchcase(each[1] if each[2] is None else f"{each[1]}.{each[2]}", pattern)
+
+    if not any(map(matches, [*now, *then])):
+        return ObjectNotFound
+    found = now | {each: value for each, value in then.items() if matches(each)}
+    if exact:
+        found = {each: value for each, value in found.items() if each in then or not matches(each)}
+    for each in list(found):
+        space = ("namespace", each[1], None)
+        if space not in found:
+            if each not in then or not matches(each):
+                return NamespaceNotEmpty
+            found[space] = then[space]
+    return found
+
+
 class LakehouseModel(RuleBasedStateMachine):
     """A lakehouse with tiny nodes beside its model."""
 
@@ -67,6 +91,8 @@ class LakehouseModel(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="model-"))
         self.models: list[Model] = []
         self.paths: list[dict[str, str]] = []
+        self.snapshots: dict[str, int | None] = {}
+        """The version of each snapshot, ``None`` once it was dropped."""
         self.random = random.Random(0)
 
     @initialize(order=st.integers(3, 9), room=st.sampled_from([0, 0, 1500, 2500, 4000, 8000]), seed=st.integers(0, 99))
@@ -221,6 +247,67 @@ class LakehouseModel(RuleBasedStateMachine):
         root = compacted(self.lake, base)
         self.committed(root.version, model)
 
+    # -- going back ------------------------------------------------------------------------------
+
+    @rule(pick=PICKS, kind=st.sampled_from(["minimal", "partial"]))
+    def take_a_snapshot(self, pick: int, kind: str) -> None:
+        """Of any version."""
+        name, version = f"s{len(self.snapshots)}", pick % len(self.models)
+        self.lake.create_snapshot(name, version=version, kind=kind)
+        self.snapshots[name] = version
+        self.committed(len(self.models), self.model())
+
+    def kept(self) -> list[str]:
+        """Return the snapshots that were not dropped."""
+        return [name for name, version in self.snapshots.items() if version is not None]
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS)
+    def drop_a_snapshot(self, pick: int) -> None:
+        """Its version stays."""
+        name = self.kept()[pick % len(self.kept())]
+        self.lake.drop_snapshot(name)
+        self.snapshots[name] = None
+        self.committed(len(self.models), self.model())
+
+    def target(self, pick: int, how: str) -> tuple[dict[str, Any], int]:
+        """Return one of the three ways to name an older version, and its number."""
+        kept, version = self.kept(), pick % max(1, len(self.models) - 1)
+        if how == "snapshot" and kept:
+            name = kept[pick % len(kept)]
+            return {"snapshot": name}, self.snapshots[name] or 0
+        if how == "timestamp":
+            return {"timestamp": self.lake.at(version=version).info().created_at.isoformat()}, version
+        return {"version": version}, version
+
+    @precondition(lambda self: len(self.models) > 1)
+    @rule(pick=PICKS, how=st.sampled_from(["version", "snapshot", "timestamp"]))
+    def roll_back(self, pick: int, how: str) -> None:
+        """The content of an older version is that of the newest."""
+        named, version = self.target(pick, how)
+        self.lake.rollback(**named, reason="model")
+        self.committed(len(self.models), self.models[version])
+        assert self.paths[version] == self.paths[-1]
+
+    @rule(pick=PICKS, how=st.sampled_from(["version", "snapshot", "timestamp"]), pattern=PATTERNS, exact=st.booleans())
+    def restore_some(self, pick: int, how: str, pattern: str, exact: bool) -> None:
+        """Some objects of an older version come back, and all else stays; or the restore is refused."""
+        named, version = self.target(pick, how)
+        now, then = self.named(-1), self.named(version)
+        expected = restored(now, then, pattern, exact=exact)
+        error = expected if isinstance(expected, type) else None
+        if self.expect(error, lambda: self.lake.restore(pattern, **named, reason="model", exact=exact)):
+            assert not isinstance(expected, type)
+            marks = {
+                each: self.models[version if path == then.get(each) else -1][each] for each, path in expected.items()
+            }
+            self.committed(len(self.models) - (expected == now), marks)
+            assert expected == self.named(-1)
+
+    def named(self, version: int) -> Model:
+        """Return the paths of the definitions in a version, by name."""
+        return {tuple(self.lake.codec.split(key)): path for key, path in self.paths[version].items()}  # type: ignore[misc]
+
     # -- what must hold --------------------------------------------------------------------------
 
     @invariant()
@@ -279,10 +366,19 @@ class LakehouseModel(RuleBasedStateMachine):
         digests: dict[str, dict[str, str]] = {}
         infos = list(lake.history())
         assert list(range(len(self.models)))[::-1] == [info.version for info in infos]
+        assert self.kept() == sorted((info.name for info in lake.snapshots()), key=lambda name: int(name[1:]))
+        for name, version in self.snapshots.items():
+            if version is None:
+                with pytest.raises(SnapshotNotFound):
+                    lake.at(snapshot=name)
+            else:
+                self.prove(version, lake.at(snapshot=name))
         for info in infos:
             handle = lake.at(version=info.version)
             self.prove(info.version, handle)
             assert info.version == lake.at(timestamp=info.created_at).version
+            if info.version:
+                assert info.version - 1 == lake.at(timestamp=from_millis(info.created_at_millis - 1)).version
             assert [] == list(check_version(lake.files.versions, info.version, definitions=True))
             digest = handle.digest()
             assert digests.setdefault(digest, self.paths[info.version]) == self.paths[info.version]
