@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from trinitylake_core.tree.noderows import Texts, text_array
+from trinitylake_core.tree.noderows import Texts, fixed_width, text_array
 
 if TYPE_CHECKING:  # the command line loads this module, and must not wait for what only a compaction needs
     import numpy.typing as npt
@@ -199,7 +199,7 @@ def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
     """
     if not len(sought):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
-    view, needles = _fixed_width(keys), _fixed_width(sought)
+    view, needles = fixed_width(keys), fixed_width(sought)
     if view is not None and needles is not None and view.dtype == needles.dtype:
         at = np.searchsorted(view, needles)
         return at, view[np.minimum(at, len(view) - 1)] == needles
@@ -209,21 +209,6 @@ def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
         places[row] = place = bisect_left(texts, needed[row], place)
         there[row] = place < len(texts) and texts[place] == needed[row]
     return places, there
-
-
-def _fixed_width(keys: Any) -> npt.NDArray[np.bytes_] | None:
-    """Return keys of one length, which those of one kind are, as a view on their bytes; else ``None``.
-
-    Keys hold no NUL (format, section 3), so that padding with them changes no comparison.
-    """
-    if not len(keys):
-        return None
-    _, offsets, text = keys.buffers()
-    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    width = int(ends[1] - ends[0])
-    if width == 0 or not bool((np.diff(ends) == width).all()):
-        return None
-    return np.frombuffer(text, dtype=f"S{width}", count=len(keys), offset=int(ends[0]))
 
 
 def pieces_of(rows: int, leaves: int, fewest: int, most: int) -> int | None:

@@ -17,7 +17,7 @@ from trinitylake_core.tree.noderows import MANY, NodeRows, Texts, as_column, joi
 _CELL_BYTES = 18
 """What a table row costs beside its text: four offsets and validity bits."""
 _SCANS = 8
-_SEARCHES = 4
+_SEARCHES = 32
 _LISTS = ("keys", "values", "children", "buffer", "child_keys", "child_messages")
 _FILE_BYTES = 2048
 """What an empty node file costs: Arrow schema, footer and system rows."""

@@ -52,11 +52,28 @@ def text_size(column: Any) -> int:
     return int(ends[column.offset + len(column)] - ends[column.offset]) if len(column) else 0
 
 
+def fixed_width(column: Any) -> Any:
+    """Return texts of one length, which keys of one kind are, as a NumPy array of their bytes; else ``None``.
+
+    Keys hold no NUL (format, section 3), so that padding with them changes no comparison.
+    """
+    if not len(column):
+        return None
+    _, offsets, text = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    width = int(ends[1] - ends[0])
+    if width == 0 or not bool((np.diff(ends) == width).all()):
+        return None
+    return np.frombuffer(text, dtype=f"S{width}", count=len(column), offset=int(ends[0]))
+
+
 class Texts:
     """A column of texts, searched by its bytes: UTF-8 sorts as code points do."""
 
     def __init__(self, column: Any) -> None:
         self.column = column
+        self._fixed: Any = None
+        self._measured = False
         _, offsets, text = column.buffers()
         self._ends = memoryview(offsets or b"\0\0\0\0").cast("i")[column.offset : column.offset + len(column) + 1]
         self._text = memoryview(text or b"").cast("B")
@@ -68,6 +85,14 @@ class Texts:
         if not 0 <= row < len(self):
             raise IndexError(row)
         return bytes(self._text[self._ends[row] : self._ends[row + 1]])
+
+    def up_to(self, wanted: bytes) -> int:
+        """Return how many texts are at most ``wanted``. REQUIRES: they ascend."""
+        if not self._measured:
+            self._fixed, self._measured = fixed_width(self.column), True
+        if self._fixed is None:
+            return bisect_right(self, wanted)
+        return int(self._fixed.searchsorted(wanted[: self._fixed.itemsize], "right"))
 
     def last(self, wanted: bytes) -> int | None:
         """Return the last row with a text, ``None`` if there is none. REQUIRES: the text is not empty."""
@@ -112,7 +137,7 @@ class NodeRows:
     def find(self, key: str) -> tuple[bool, str | None]:
         """Return whether the key table decides what a key means, and its value; else the path of a child."""
         wanted = _bytes(key)
-        row = bisect_right(self.keys, wanted)
+        row = self.keys.up_to(wanted)
         if row and self.keys[row - 1] == wanted:
             return True, self.values[row - 1].as_py()
         return (True, None) if self.pointers is None else (False, self.pointers[row].as_py())
