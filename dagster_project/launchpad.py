@@ -7,7 +7,7 @@ A field's name, type and default are those of the dataclass, its description is 
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Final, Union
@@ -17,7 +17,6 @@ import dagster as dg
 from dagster_project.supervised import advice, in_launchpad, sentences
 from trinitylake_core import TrinityLakeError
 
-ENGINE: Final = "engine"
 _ENGINES: Final = dg.Enum("Engine", [dg.EnumValue(each) for each in ("spark", "local", "auto")])
 _ENGINE_TEXT: Final = "spark, local or auto; overrides lakehouses.yaml."
 _HIDDEN: Final = ("spark_from_", "source_options")
@@ -27,16 +26,27 @@ _ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 
 def fields_of(config: type, changed: Mapping[str, Any], only: Collection[str] | None = None) -> dict[str, dg.Field]:
     """Return the fields of a launchpad, or ``only`` some; ``changed`` has defaults that differ from the dataclass."""
-    kinds, texts = typing.get_type_hints(config), descriptions(config)
-    shown = [each for each in fields(config) if each.init and not each.name.startswith(_HIDDEN)]
-    shown = [each for each in shown if only is None or each.name in only]
-    return {
-        each.name: _engine() if each.name == ENGINE else _field(each, kinds[each.name], texts.get(each.name), changed)
-        for each in shown
-    }
+    kinds, texts, found = typing.get_type_hints(config), _descriptions(config), {}
+    for each in fields(config):
+        name, default = each.name, each.default if each.default_factory is MISSING else each.default_factory()
+        if not each.init or name.startswith(_HIDDEN) or (only is not None and name not in only):
+            continue
+        default = changed.get(name, default)
+        if name == "engine":
+            found[name] = dg.Field(
+                dg.Noneable(_ENGINES), default_value=None, is_required=False, description=_ENGINE_TEXT
+            )
+        elif default is MISSING:
+            found[name] = dg.Field(_schema(kinds[name]), is_required=True, description=texts.get(name))
+        else:
+            shown = [*default] if isinstance(default, tuple) else default
+            found[name] = dg.Field(
+                _schema(kinds[name]), is_required=False, default_value=shown, description=texts.get(name)
+            )
+    return found
 
 
-def descriptions(config: type) -> dict[str, str]:
+def _descriptions(config: type) -> dict[str, str]:
     """Return the text for each field from the docstrings of a dataclass and of those that it extends."""
     found: dict[str, str] = {}
     for each in reversed(config.__mro__):
@@ -67,19 +77,6 @@ def checked(
     if not isinstance(made, dg.OpDefinition):
         raise TypeError(type(made))
     return made
-
-
-def _engine() -> dg.Field:
-    return dg.Field(dg.Noneable(_ENGINES), default_value=None, is_required=False, description=_ENGINE_TEXT)
-
-
-def _field(field: Field[Any], kind: Any, text: str | None, changed: Mapping[str, Any]) -> dg.Field:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    default = changed.get(field.name, default)
-    if default is MISSING:
-        return dg.Field(_schema(kind), is_required=True, description=text)
-    default = [*default] if isinstance(default, tuple) else default
-    return dg.Field(_schema(kind), is_required=False, default_value=default, description=text)
 
 
 def _schema(kind: Any) -> Any:

@@ -149,7 +149,7 @@ class ThawOptions:
     reason: str | None = None
 
 
-# -- what the jobs do ------------------------------------------------------------------------------------
+# -- what the jobs do: each returns what is shown of it --------------------------------------------------
 
 
 def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
@@ -170,10 +170,6 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
         return reports.of_recovery(reviewed(run, show, launch.supervisor, dry=launch.dry))
 
     return work
-
-
-def _history(launch: Launch) -> reports.Metadata:
-    return reports.of_report(history.run(launch.lake, launch.options))
 
 
 def _diff(launch: Launch) -> reports.Metadata:
@@ -197,11 +193,10 @@ def _verify(launch: Launch) -> reports.Metadata:
 
 def _copy(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
     def work(launch: Launch) -> reports.Metadata:
-        target = chosen_target(launch.options.target, launch.settings)
+        target = _target(launch.options.target, launch.settings)
         there = launch.settings.resolved_target_options(target)
-        return reports.of_report(
-            pipeline.run(launch.lake, target, launch.options, launch.spark, storage_options=there, **launch.writes)
-        )
+        done = pipeline.run(launch.lake, target, launch.options, launch.spark, storage_options=there, **launch.writes)
+        return reports.of_report(done)
 
     return work
 
@@ -209,8 +204,9 @@ def _copy(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
 def _alter(launch: Launch) -> reports.Metadata:
     options = launch.options
     changed: dict[str, str | None] = {**options.properties, **dict.fromkeys(options.remove)}
+    stop = launch.supervisor.check
     return reports.of_alteration(
-        launch.lake.alter(changed, reason=options.reason, dry_run=launch.dry, before_commit=launch.supervisor.check)
+        launch.lake.alter(changed, reason=options.reason, dry_run=launch.dry, before_commit=stop)
     )
 
 
@@ -219,10 +215,6 @@ def _freeze(launch: Launch) -> reports.Metadata:
     until = None if options.lasts is None else datetime.now(UTC) + timedelta(seconds=parse_age(options.lasts))
     done = launch.lake.freeze(reason=options.reason, until=until, before_commit=launch.supervisor.check)
     return reports.given(outcome=f"{done}. Commits and loads are refused", reason=done.reason, author=done.author)
-
-
-def _thaw(launch: Launch) -> reports.Metadata:
-    return reports.of_alteration(launch.lake.thaw(reason=launch.options.reason, before_commit=launch.supervisor.check))
 
 
 # -- the table -------------------------------------------------------------------------------------------
@@ -234,11 +226,9 @@ class ManualJob:
 
     Attributes:
         options: the dataclass that its launchpad is derived from.
-        work: what it does; returns what is shown of it.
-        description: what it does, for the browser.
         defaults: of the launchpad, where they differ from those of the dataclass.
         filled_in: what the launchpad shows at first, besides ``defaults``; empty fields have to be filled in.
-        damaged: whether it works on a lakehouse whose newest version cannot be read; with options, whether then.
+        damaged: whether it works, with these options, on a lakehouse whose newest version cannot be read.
         writes: whether it waits for other runs that write.
         repeat: whether it is retried when the storage fails.
         dry_run: whether it only shows its plan by default; ``None`` for a job that has none.
@@ -256,6 +246,10 @@ class ManualJob:
     dry_run: bool | None = None
     engine: str | None = None
 
+    def has(self, name: str) -> bool:
+        """Return whether it has an option. With ``reason``, the history records why and by whom it was launched."""
+        return name in {each.name for each in fields(self.options)}
+
 
 TABLE: Final = {
     "freeze": ManualJob(
@@ -269,7 +263,9 @@ TABLE: Final = {
     ),
     "thaw": ManualJob(
         options=ThawOptions,
-        work=_thaw,
+        work=lambda launch: reports.of_alteration(
+            launch.lake.thaw(reason=launch.options.reason, before_commit=launch.supervisor.check)
+        ),
         description="Accepts commits and loads again.",
         filled_in={"reason": ""},
         writes=False,
@@ -312,7 +308,7 @@ TABLE: Final = {
     ),
     "history": ManualJob(
         options=history.Config,
-        work=_history,
+        work=lambda launch: reports.of_report(history.run(launch.lake, launch.options)),
         description="Lists the versions, newest first, each with its time, operation, author and reason, as a table; "
         "all, or those of an author, since a time, with a text in their reason. Read-only.",
         defaults={"limit": 200},
@@ -376,10 +372,12 @@ def manual_jobs(scope: Scope) -> list[dg.JobDefinition]:
 
 
 def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
-    op = _op(scope, name, row)
-    chosen = {**row.filled_in, **row.defaults, **_target(row, name, scope.known)}
+    op, known = _op(scope, name, row), scope.known
+    chosen = {**row.filled_in, **row.defaults}
+    if row.has("target"):  # the defaults of a fleet are read when the run starts
+        chosen["target"] = "" if known is None else known.export.target or (_backup(known) if name == "export" else "")
     chosen |= {} if row.dry_run is None else {DRY_RUN: row.dry_run}
-    chosen |= {AUTHOR: None} if _is_recorded(row) else {}
+    chosen |= {AUTHOR: None} if row.has("reason") else {}
 
     @dg.job(
         name=f"{scope.slug}_{name}",
@@ -395,14 +393,9 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
     return made
 
 
-def _is_recorded(row: ManualJob) -> bool:
-    """Return whether the history records why a job was launched, and so by whom."""
-    return "reason" in {each.name for each in fields(row.options)}
-
-
 def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
     schema = launchpad.fields_of(row.options, row.defaults)
-    if _is_recorded(row):
+    if row.has("reason"):
         schema[AUTHOR] = dg.Field(dg.Noneable(str), is_required=False, default_value=None, description=_AUTHOR_TEXT)
     if row.dry_run is not None:
         schema[DRY_RUN] = dg.Field(bool, is_required=False, default_value=row.dry_run, description=_DRY_RUN_TEXT)
@@ -437,8 +430,8 @@ def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     chosen.pop(DRY_RUN, None)
     chosen.pop(AUTHOR, None)
-    if launchpad.ENGINE in chosen:
-        chosen[launchpad.ENGINE] = chosen[launchpad.ENGINE] or engine
+    if "engine" in chosen:
+        chosen["engine"] = chosen["engine"] or engine
     return row.options(**chosen)
 
 
@@ -451,33 +444,23 @@ def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | Non
     if not 1 <= given.get("limit", 1) <= _MOST:
         raise InvalidInput(f"limit must be from 1 to {_MOST}, not {given['limit']}")
     nameless = not (given.get(AUTHOR) or os.environ.get("TRINITYLAKE_AUTHOR"))
-    if _is_recorded(row) and nameless and not given.get(DRY_RUN, False):
+    if row.has("reason") and nameless and not given.get(DRY_RUN, False):
         raise InvalidInput(f"`{AUTHOR}` is required: who launches this, for the history")
     if given.get("timestamp") is not None:
         to_millis(given["timestamp"])
     if given.get("source") is not None:
         normalise_root(given["source"])
     if "target" in given and (given["target"] or known is not None):
-        normalise_root(chosen_target(options.target, known))
+        normalise_root(_target(options.target, known))
 
 
-def _target(row: ManualJob, name: str, known: LakehouseSettings | None) -> dict[str, str]:
-    """Return the default target of a job; that of a fleet is read when the run starts."""
-    if "target" not in {each.name for each in fields(row.options)}:
-        return {}
-    if known is None:
-        return {"target": ""}
-    return {"target": target_of(known) if name == "export" else known.export.target or ""}
-
-
-def target_of(settings: LakehouseSettings) -> str:
-    """Return the default target of copies of a lakehouse: that of exports, or its backup."""
-    return settings.export.target or ("" if settings.backup is None else settings.backup.target)
-
-
-def chosen_target(chosen: str, settings: LakehouseSettings | None) -> str:
-    """Return the target: the chosen one, or else the default of one lakehouse."""
-    uri = chosen or ("" if settings is None else target_of(settings))
+def _target(chosen: str, settings: LakehouseSettings | None) -> str:
+    """Return the chosen target, or else the default of one lakehouse: that of exports, or its backup."""
+    uri = chosen or ("" if settings is None else settings.export.target or _backup(settings))
     if not uri:
         raise InvalidInput("`target` is required: the root URI to write to, such as s3://backup/lake")
     return uri
+
+
+def _backup(settings: LakehouseSettings) -> str:
+    return "" if settings.backup is None else settings.backup.target
