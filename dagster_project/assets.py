@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import dagster as dg
 
@@ -55,14 +56,7 @@ else:
     Result = dg.MaterializeResult  # Dagster refuses the annotation with an argument for steps that have checks
 
 
-class Prefixed(Protocol):
-    """What has a prefix of asset keys: the settings of a lakehouse, or a scope."""
-
-    @property
-    def key_prefix(self) -> list[str]: ...  # noqa: D102
-
-
-def key(of: Prefixed, name: str) -> dg.AssetKey:
+def key(of: LakehouseSettings | Scope, name: str) -> dg.AssetKey:
     """Return the key of an asset of a lakehouse, or of a fleet."""
     return dg.AssetKey([*of.key_prefix, name])
 
@@ -115,11 +109,11 @@ def step(
     """Return an asset, whose step opens the lakehouse and does one thing with it. It is retried if the storage fails.
 
     Args:
-        scope: what it is for.
-        name: its name.
+        scope: one lakehouse, or a fleet.
+        name: the last part of its key.
         work: what the step does.
         after: the assets that it follows.
-        description: what it does, for the browser.
+        description: for the browser.
         options: those of :class:`Options` that its launchpad has, with their defaults.
         policy: the field of lakehouses.yaml without which the step does nothing, unless it is asked to by an option.
         without: the outcome where there is no policy.
@@ -217,25 +211,21 @@ def lakehouse_definition(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
 
 
 def observation(asset: dg.AssetKey, lake: Lakehouse, more: reports.Metadata | None = None) -> dg.ObserveResult:
-    """Return an observation of the newest version."""
+    """Return an observation of the newest version.
+
+    Its data version is the newest version that changed objects; the newest of all if none of the last 64 did. What
+    maintenance commits changes no object: were it a new data version, every asset downstream would count as outdated
+    by the run that has just brought it up to date. One ``get`` for each version of maintenance since.
+    """
+    version = lake.version
+    with suppress(TrinityLakeError):  # an older root is damaged, which `verify` reports
+        versions = lake.history(limit=64)
+        version = next((each.version for each in versions if each.operation not in QUIET_OPERATIONS), version)
     return dg.ObserveResult(
         asset_key=asset,
-        data_version=dg.DataVersion(str(content_version(lake))),
+        data_version=dg.DataVersion(str(version)),
         metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition) | (more or {}),
     )
-
-
-def content_version(lake: Lakehouse) -> int:
-    """Return the newest version that changed objects; the newest of all if none of the last 64 did.
-
-    What maintenance commits changes no object: were it a new data version, every asset downstream would count as
-    outdated by the run that has just brought it up to date. One ``get`` for each version of maintenance since.
-    """
-    try:
-        versions = lake.history(limit=64)
-        return next((each.version for each in versions if each.operation not in QUIET_OPERATIONS), lake.version)
-    except TrinityLakeError:  # an older root is damaged, which `verify` reports
-        return lake.version
 
 
 def settings_of(scope: Scope, context: Context) -> LakehouseSettings:
@@ -268,7 +258,7 @@ def _measured(launch: Launch) -> Result:
     if how.levels:
         engine = choose_engine("auto", watch.spark, summary.objects or 0, how.spark_from_objects)
         try:
-            picture = pictures.tree(sketch(lake), f"version {lake.version}")
+            picture = pictures.trees([(f"version {lake.version}", sketch(lake))])
             figures = {"picture": picture} | reports.of_deep(stats.deep(lake, engine, watch.progress))
         except Corrupt as error:  # the integrity check runs next and reports everything that is broken
             figures |= {"levels_not_measured": f"{error}\n{advice(error)}"}
@@ -292,23 +282,23 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
 def _compacted(launch: Launch) -> Result:
     how = compaction.Config(engine=launch.engine, reason=launch.options.reason)
     report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
+    more: reports.Metadata = {}
+    if report.version_after is not None:
+        try:
+            lake = open_lakehouse(launch.settings)
+            before, after = lake.at(version=report.version_before), lake.at(version=report.version_after)
+            shown = [
+                (f"{when}: version {each.version}", sketch(each))
+                for when, each in (("before", before), ("after", after))
+            ]
+            gains = compaction_policy.compare(before, after, report)
+            more = {"picture": pictures.trees(shown), "predicted_and_realised": reports.of_gains(gains)}
+        except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
+            more = {"picture_not_drawn": str(error)}
     return dg.MaterializeResult(
-        metadata=reports.of_report(report, **_before_and_after(launch.settings, report)),
+        metadata=reports.of_report(report, **more),
         data_version=dg.DataVersion(str(report.version_after or report.version_before)),
     )
-
-
-def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> reports.Metadata:
-    if report.version_after is None:
-        return {}
-    try:
-        lake = open_lakehouse(settings)
-        both = {"before": lake.at(version=report.version_before), "after": lake.at(version=report.version_after)}
-        picture = pictures.trees([(f"{when}: version {each.version}", sketch(each)) for when, each in both.items()])
-        gain = compaction_policy.compare(both["before"], both["after"], report)
-    except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
-        return {"picture_not_drawn": str(error)}
-    return {"picture": picture} | reports.of_gains(gain)
 
 
 def backup_asset(scope: Scope) -> dg.AssetsDefinition:

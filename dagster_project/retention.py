@@ -12,7 +12,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, Result, step
-from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
+from dagster_project.config.settings import Orphans, Retention
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import pictures, reports
 from dagster_project.scope import Scope
@@ -31,7 +31,9 @@ def retention_of(scope: Scope) -> list[dg.AssetsDefinition]:
 
 def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that makes and drops snapshots as the policies require, and shows the history."""
-    required = "" if scope.known is None else f" ({_required(scope.known)})"
+    policies = {} if scope.known is None else scope.known.snapshots
+    names = ", ".join(f"{policy.keep} {period}" for period, policy in policies.items())
+    required = "" if scope.known is None else f" ({names or 'none'})"
     return step(
         scope,
         SNAPSHOTS,
@@ -57,10 +59,6 @@ def _snapshots(launch: Launch) -> Result:
     return dg.MaterializeResult(
         metadata={"timeline": pictures.timeline(versions)} | metadata, data_version=dg.DataVersion(str(lake.version))
     )
-
-
-def _required(settings: LakehouseSettings) -> str:
-    return ", ".join(f"{policy.keep} {period}" for period, policy in settings.snapshots.items()) or "none"
 
 
 # -- expiration and orphans ----------------------------------------------------------------------------
@@ -131,6 +129,11 @@ def deleting(
 def version_expiration(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that expires versions."""
     known = scope.known
+    kept = "Keeps the newest versions and young ones, by `retention` in lakehouses.yaml, and all snapshots."
+    if known is not None:
+        policy = known.retention or Retention()
+        young = format_duration(policy.older_than)
+        kept = f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."
 
     def expire(launch: Launch, plan_to: str, review: Review[Any]) -> expiration.Report:
         policy = launch.settings.retention or Retention()
@@ -151,7 +154,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         expire,
         # a version that is not in the backup yet must not expire
         after=[HEALTH, SNAPSHOTS if known is not None and known.backup is None else BACKUP],
-        description=f"Expires old versions. {_kept(known)} Makes a plan, shows what it would free, and carries out "
+        description=f"Expires old versions. {kept} Makes a plan, shows what it would free, and carries out "
         "exactly that plan. Never runs after a failed integrity check.",
         data_version="boundary_after",
     )
@@ -177,11 +180,3 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
         f"{age}. Makes a plan, shows every file, fences them off by a version, and deletes those that are orphans "
         "still. Deletes nothing if a file that it needs cannot be read. Never runs after a failed integrity check.",
     )
-
-
-def _kept(known: LakehouseSettings | None) -> str:
-    if known is None:
-        return "Keeps the newest versions and young ones, by `retention` in lakehouses.yaml, and all snapshots."
-    policy = known.retention or Retention()
-    young = format_duration(policy.older_than)
-    return f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."

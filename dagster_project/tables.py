@@ -10,19 +10,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project.assets import (
-    EXPIRATION,
-    HEALTH,
-    ORPHANS,
-    SNAPSHOTS,
-    TABLE_CLEANING,
-    TABLE_EXPIRATION,
-    TABLE_HEALTH,
-    Result,
-    key,
-    step,
-)
-from dagster_project.config.settings import LakehouseSettings, TablePolicy, Tables
+from dagster_project import assets
+from dagster_project.config.settings import TablePolicy, Tables
 from dagster_project.metadata import reports
 from dagster_project.retention import ASK, NOTHING_DONE, deleting
 from dagster_project.scope import Scope
@@ -44,15 +33,15 @@ _REPAIR: Final = (
     "be read; or drop the table"
 )
 _CHECKS: Final = {
-    TABLE_HEALTH: {
+    assets.TABLE_HEALTH: {
         READABLE: "Fails when the metadata of a table cannot be read, and names the table. The others are measured.",
         SMALL_FILES: "Warns when a table has `small_files` small files, by its policy in lakehouses.yaml.",
         ENGINES: "Warns when engines delete, or may delete, files that older versions of the lakehouse need.",
     },
-    TABLE_EXPIRATION: {
+    assets.TABLE_EXPIRATION: {
         EXPIRED: "Warns when the snapshots of a table could not expire, and when a policy counts for no table.",
     },
-    TABLE_CLEANING: {
+    assets.TABLE_CLEANING: {
         CERTAIN: "Fails when a directory was left alone because it is unknown which of its files are needed.",
     },
 }
@@ -72,7 +61,7 @@ def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
     with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
-            dg.AssetCheckSpec(check, asset=key(scope, name), description=text, partitions_def=scope.partitions)
+            dg.AssetCheckSpec(check, asset=assets.key(scope, name), description=text, partitions_def=scope.partitions)
             for check, text in _CHECKS[name].items()
         ]
 
@@ -98,11 +87,11 @@ def _checked(
 
 def table_health(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that measures tables by their metadata."""
-    return step(
+    return assets.step(
         scope,
-        TABLE_HEALTH,
+        assets.TABLE_HEALTH,
         _measured,
-        after=[HEALTH, SNAPSHOTS, EXPIRATION, ORPHANS],
+        after=[assets.HEALTH, assets.SNAPSHOTS, assets.EXPIRATION, assets.ORPHANS],
         description="The state of the Iceberg tables, by their metadata: files, small files, delete files, bytes, "
         "manifests, snapshots, and the bytes that only old snapshots keep. The heaviest tables and those that old "
         "snapshots make heavy are tables; the sums are plotted over time.",
@@ -110,48 +99,34 @@ def table_health(scope: Scope) -> dg.AssetsDefinition:
         without=NOTHING_DONE.format("tables"),
         writes=False,
         on_spark=False,
-        check_specs=_specs(scope, TABLE_HEALTH),
+        check_specs=_specs(scope, assets.TABLE_HEALTH),
     )
 
 
-def _measured(launch: Launch) -> Result:
+def _measured(launch: Launch) -> assets.Result:
     found = tables_health.run(launch.lake, tables_health.Config(engine="auto"), launch.spark, **launch.more)
+    by_pattern, small = (launch.settings.tables or Tables()).by_pattern(), []
+    for each in found.tables:
+        policy = first_match(by_pattern, *each.table.rpartition(".")[::2], TablePolicy())
+        if each.small_files >= policy.small_files:
+            small.append((each.table, f"{each.small_files:,} small files"))
+    rewrite = "Rewrite them with an engine: Iceberg's `rewrite_data_files`"
     return dg.MaterializeResult(
         metadata=reports.of_tables(found),
         data_version=dg.DataVersion(str(found.version)),
         check_results=[
             _checked(READABLE, found.failures.items(), "cannot be read", _REPAIR),
-            _small(launch.settings.tables or Tables(), found),
+            _checked(SMALL_FILES, small, "has too many small files", rewrite, serious=False),
             _engines(launch.lake),
         ],
     )
 
 
-def _small(policies: Tables, found: tables_health.Report) -> dg.AssetCheckResult:
-    by_pattern, otherwise = policies.by_pattern(), TablePolicy()
-    most = {
-        each.table: first_match(by_pattern, *each.table.rpartition(".")[::2], otherwise).small_files
-        for each in found.tables
-    }
-    return _checked(
-        SMALL_FILES,
-        (
-            (each.table, f"{each.small_files:,} small files")
-            for each in found.tables
-            if each.small_files >= most[each.table]
-        ),
-        "has too many small files",
-        "Rewrite them with an engine: Iceberg's `rewrite_data_files`",
-        serious=False,
-    )
-
-
 def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
-    found = doctor.table_retention(lake)
-    problems = [] if found is None else [(each, f"{doctor.DELETES_METADATA}=true") for each in found.deleting]
-    problems += (
-        [] if found is None else [(each, "files of the oldest version that is kept are gone") for each in found.lost]
-    )
+    found, problems = doctor.table_retention(lake), []
+    if found is not None:
+        problems += [(each, f"{doctor.DELETES_METADATA}=true") for each in found.deleting]
+        problems += [(each, "files of the oldest version that is kept are gone") for each in found.lost]
     return _checked(
         ENGINES,
         problems,
@@ -167,11 +142,11 @@ def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
 
 def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that expires snapshots of tables."""
-    return step(
+    return assets.step(
         scope,
-        TABLE_EXPIRATION,
+        assets.TABLE_EXPIRATION,
         _expired,
-        after=[HEALTH, TABLE_HEALTH],
+        after=[assets.HEALTH, assets.TABLE_HEALTH],
         description="Expires old snapshots of Iceberg tables, by their own properties and the policies of "
         "lakehouses.yaml. A hundred tables of one policy are one version, and no file is deleted: a rollback brings "
         "the snapshots back. Makes a plan and shows it first. Never runs after a failed integrity check.",
@@ -180,13 +155,17 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
         without=NOTHING_DONE.format("tables") + ASK,
         deletes=True,
         on_spark=False,
-        check_specs=_specs(scope, TABLE_EXPIRATION),
+        check_specs=_specs(scope, assets.TABLE_EXPIRATION),
     )
 
 
-def _expired(launch: Launch) -> Result:
+def _expired(launch: Launch) -> assets.Result:
     plans: list[tables_expire.Report] = []
-    how, watch = _expiration(launch.settings), launch.supervisor
+    watch, policies = launch.supervisor, []
+    for text, each in (launch.settings.tables or Tables()).policies.items():
+        refs = None if each.refs_older_than is None else each.refs_older_than.total_seconds()
+        policies.append(tables_expire.Policy(text, each.older_than.total_seconds(), each.keep_last, refs))
+    how = tables_expire.Config(policies=tuple(policies))
 
     def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
         return tables_expire.run(launch.lake, how, review=review, cancel=watch, progress=watch.progress)
@@ -194,30 +173,14 @@ def _expired(launch: Launch) -> Result:
     done = reviewed(run, plans.append, watch, dry=launch.dry)
     metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
     launch.context.log.info(metadata["outcome"])
+    idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
+    remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
+    left_alone = _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy, serious=False)
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(str(done.version_after or done.version)),
-        check_results=[_left_alone(done)],
+        check_results=[left_alone],
     )
-
-
-def _left_alone(done: tables_expire.Report) -> dg.AssetCheckResult:
-    idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
-    remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
-    return _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy, serious=False)
-
-
-def _expiration(settings: LakehouseSettings) -> tables_expire.Config:
-    """Return the configuration of an expiration by the policies of lakehouses.yaml."""
-    policies = {} if settings.tables is None else settings.tables.policies
-    return tables_expire.Config(
-        policies=tuple(tables_expire.Policy(text, *_rules(each)) for text, each in policies.items())
-    )
-
-
-def _rules(policy: TablePolicy) -> tuple[float, int, float | None]:
-    refs = policy.refs_older_than
-    return policy.older_than.total_seconds(), policy.keep_last, None if refs is None else refs.total_seconds()
 
 
 # -- cleaning of files ---------------------------------------------------------------------------------
@@ -225,27 +188,26 @@ def _rules(policy: TablePolicy) -> tuple[float, int, float | None]:
 
 def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that removes the files of tables that nothing needs."""
+
+    def clean(launch: Launch, plan_to: str, review: Review[Any]) -> tables_clean.Report:
+        age = (launch.settings.tables or Tables()).older_than.total_seconds()
+        how = tables_clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+        return tables_clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
+
+    def in_doubt(done: tables_clean.Report) -> list[dg.AssetCheckResult]:
+        doubts = ((each.directory or each.table, each.reason) for each in done.doubts if not each.is_wanted)
+        return [_checked(CERTAIN, doubts, "is in doubt, and nothing of it was deleted", _REPAIR)]
+
     return deleting(
         scope,
-        TABLE_CLEANING,
+        assets.TABLE_CLEANING,
         "tables",
-        _clean,
-        after=[HEALTH, ORPHANS, TABLE_EXPIRATION],
+        clean,
+        after=[assets.HEALTH, assets.ORPHANS, assets.TABLE_EXPIRATION],
         description="Removes files of Iceberg tables that no retained version, snapshot or live saved transaction "
         "needs: those of dropped tables, of failed commits, and of expired snapshots. Makes a plan, shows it by table, "
         "fences the files off by a version, and deletes those that nothing needs still. Nothing is deleted from a "
         "directory in doubt. Never runs after a failed integrity check.",
-        check_specs=_specs(scope, TABLE_CLEANING),
-        evaluate=lambda done: [_in_doubt(done)],
+        check_specs=_specs(scope, assets.TABLE_CLEANING),
+        evaluate=in_doubt,
     )
-
-
-def _clean(launch: Launch, plan_to: str, review: Review[Any]) -> tables_clean.Report:
-    age = (launch.settings.tables or Tables()).older_than.total_seconds()
-    how = tables_clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
-    return tables_clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
-
-
-def _in_doubt(done: tables_clean.Report) -> dg.AssetCheckResult:
-    doubts = ((each.directory or each.table, each.reason) for each in done.doubts if not each.is_wanted)
-    return _checked(CERTAIN, doubts, "is in doubt, and nothing of it was deleted", _REPAIR)

@@ -35,7 +35,7 @@ def main(names: list[str]) -> int:
     for name in names or SIZES:
         with tempfile.TemporaryDirectory() as scratch:
             lake = loaded(Path(scratch), *SIZES[name])
-            picture = pictures.tree(sketch(lake), f"{lake.stats().objects:,} objects")
+            picture = pictures.trees([(f"{lake.stats().objects:,} objects", sketch(lake))])
             save(name, base64.b64decode(str(picture.md_str).partition("base64,")[2].removesuffix(")")))
     return 0
 

@@ -41,21 +41,11 @@ _LONG: Final = 50
 _WIDEST: Final = 8.7  # inches; wider pictures are cut off by Dagster in a window of 1280 pixels
 
 
-def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
-    """Return a picture of one tree."""
-    return trees([(title, strips)])
-
-
 def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
     """Return a picture of trees side by side, such as before and after: a pair of bars per node, in key order.
 
     Its size depends on the height of the trees alone; of a level with many nodes it shows a sample, with a note.
     """
-    return _markdown(drawn(pictured), "; ".join(title for title, _ in pictured))
-
-
-def drawn(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> Figure:
-    """Return the figure of :func:`trees`."""
     rows = max(len(strips) for _, strips in pictured)
     figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
     figure.set_layout_engine("constrained", wspace=0.05)
@@ -71,26 +61,29 @@ def drawn(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> Figure:
         grid[above][column].set_title(title, color=INK, fontsize=11)
     handles, labels = grid[-1][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
-    return figure
-
-
-def _about(count: int) -> str:
-    """Return an estimate with two digits that mean something."""
-    digits = max(0, len(str(count)) - 2)
-    return f"{round(count, -digits):,}"
+    return _markdown(figure, "; ".join(title for title, _ in pictured))
 
 
 def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
-    if len(strip.fill) < _CROWD:
-        _draw_bars(axes, strip)
-    else:
-        _draw_crowd(axes, strip)
+    count = len(strip.fill)
+    slot = 1.0 / count
+    if count < _CROWD:  # a pair of bars per node
+        width = slot * 0.86 / (2 if any(strip.debt) else 1)
+        aside = width / 2 if any(strip.debt) else 0.0
+        centres = [(index + 0.5) * slot for index in range(count)]
+        axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label=_KEYS_LABEL)
+        axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label=_DEBT_LABEL)
+    else:  # two outlines over each other: bars side by side would be one solid block
+        edges = [index * slot for index in range(count + 1)]
+        axes.stairs(strip.fill, edges, fill=True, color=KEYS, alpha=0.25)
+        axes.stairs(strip.fill, edges, color=KEYS, linewidth=0.9, label=_KEYS_LABEL)
+        axes.stairs(strip.debt, edges, fill=True, color=DEBT, alpha=0.9, label=_DEBT_LABEL)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, scale)
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
-    count = len(strip.fill)
-    many = "" if strip.complete else f" of about {_about(strip.nodes)}"
+    two_digits = round(strip.nodes, -max(0, len(str(strip.nodes)) - 2))
+    many = "" if strip.complete else f" of about {two_digits:,}"
     nodes = f"{count}{many} node{'s' if count != 1 else ''}"
     name = "leaves" if strip.height == 0 else f"height {strip.height}"
     text = f"{name}\n{nodes}\n{strip.messages:,} buffered{'' if strip.complete else ' in those'}"
@@ -98,26 +91,10 @@ def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
     _plain(axes)
 
 
-def _draw_bars(axes: Axes, strip: Strip) -> None:
-    """Draw a pair of bars per node."""
-    slot, pair = 1.0 / len(strip.fill), any(strip.debt)
-    width = slot * 0.86 / (2 if pair else 1)
-    aside = width / 2 if pair else 0.0
-    centres = [(index + 0.5) * slot for index in range(len(strip.fill))]
-    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label=_KEYS_LABEL)
-    axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label=_DEBT_LABEL)
-
-
-def _draw_crowd(axes: Axes, strip: Strip) -> None:
-    """Draw many nodes as two outlines over each other: bars side by side would be one solid block."""
-    edges = [index / len(strip.fill) for index in range(len(strip.fill) + 1)]
-    axes.stairs(strip.fill, edges, fill=True, color=KEYS, alpha=0.25)
-    axes.stairs(strip.fill, edges, color=KEYS, linewidth=0.9, label=_KEYS_LABEL)
-    axes.stairs(strip.debt, edges, fill=True, color=DEBT, alpha=0.9, label=_DEBT_LABEL)
-
-
 def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     """Return a picture of the history: objects, buffered messages and operations over time."""
+    from matplotlib import dates  # noqa: PLC0415 - as below
+
     shown = sorted(versions, key=lambda each: each.version)
     figure = _figure(_WIDEST, 4.2)
     top, bottom = figure.subplots(2, 1, sharex=True)
@@ -140,7 +117,10 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
         axes.set_ylim(0, 1.15 * max(axes.dataLim.y1, 1))  # markers at the upper edge are not cut off
         axes.margins(x=0.02)
         _plain(axes)
-    _time_axis(bottom)
+    locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
+    bottom.xaxis.set_major_locator(locator)
+    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    bottom.xaxis.get_offset_text().set_color(INK)
     return _markdown(figure, span)
 
 
@@ -159,15 +139,6 @@ def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
     figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
     _plain(axes)
     return _markdown(figure, f"the {len(measured)} heaviest tables")
-
-
-def _time_axis(axes: Axes) -> None:
-    from matplotlib import dates  # noqa: PLC0415 - as below
-
-    locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
-    axes.xaxis.get_offset_text().set_color(INK)
 
 
 def _figure(width: float, height: float) -> Figure:

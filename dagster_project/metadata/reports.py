@@ -14,8 +14,8 @@ import dagster as dg
 from pyarrow import parquet
 
 from dagster_project.metadata import pictures
-from pipelines import compaction_policy, expiration, orphans, restore, rollback, snapshot, tables_health, undo
-from pipelines.stats import Deep, Level
+from pipelines import compaction_policy, expiration, restore, rollback, snapshot, tables_health, undo
+from pipelines.stats import Deep
 from pipelines.summary import Summarised, Table, count, history_table, human_bytes, tables_of, utc
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
@@ -54,7 +54,7 @@ def of_report(report: Summarised, tables: Summarised | None = None, **more: Any)
         more: further entries; those that are ``None`` are left out.
     """
     found = given(outcome="\n".join(report.summary()), **more)
-    found |= {_name(each): of_table(each) for each in tables_of(tables or report) if each.rows}
+    found |= {each.title.replace(" ", "_"): of_table(each) for each in tables_of(tables or report) if each.rows}
     return with_sizes(found | {name: value for name, value in figures(report) if name not in found})
 
 
@@ -108,10 +108,6 @@ def of_table(shown: Table) -> dg.TableMetadataValue:
     return table([dict(zip(shown.columns, row, strict=True)) for row in shown.rows[:_ROWS]], shown.columns)
 
 
-def _name(shown: Table) -> str:
-    return shown.title.replace(" ", "_")
-
-
 def cell(value: Any) -> str | int | float | bool | None:
     """Return a value in a form that a table cell can hold."""
     if isinstance(value, datetime):
@@ -126,12 +122,8 @@ def given(**values: Any) -> Metadata:
 
 def with_sizes(metadata: Metadata) -> Metadata:
     """Return metadata with one more entry: every number of bytes, with its unit. The numbers stay, for the plots."""
-    sizes = {
-        name: value
-        for name, value in metadata.items()
-        if "bytes" in name and isinstance(value, int) and not isinstance(value, bool)
-    }
-    shown = ", ".join(f"{name.replace('_', ' ')}: {human_bytes(value)}" for name, value in sizes.items())
+    sizes = [(name.replace("_", " "), value) for name, value in metadata.items() if "bytes" in name]
+    shown = ", ".join(f"{name}: {human_bytes(value)}" for name, value in sizes if type(value) is int)
     return metadata | ({"sizes": shown} if shown else {})
 
 
@@ -149,8 +141,12 @@ def of_stats(stats: Stats) -> Metadata:
 
 def of_deep(health: Deep) -> Metadata:
     """Return the figures of a walk over the tree: sums, which Dagster plots, and a table of the levels."""
-    rows = [{"height": each.height, "nodes": each.nodes, "holds": _holds(each)} for each in health.levels]
-    plan = health.compaction
+    rows, plan = [], health.compaction
+    for level in health.levels:  # a table of more columns is cut off on the page of an asset
+        parts = [f"{count(level.keys, 'key')} ({level.fill:.0%} full)", count(level.messages, "buffered message")]
+        parts += [human_bytes(level.bytes)]
+        parts += [f"{count(level.over_target, 'node')} over the target size"] if level.over_target else []
+        rows.append({"height": level.height, "nodes": level.nodes, "holds": ", ".join(parts)})
     return of_stats(health.summary) | given(
         nodes=health.nodes,
         tree_bytes=health.bytes,
@@ -162,17 +158,6 @@ def of_deep(health: Deep) -> Metadata:
         bytes_a_compaction_would_write=None if plan is None else plan.bytes,
         levels=table(rows, _LEVELS),
     )
-
-
-def _holds(level: Level) -> str:
-    """Return the content of a level, for people: a table of more columns is cut off on the page of an asset."""
-    parts = [
-        f"{count(level.keys, 'key')} ({level.fill:.0%} full)",
-        count(level.messages, "buffered message"),
-        human_bytes(level.bytes),
-        *([f"{count(level.over_target, 'node')} over the target size"] if level.over_target else []),
-    ]
-    return ", ".join(parts)
 
 
 def of_history(versions: Iterable[VersionInfo]) -> Metadata:
@@ -198,10 +183,9 @@ def of_waiting(lake: Lakehouse) -> Metadata:
     }
 
 
-def of_gains(gains: Sequence[compaction_policy.Gain]) -> Metadata:
+def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
     """Return the expected cost and saving of a compaction beside the realised ones, as a table."""
-    rows = [{name: getattr(each, name) for name in _GAINS} for each in gains]
-    return {"predicted_and_realised": table(rows, _GAINS)}
+    return table([{name: getattr(each, name) for name in _GAINS} for each in gains], _GAINS)
 
 
 def of_definition(definition: LakehouseDef) -> Metadata:
@@ -220,18 +204,13 @@ def of_definition(definition: LakehouseDef) -> Metadata:
 
 def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
     """Return the figures of a job that leads back, and after a dry run the next job to launch."""
-    inner = done.rollback if isinstance(done, undo.Report) else done
-    again = None
+    inner, again = done.rollback if isinstance(done, undo.Report) else done, None
     if inner.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
-        again = (
-            f"launch again with dry_run: false and expected_version: {inner.plan.version}; the run stops if objects "
-            "have changed by then"
-        )
+        again = f"launch again with dry_run: false and expected_version: {inner.plan.version}; "
+        again += "the run stops if objects have changed by then"
         if isinstance(done, undo.Report) and done.others:
-            again += (
-                f". It would also undo {len(done.others)} versions of others: set `others: true`, or restore single "
-                "objects"
-            )
+            again += f". It would also undo {len(done.others)} versions of others: "
+            again += "set `others: true`, or restore single objects"
     return of_report(done, carry_out=again)
 
 
@@ -266,27 +245,24 @@ def _time(millis: int | None) -> datetime | None:
 
 
 def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
-    """Return the plan of an expiration or a removal of orphans, file by file, and its outcome.
+    """Return the plan of a deletion, file by file, and its outcome.
 
     Args:
         planned: the report of planning.
         plan: the plan, as :func:`of_plan` returns it.
         done: the report of carrying the plan out; ``None`` on a dry run.
     """
-    report, dry = replace(done or planned, plan=None), done is None  # its plan was a temporary file
-    shown = {"why": _why_kept(planned), "dry_run": dry, **plan}
+    report, dry, why = replace(done or planned, plan=None), done is None, None  # its plan was a temporary file
+    if isinstance(planned, expiration.Report) and planned.kept and not planned.versions_expired:
+        rule = planned.kept[0]
+        setting = f" ({rule.setting})" if rule.setting else ""
+        why = (
+            f"{rule.rule}{setting} keeps {rule.versions} versions, from {rule.first} on; the table `kept` has all rules"
+        )
+    shown = {"why": why, "dry_run": dry, **plan}
     found = of_report(report, planned, **shown, files_deleted=report.deleted, bytes_deleted=0 if dry else report.bytes)
     only_planned = {name: value for name, value in figures(planned) if not found.get(name)}
     return found | only_planned | {"dry_run": dry}
-
-
-def _why_kept(planned: expiration.Report | orphans.Report) -> str | None:
-    """Return the rule that keeps most versions, where none expires."""
-    if isinstance(planned, orphans.Report) or planned.versions_expired or not planned.kept:
-        return None
-    rule = planned.kept[0]
-    setting = f" ({rule.setting})" if rule.setting else ""
-    return f"{rule.rule}{setting} keeps {rule.versions} versions, from {rule.first} on; the table `kept` has all rules"
 
 
 # -- tables of Iceberg -----------------------------------------------------------------------------------
@@ -321,15 +297,11 @@ def of_snapshots(report: snapshot.Report, snapshots: Iterable[SnapshotInfo]) -> 
         snapshots=len(rows),
         snapshot_list=table(rows, _SNAPSHOTS) if rows else None,
         dry_run=report.dry_run,
-        due=_names(report.due.create),
-        superseded=_names(report.due.drop),
-        created=_names(report.created),
-        dropped=_names(report.dropped),
+        due=", ".join(report.due.create) or None,
+        superseded=", ".join(report.due.drop) or None,
+        created=", ".join(report.created) or None,
+        dropped=", ".join(report.dropped) or None,
     )
-
-
-def _names(names: tuple[str, ...]) -> str | None:
-    return ", ".join(names) or None
 
 
 def of_alteration(done: Alteration) -> Metadata:

@@ -56,19 +56,23 @@ def test_spread_takes_the_first_and_comes_to_the_end() -> None:
 def test_pictures_are_small_and_have_no_background(lake: Lakehouse) -> None:
     """Colour type 6: with transparency, so that the page shines through."""
     strips = sketch(lake)
-    drawn = [pictures.tree(strips, "now"), pictures.trees([("a", strips), ("b", strips[1:])])]
+    drawn = [pictures.trees([("now", strips)]), pictures.trees([("a", strips), ("b", strips[1:])])]
     drawn.append(pictures.timeline(list(lake.history())))
     odd = [TableHealth(f"sales.$\\frac{{{number}$", "MANAGED", bytes=9, old_bytes=number) for number in range(20)]
     drawn += [pictures.tables(odd), pictures.tables([replace(odd[0], table="n" * 200)])]
-    drawn.append(pictures.tree([replace(strips[0], fill=[0.5] * 80, debt=[0.1] * 80)], "a crowd"))
+    drawn.append(pictures.trees([("a crowd", [replace(strips[0], fill=[0.5] * 80, debt=[0.1] * 80)])]))
     for each in drawn:
         data = image(each)
         assert (PNG, 6) == (data[:8], data[25])
         assert len(data) < 200_000
 
 
-def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(lake: Lakehouse) -> None:
+def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """10, 1,000 and 100,000 nodes: bars for each, then outlines; the size on the page depends on the height alone."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "_markdown", lambda figure, _: drawn.append(figure))
     root = sketch(lake)[0]
 
     def level(height: int, nodes: int) -> Strip:
@@ -77,7 +81,8 @@ def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(lake: Lakeho
 
     trees = [[level(1, 1), level(0, 9)], [level(1, 20), level(0, 980)], [level(1, 1_500), level(0, 98_500)]]
     for leaves, strips in zip(("9 nodes", "200 of about 980 nodes", "200 of about 98,000 nodes"), trees, strict=True):
-        figure = pictures.drawn([("a tree", [root, *strips])])
+        pictures.trees([("a tree", [root, *strips])])
+        figure = drawn.pop()
         axes = figure.get_axes()
         assert all(len(each.patches) + len(each.lines) <= 2 * 60 for each in axes)
         assert leaves in axes[-1].get_ylabel()
