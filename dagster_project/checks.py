@@ -15,18 +15,8 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from dagster_project import compaction_policy
-from dagster_project.assets import (
-    BACKUP,
-    COMPACTION,
-    DEFINITION,
-    HEALTH,
-    INTEGRITY,
-    NO_BACKUP,
-    SNAPSHOTS,
-    key,
-    settings_of,
-)
+from dagster_project import assets, compaction_policy
+from dagster_project.assets import INTEGRITY, NO_BACKUP, key, settings_of
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
@@ -51,45 +41,33 @@ _log: Final = logging.getLogger(__name__)
 def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
     """Return the asset checks."""
     known = scope.known
-    with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
-        warnings.simplefilter("ignore", dg.PreviewWarning)
-        found = [reachable(scope), integrity(scope), *_of_the_root(scope)]
-        found += [backup_verified(scope)] if known is None or known.backup is not None else []
-    return found
-
-
-def _of_the_root(scope: Scope) -> Iterator[dg.AssetChecksDefinition]:
-    """Yield the checks that judge the newest root alone. The sensor evaluates them, too."""
-    known = scope.known
     messages = "as many messages" if known is None else f"{known.compaction.messages:,} or more messages"
     age = "compaction.max_age" if known is None else format_duration(known.compaction.max_age)
     required = "" if known is None else f" ({', '.join(known.snapshots)})"
-    yield _judged(
-        scope,
-        DEFINITION,
-        NOT_FROZEN,
-        "Warns while the lakehouse is frozen, and shows by whom, why and until when.",
-        lambda _, lake: evaluate_freeze(lake),
-    )
-    yield _judged(
-        scope,
-        COMPACTION,
-        DEBT,
+    frozen = "Warns while the lakehouse is frozen, and shows by whom, why and until when."
+    debt = (
         f"Warns when {messages} are buffered, the threshold from which a compaction pays, and shows what a compaction "
-        "would rewrite.",
-        evaluate_debt,
+        "would rewrite."
     )
-    yield _judged(
-        scope,
-        COMPACTION,
-        COMPACTION_FRESH,
+    fresh = (
         f"Warns when the backlog stayed above the threshold for {age}. Judged from the history of the lakehouse, so it "
-        "does not matter which program runs compactions; a lakehouse without a backlog is never stale.",
-        evaluate_compactions,
+        "does not matter which program runs compactions; a lakehouse without a backlog is never stale."
     )
-    if known is None or known.snapshots:
-        text = f"Warns when a required snapshot{required} is still missing after its grace period."
-        yield _judged(scope, SNAPSHOTS, SNAPSHOTS_FRESH, text, evaluate_snapshots)
+    missing = f"Warns when a required snapshot{required} is still missing after its grace period."
+    with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        found = [
+            reachable(scope),
+            integrity(scope),
+            _judged(scope, assets.DEFINITION, NOT_FROZEN, frozen, lambda _, lake: evaluate_freeze(lake)),
+            _judged(scope, assets.COMPACTION, DEBT, debt, evaluate_debt),
+            _judged(scope, assets.COMPACTION, COMPACTION_FRESH, fresh, evaluate_compactions),
+        ]
+        if known is None or known.snapshots:
+            found.append(_judged(scope, assets.SNAPSHOTS, SNAPSHOTS_FRESH, missing, evaluate_snapshots))
+        if known is None or known.backup is not None:
+            found.append(backup_verified(scope))
+    return found
 
 
 def reachable(scope: Scope) -> dg.AssetChecksDefinition:
@@ -99,7 +77,7 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
     """
 
     @dg.asset_check(
-        asset=key(scope, HEALTH),
+        asset=key(scope, assets.HEALTH),
         name=REACHABLE,
         partitions_def=scope.partitions,
         description="Fails when the lakehouse cannot be opened: nothing at its root, no access, no answer, or a "
@@ -112,8 +90,7 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
             settings = scope.settings(context)
             lake = open_lakehouse(settings)
         except TrinityLakeError as error:
-            trouble = trouble_of(error, settings)
-            return evaluate_unreachable(trouble.cause, trouble.advice)
+            return evaluate_unreachable(trouble_of(error, settings))
         return opened(lake.version)
 
     return check
@@ -123,7 +100,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the newest version breaks no invariant. It blocks everything downstream."""
 
     @dg.asset_check(
-        asset=key(scope, HEALTH),
+        asset=key(scope, assets.HEALTH),
         name=INTEGRITY,
         blocking=True,
         partitions_def=scope.partitions,
@@ -176,7 +153,7 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     age = "backup.max_age" if known is None else format_duration(known.max_age)
 
     @dg.asset_check(
-        asset=key(scope, BACKUP),
+        asset=key(scope, assets.BACKUP),
         name=BACKUP_VERIFIED,
         retry_policy=RETRY,
         partitions_def=scope.partitions,
@@ -201,9 +178,8 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        return dg.AssetCheckResult(
-            passed=found.ok, metadata=reports.of_report(found), description="\n".join(found.summary())
-        )
+        metadata = reports.of_report(found)
+        return dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
 
     return check
 
@@ -235,31 +211,23 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
     if isinstance(error, InvalidInput):
         text = "Correct lakehouses.yaml, or the environment of the code server."
     elif settings is not None and not permanent(error):
-        text = (
-            f"{settings.root}{_endpoint(settings)} is polled again until it answers. Check the storage and the network."
-        )
+        # the endpoint, if the stanza names it, is shown without a password, and without the value of a variable
+        endpoint, at = settings.storage_options.get("endpoint_url"), ""
+        if isinstance(endpoint, Mapping):
+            at = f" at {{env: {endpoint['env']}}}"
+        elif endpoint is not None:
+            at = f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
+        text = f"{settings.root}{at} is polled again until it answers. Check the storage and the network."
     return Trouble(str(error), text, not permanent(error))
-
-
-def _endpoint(settings: LakehouseSettings) -> str:
-    """Return the endpoint of a storage, if the stanza names it: never with a password, nor the value of a variable."""
-    endpoint = settings.storage_options.get("endpoint_url")
-    if isinstance(endpoint, Mapping):
-        return f" at {{env: {endpoint['env']}}}"
-    return "" if endpoint is None else f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
 
 
 # -- what the newest root shows ---------------------------------------------------------------------------
 
 
-def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
+def evaluate_unreachable(trouble: Trouble) -> dg.AssetCheckResult:
     """Return the result for a lakehouse that cannot be opened."""
-    return dg.AssetCheckResult(
-        check_name=REACHABLE,
-        passed=False,
-        description=sentences(cause, what_to_do),
-        metadata={"cause": cause, "advice": what_to_do},
-    )
+    shown = {"cause": trouble.cause, "advice": trouble.advice}
+    return dg.AssetCheckResult(check_name=REACHABLE, passed=False, description=trouble.text, metadata=shown)
 
 
 def opened(version: int) -> dg.AssetCheckResult:
@@ -270,13 +238,8 @@ def opened(version: int) -> dg.AssetCheckResult:
 def evaluate_freeze(lake: Lakehouse) -> dg.AssetCheckResult:
     """Return the check of a freeze: its author, reason, beginning and end. No request."""
     freeze = lake.frozen
-    return _result(
-        NOT_FROZEN,
-        "writers may commit"
-        if freeze is None
-        else f"{freeze}. Commits and loads are refused; the job `thaw` ends that",
-        passed=freeze is None,
-    )
+    refused = f"{freeze}. Commits and loads are refused; the job `thaw` ends that"
+    return _result(NOT_FROZEN, "writers may commit" if freeze is None else refused, passed=freeze is None)
 
 
 def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
@@ -302,7 +265,9 @@ def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.Ass
     if found.since is not None:
         message += f"; above it since {utc(found.since)} or earlier, in all {found.looks} versions examined"
     if found.stale:
-        message += f"; the limit is {format_duration(policy.max_age)}. {_late_compaction(settings)}"
+        job = f"{settings.slug}_compaction"
+        message += f"; the limit is {format_duration(policy.max_age)}. Check the runs of {job}, that its sensor is on "
+        message += f"and that the daemon is running; then launch {job}"
     return _result(
         COMPACTION_FRESH,
         message,
@@ -310,11 +275,6 @@ def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.Ass
         buffered_messages=found.messages,
         too_many_since=None if found.since is None else dg.MetadataValue.timestamp(found.since),
     )
-
-
-def _late_compaction(settings: LakehouseSettings) -> str:
-    job = f"{settings.slug}_compaction"
-    return f"Check the runs of {job}, that its sensor is on and that the daemon is running; then launch {job}"
 
 
 def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
@@ -351,12 +311,12 @@ def evaluate_root(
     Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
     """
     debt = evaluate_debt(settings, lake, cost=False)
-    yield DEFINITION, evaluate_freeze(lake)
-    yield COMPACTION, debt
+    yield assets.DEFINITION, evaluate_freeze(lake)
+    yield assets.COMPACTION, debt
     if settings.snapshots:
-        yield SNAPSHOTS, evaluate_snapshots(settings, lake)
+        yield assets.SNAPSHOTS, evaluate_snapshots(settings, lake)
     if debt.passed or over_too_long:
-        yield COMPACTION, evaluate_compactions(settings, lake)
+        yield assets.COMPACTION, evaluate_compactions(settings, lake)
 
 
 def evaluation(asset: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
