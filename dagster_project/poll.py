@@ -11,28 +11,21 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
 from dagster_project import assets, checks, compaction_policy
-from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import open_for_poll
 from pipelines.deadline_pool import Bounded
-from trinitylake_core import Lakehouse
 
-DATA_VERSION: Final = "dagster/data_version"
-DATA_VERSION_IS_OURS: Final = "dagster/data_version_is_user_provided"
-"""Tags of Dagster's event log, which has no public names for them."""
 POLLS: Final = Bounded()
 """The threads of all polls of this process."""
 _FORMAT: Final = "2:"
 """How a cursor begins. It stays small for thousands of lakehouses."""
-_TRIES: Final = 2
-"""A storage that fails may be well again in a minute: so many polls in a row fail before the webhook receives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +73,12 @@ def states_of(cursor: str | None) -> dict[str, SensorState]:
 
 def cursor_of(states: Mapping[str, SensorState]) -> str:
     """Return the cursor."""
-    rows = {name: [_short(each) for each in astuple(states[name])] for name in sorted(states)}
+    rows = {
+        name: [int(value) if isinstance(value, float) else value for value in astuple(states[name])]
+        for name in sorted(states)
+    }
     packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 6)
     return _FORMAT + base64.b64encode(packed).decode()
-
-
-def _short(value: Any) -> Any:
-    return int(value) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +107,10 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     """
     lake = open_for_poll(settings)
     policy = settings.compaction
-    too_many = compaction_policy.too_many(policy, lake.stats()).wanted
-    state = with_debt(state, lake, now)
+    too_many, debt = compaction_policy.too_many(policy, lake.stats()).wanted, compaction_policy.debt_of(lake.stats())
+    # fewer than half of the messages of the last poll: another process has compacted in between
+    since = state.waiting_since if debt * 2 >= state.debt else None
+    state = replace(state, waiting_since=(since or now) if debt else None, debt=debt)
     pays = compaction_policy.compaction_pays(policy, lake, state.waiting_since, now)
     over_since = (state.over_since or now) if too_many else None
     too_long = over_since is not None and now - over_since >= policy.max_age.total_seconds()
@@ -129,29 +123,3 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
         observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, waiting)
     state = replace(state, over_since=now if too_long else over_since)
     return Poll(lake.version, observed, pays, state, results)
-
-
-def with_debt(state: SensorState, lake: Lakehouse, now: float) -> SensorState:
-    """Return the state of the waiting messages for the next poll. No request.
-
-    Fewer than half of the messages of the last poll: another process has compacted in between.
-    """
-    debt = compaction_policy.debt_of(lake.stats())
-    since = state.waiting_since if debt * 2 >= state.debt else None
-    return replace(state, waiting_since=(since or now) if debt else None, debt=debt)
-
-
-def observation_event(
-    asset: dg.AssetKey, observed: dg.ObserveResult, partition: str | None = None
-) -> dg.AssetObservation:
-    """Return an observation as an event that a sensor may report."""
-    version = "" if observed.data_version is None else observed.data_version.value
-    tags = {DATA_VERSION: version, DATA_VERSION_IS_OURS: "true"}
-    return dg.AssetObservation(asset_key=asset, metadata=observed.metadata, tags=tags, partition=partition)
-
-
-def failed(state: SensorState, trouble: Trouble) -> tuple[SensorState, bool]:
-    """Return the state after a poll that failed, and whether to send it to the webhook now."""
-    failing = state.failing + 1
-    alert = not state.alerted and (not trouble.passes or failing >= _TRIES)
-    return replace(state, failing=failing), alert

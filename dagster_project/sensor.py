@@ -19,11 +19,10 @@ from dagster_project import assets, checks, compaction_policy, fleet_health, not
 from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
-from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
+from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, LakehouseSettings, Notifications
 from dagster_project.config.values import format_duration
 from dagster_project.poll import Poll, SensorState
 from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, last_result, run_at_work
-from pipelines.deadline_pool import Outcome
 from trinitylake_core import InvalidInput
 
 FLEET_SENSOR: Final = f"{FLEET}_sensor"
@@ -33,6 +32,11 @@ _AT_ONCE: Final = 2000
 _SELDOM: Final = 8
 """A quiet lakehouse of a fleet is polled so many times less often than a busy one, at the most."""
 _NAMED: Final = 10
+_TRIES: Final = 2
+"""A storage that fails may be well again in a minute: so many polls in a row fail before the webhook receives it."""
+DATA_VERSION: Final = "dagster/data_version"
+IS_OURS: Final = "dagster/data_version_is_user_provided"
+"""Tags of Dagster's event log, which has no public names for them."""
 _OBSERVED: Final = 50
 """Dagster takes some 10 ms of CPU for each event of a tick, one after the other, and keeps them for ever: a thousand
 lakehouses with a commit a minute would be 1.4 million events a day, and ticks of minutes."""
@@ -69,19 +73,16 @@ def _description(known: LakehouseSettings | None) -> str:
             f"the checks of {fleet_health.NAME}, requests compactions that pay, and reports which lakehouses cannot be "
             "opened."
         )
-    return (
-        f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, reports when the "
-        "lakehouse cannot be opened, and " + _policy(known.compaction)
-    )
-
-
-def _policy(policy: Compaction) -> str:
-    if not policy.enabled:
-        return "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
+    policy = known.compaction
     limits = [f"{policy.messages:,} messages are buffered"]
     limits += [] if policy.root_bytes is None else [f"take {policy.root_bytes:,} bytes of the root"]
     limits += [] if policy.older_than is None else [f"have waited for {format_duration(policy.older_than)}"]
-    return f"requests a compaction, one at a time, once {' or '.join(limits)}."
+    never = "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
+    compacts = f"requests a compaction, one at a time, once {' or '.join(limits)}." if policy.enabled else never
+    return (
+        f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, reports when the "
+        f"lakehouse cannot be opened, and {compacts}"
+    )
 
 
 class LakehouseTick:
@@ -116,12 +117,20 @@ class LakehouseTick:
         self.states = {name: self.states.get(name, SensorState()) for name in names}
         for name, reason in known.bad.items():
             self._failed(name, checks.trouble_of(InvalidInput(reason)), _BAD_STANZA_SECONDS)
-        due = self.due(known.good)
-        polled = 0
+        due, polled = self.due(known.good), 0
         by_root = {known.good[name].root: known.good[name] for name in due}
-        for outcome in self._polls(by_root):
+        work = (
+            (root, partial(poll.poll_lakehouse, each, self.states[each.name], self.now))
+            for root, each in by_root.items()
+        )
+        for outcome in poll.POLLS.each(work, self.poll_seconds, self.tick_seconds):
             polled += 1
-            self._take(by_root[outcome.name], outcome)
+            settings = by_root[outcome.name]
+            if outcome.error is None:
+                self._opened(settings, outcome.get())
+            else:  # an unforeseen error, too, concerns this lakehouse only
+                seconds = settings.compaction.poll.total_seconds()
+                self._failed(settings.name, checks.trouble_of(outcome.error, settings), seconds)
         events = [*self._observations(), *self.check_events()]
         self._report()
         return dg.SensorResult(
@@ -157,33 +166,16 @@ class LakehouseTick:
         """Return the changes of the partitions, if there are any."""
         return []
 
-    def _polls(self, by_root: Mapping[str, LakehouseSettings]) -> Iterator[Outcome[Poll]]:
-        work = (
-            (root, partial(poll.poll_lakehouse, each, self.states[each.name], self.now))
-            for root, each in by_root.items()
-        )
-        return poll.POLLS.each(work, self.poll_seconds, self.tick_seconds)
-
-    def _take(self, settings: LakehouseSettings, outcome: Outcome[Poll]) -> None:
-        """Take in what became of one poll. An unforeseen error concerns this lakehouse only."""
-        seconds = settings.compaction.poll.total_seconds()
-        if outcome.error is None:
-            self._opened(settings, outcome.get(), seconds)
-        else:
-            self._failed(settings.name, checks.trouble_of(outcome.error, settings), seconds)
-
     def _failed(self, name: str, trouble: Trouble, seconds: float) -> None:
         """Remember that a lakehouse cannot be opened; report it once."""
-        state, alert = poll.failed(self.states[name], trouble)
-        if alert:
+        state = replace(self.states[name], failing=self.states[name].failing + 1)
+        if not state.alerted and (not trouble.passes or state.failing >= _TRIES):
             self.down[name] = trouble
         self.reasons[name] = trouble.text
-        result = checks.evaluate_unreachable(trouble.cause, trouble.advice)
-        self.states[name] = self.again(
-            self._evaluated(name, state, (assets.HEALTH, result)), seconds, quiet=state.quiet + 1
-        )
+        state = self._evaluated(name, state, (assets.HEALTH, checks.evaluate_unreachable(trouble)))
+        self.states[name] = self.again(state, seconds, quiet=state.quiet + 1)
 
-    def _opened(self, settings: LakehouseSettings, found: Poll, seconds: float) -> None:
+    def _opened(self, settings: LakehouseSettings, found: Poll) -> None:
         """Remember what was polled, and request a compaction if one pays."""
         name, before = settings.name, self.states[settings.name]
         if before.alerted:
@@ -199,7 +191,7 @@ class LakehouseTick:
             self.requests.append(self._request(settings, decision.reason, found.version))
             state = replace(state, requested_at=self.now)
         quiet = 0 if found.observed is not None or found.pays.wanted else before.quiet + 1
-        self.states[name] = self.again(state, seconds, quiet=quiet)
+        self.states[name] = self.again(state, settings.compaction.poll.total_seconds(), quiet=quiet)
 
     def _evaluated(self, name: str, state: SensorState, *results: tuple[str, dg.AssetCheckResult]) -> SensorState:
         self.results[name] = [*results]
@@ -215,7 +207,9 @@ class LakehouseTick:
         for name in sorted(waiting, key=lambda each: self.states[each].observed_at)[:_OBSERVED]:
             version, observed = self.new[name]
             self.states[name] = replace(self.states[name], version=version, observed_at=self.now)
-            yield poll.observation_event(asset, observed, self.scope.partition(name))
+            tags = {DATA_VERSION: observed.data_version.value if observed.data_version else "", IS_OURS: "true"}
+            partition = self.scope.partition(name)
+            yield dg.AssetObservation(asset_key=asset, metadata=observed.metadata, tags=tags, partition=partition)
 
     def _decided(self, settings: LakehouseSettings, found: Poll, before: SensorState) -> Decision:
         """Return the decision on a compaction now. Queries the database only for a lakehouse that needs one."""
@@ -223,21 +217,14 @@ class LakehouseTick:
             return Decision(False, f"{found.pays.reason}; compaction.enabled is false in lakehouses.yaml")
         if not found.pays.wanted:
             return found.pays
-        last = max(before.requested_at, self._last_compaction(settings.name))
-        waits = compaction_policy.too_soon(settings.compaction, last, self.now)
+        partition, asset = self.scope.partition(settings.name), assets.key(self.scope, assets.COMPACTION)
+        only = dg.AssetRecordsFilter(asset, asset_partitions=None if partition is None else [partition])
+        compacted = [each.timestamp for each in self.context.instance.fetch_materializations(only, limit=1).records]
+        waits = compaction_policy.too_soon(settings.compaction, max(before.requested_at, *compacted, 0.0), self.now)
         if waits is not None:
             return waits
         run = run_at_work(self.scope, settings, self.context.instance)
         return found.pays if run is None else Decision(False, f"run {run} of this lakehouse has not finished yet")
-
-    def _last_compaction(self, name: str) -> float:
-        partition = self.scope.partition(name)
-        only = dg.AssetRecordsFilter(
-            asset_key=assets.key(self.scope, assets.COMPACTION),
-            asset_partitions=None if partition is None else [partition],
-        )
-        records = self.context.instance.fetch_materializations(only, limit=1).records
-        return next((each.timestamp for each in records), 0.0)
 
     def _request(self, settings: LakehouseSettings, reason: str, version: int) -> dg.RunRequest:
         step = assets.key(self.scope, assets.COMPACTION).to_python_identifier()
@@ -283,11 +270,11 @@ class FleetTick(LakehouseTick):
 
     def partitions(self, names: set[str]) -> list[PartitionsRequest]:
         """Return the requests after which the partitions are the lakehouses of lakehouses.yaml."""
-        there = set(self.context.instance.get_dynamic_partitions(FLEET))
-        requests: list[PartitionsRequest] = (
-            [LAKEHOUSES.build_add_request(sorted(names - there))] if names - there else []
-        )
-        requests += [LAKEHOUSES.build_delete_request(sorted(there - names))] if there - names else []
+        there, requests = set(self.context.instance.get_dynamic_partitions(FLEET)), list[PartitionsRequest]()
+        if names - there:
+            requests.append(LAKEHOUSES.build_add_request(sorted(names - there)))
+        if there - names:
+            requests.append(LAKEHOUSES.build_delete_request(sorted(there - names)))
         return requests
 
     def check_events(self) -> Iterator[Event]:
