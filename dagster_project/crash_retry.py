@@ -79,7 +79,16 @@ def repeats_sensor(jobs: Sequence[AssetJob]) -> dg.SensorDefinition:
         found = outlook(context.instance, run)
         if not found.wanted:
             return dg.SkipReason(found.why or f"run {run.run_id} was not scheduled")
-        return _request(run, found)
+        tags = {name: value for name, value in run.tags.items() if name.startswith(_OURS)}
+        schedule = _schedule(run)
+        tags |= {} if schedule is None else {SCHEDULE_TAG: schedule}
+        return dg.RunRequest(
+            run_key=f"{run.run_id} again",
+            job_name=run.job_name,
+            partition_key=run.tags.get(PARTITION_TAG),
+            asset_selection=None if run.asset_selection is None else sorted(run.asset_selection),
+            tags={**tags, REPEAT_TAG: str(found.repeats + 1), OF_TAG: run.run_id},
+        )
 
     return again
 
@@ -107,9 +116,10 @@ def _refusal(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
         return f"it died, and the lakehouse {lakehouse!r} is not in the fleet any more"
     if _switched_off(instance, run):
         return "it died, and its schedule has been switched off since"
-    later = _later(instance, run)
-    if later is not None and later.tags.get(OF_TAG) != run.run_id:
-        return f"it died, and run {later.run_id} has been requested since"
+    same = dg.RunsFilter(job_name=run.job_name, tags={} if lakehouse is None else {PARTITION_TAG: lakehouse})
+    for newest in instance.get_runs(same, limit=1):
+        if newest.run_id != run.run_id and newest.tags.get(OF_TAG) != run.run_id:
+            return f"it died, and run {newest.run_id} has been requested since"
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or time.time() - record.create_timestamp.timestamp() > _LATE.total_seconds():
         return "it died, and was requested more than 6 hours ago: the schedule requests the next one"
@@ -125,14 +135,12 @@ def _died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     if instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELING, limit=1).records:
         return False
     failed = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
-    if not all(_interrupted(each.event_log_entry.dagster_event) for each in failed):
-        return False
+    for each in failed:
+        event = each.event_log_entry.dagster_event
+        failure = None if event is None else event.step_failure_data.user_failure_data
+        if failure is None or not (failure.description or "").startswith(INTERRUPTED):
+            return False
     return bool(failed) or run.tags.get(_REASON_TAG) not in _VERDICTS
-
-
-def _interrupted(event: dg.DagsterEvent | None) -> bool:
-    failure = None if event is None else event.step_failure_data.user_failure_data
-    return failure is not None and (failure.description or "").startswith(INTERRUPTED)
 
 
 def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
@@ -146,23 +154,3 @@ def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 def _schedule(run: dg.DagsterRun) -> str | None:
     return run.tags.get(_SCHEDULE_TAG, run.tags.get(SCHEDULE_TAG))
-
-
-def _later(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
-    """Return the newest run of the same maintenance, if that is another one."""
-    lakehouse = {PARTITION_TAG: run.tags[PARTITION_TAG]} if PARTITION_TAG in run.tags else {}
-    newest = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags=lakehouse), limit=1)
-    return next((each for each in newest if each.run_id != run.run_id), None)
-
-
-def _request(run: dg.DagsterRun, found: Outlook) -> dg.RunRequest:
-    ours = {name: value for name, value in run.tags.items() if name.startswith(_OURS)}
-    schedule = _schedule(run)
-    ours |= {} if schedule is None else {SCHEDULE_TAG: schedule}
-    return dg.RunRequest(
-        run_key=f"{run.run_id} again",
-        job_name=run.job_name,
-        partition_key=run.tags.get(PARTITION_TAG),
-        asset_selection=None if run.asset_selection is None else sorted(run.asset_selection),
-        tags={**ours, REPEAT_TAG: str(found.repeats + 1), OF_TAG: run.run_id},
-    )

@@ -43,9 +43,16 @@ def without_process(instance: dg.DagsterInstance, location: str) -> dict[str, dg
     """
     if not _PROCESSES.is_dir() or not isinstance(instance.run_launcher, dg.DefaultRunLauncher):
         return {}
-    running = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]))
-    ours = [run for run in running if run.remote_job_origin and run.remote_job_origin.location_name == location]
-    return {run.run_id: run for run in ours if any(_gone(pid) for pid in _processes(instance, run.run_id))}
+    found, running = {}, dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
+    for run in instance.get_runs(running):
+        if run.remote_job_origin and run.remote_job_origin.location_name == location:
+            records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
+            events = [each.event_log_entry.dagster_event for each in records]
+            pids = [each.engine_event_data.metadata.get("pid") for each in events if each is not None]
+            recorded = [int(str(pid.value)) for pid in pids if pid is not None]
+            if recorded and _gone(recorded[-1]):
+                found[run.run_id] = run
+    return found
 
 
 def watch(location: str, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -80,14 +87,6 @@ def _end(instance: dg.DagsterInstance, run: dg.DagsterRun, why: str) -> None:
     _log.warning("run %s of %s: %s", run.run_id, run.job_name, why)
 
 
-def _processes(instance: dg.DagsterInstance, run_id: str) -> list[int]:
-    """Return the process that a run has recorded last."""
-    records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
-    events = [each.event_log_entry.dagster_event for each in records]
-    found = [each.engine_event_data.metadata.get("pid") for each in events if each is not None]
-    return [int(str(pid.value)) for pid in found if pid is not None][-1:]
-
-
 def _gone(pid: int) -> bool:
     try:
         return (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
@@ -95,11 +94,6 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def main() -> None:
-    """End the dead runs of the instance that ``DAGSTER_HOME`` names."""
-    with dg.DagsterInstance.get() as instance:
-        end_dead_runs(instance)
-
-
 if __name__ == "__main__":
-    main()
+    with dg.DagsterInstance.get() as of_dagster_home:
+        end_dead_runs(of_dagster_home)

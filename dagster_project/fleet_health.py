@@ -1,7 +1,7 @@
 """The page of a fleet: all lakehouses, the worst first; and the checks that name those that fail."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -54,10 +54,9 @@ def fleet_health(scope: Scope, stanzas: Stanzas) -> dg.AssetsDefinition:
     )
     def surveyed(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         known = stanzas.all()
-        report = fleet.run(member_of(each) for each in known.good.values())
-        return dg.MaterializeResult(
-            metadata=_metadata(report, known, _failures(context.instance), _reclaimed(scope, context.instance))
-        )
+        report = fleet.run(_member_of(each) for each in known.good.values())
+        failures, reclaimed = _failures(context.instance), _reclaimed(scope, context.instance)
+        return dg.MaterializeResult(metadata=_metadata(report, known, failures, reclaimed))
 
     return surveyed
 
@@ -79,17 +78,12 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
     return checked
 
 
-def member_of(settings: LakehouseSettings) -> Member:
+def _member_of(settings: LakehouseSettings) -> Member:
     """Return a lakehouse as a survey wants it; secrets are read when it is opened."""
     target = None if settings.backup is None else settings.backup.target
-    return Member(
-        settings.name,
-        settings.root,
-        settings.resolved_storage_options,
-        settings.compaction.messages,
-        target,
-        partial(settings.resolved_target_options, target or ""),
-    )
+    there = partial(settings.resolved_target_options, target or "")
+    messages = settings.compaction.messages
+    return Member(settings.name, settings.root, settings.resolved_storage_options, messages, target, there)
 
 
 def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: int) -> dg.AssetCheckResult:
@@ -158,10 +152,6 @@ def _reclaimed(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
     return found
 
 
-def _sum(values: Iterable[float | None]) -> float:
-    return round(sum(value or 0.0 for value in values), 4)
-
-
 def _metadata(
     report: Report, known: Known, failures: Mapping[str, datetime], reclaimed: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -181,7 +171,7 @@ def _metadata(
         most_versions_behind_in_a_backup=max(behind, default=None),
         oldest_of_the_newest_snapshots=dg.MetadataValue.timestamp(min(snapshots)) if snapshots else None,
         oldest_of_the_newest_backups=dg.MetadataValue.timestamp(min(backups)) if backups else None,
-        objects_per_day=_sum(state.growth.objects_per_day for state in report.states),
+        objects_per_day=round(sum(state.growth.objects_per_day or 0.0 for state in report.states), 4),
         kept_bytes=sum(state.growth.kept_bytes or 0 for state in report.states),
         bytes_reclaimed_in_a_week=sum(reclaimed.values()),
         seconds=report.seconds,

@@ -37,19 +37,16 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
         "that dies and is repeated the first failure, and the last one.",
     )
     def send(context: dg.RunFailureSensorContext) -> None:
-        if only_ours and not _ours(context.dagster_run):
+        run = context.dagster_run
+        ours = LAKEHOUSE_TAG in run.tags or run.job_name.startswith(f"{FLEET}_")
+        ours = ours or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
+        if only_ours and not ours:
             return
-        found = crash_retry.outlook(context.instance, context.dagster_run)
+        found = crash_retry.outlook(context.instance, run)
         if not (found.wanted and found.repeats):
             post(checked_url(looked_up(notifications.webhook)), message(context, found, notifications))
 
     return [send]
-
-
-def _ours(run: dg.DagsterRun) -> bool:
-    """Return whether a run is one of our jobs, or materialises one of our assets."""
-    mine = LAKEHOUSE_TAG in run.tags or run.job_name.startswith(f"{FLEET}_")
-    return mine or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
 def send(notifications: Notifications, news: Mapping[str, Trouble | int], asset: dg.AssetKey, *, fleet: bool) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -13,7 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from dagster_project.config.settings import LakehouseSettings
 from pipelines.fleet import hurried
-from pipelines.session import LazySession, SessionConfig, get_session
+from pipelines.session import SessionConfig, get_session
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:  # definitions must load without waiting for pyspark
@@ -47,14 +46,10 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
                 self._session.stop()
             self._session = None
 
-    @contextmanager
-    def yield_for_execution(self, context: dg.InitResourceContext) -> Generator[SparkResource, None, None]:
-        """Lend the resource to a run."""
-        try:
-            yield self
-        finally:
-            if not self.keep_running:
-                self.stop()
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stop the session at the end of a run."""
+        if not self.keep_running:
+            self.stop()
 
 
 def open_lakehouse(settings: LakehouseSettings, *, damaged: bool = False) -> Lakehouse:
@@ -71,11 +66,6 @@ def open_for_poll(settings: LakehouseSettings) -> Lakehouse:
     For the code server, whose answers are waited for; a run has time, and takes ``open_lakehouse``.
     """
     return Lakehouse.open(settings.root, storage_options=hurried(settings.root, settings.resolved_storage_options()))
-
-
-def spark_session(spark: SparkResource, settings: LakehouseSettings) -> LazySession:
-    """Return the Spark session that a lakehouse is maintained with, started when it is first called for."""
-    return LazySession(settings.spark.session_config(f"trinitylake {settings.name}"), spark.session)
 
 
 def hang_up() -> None:

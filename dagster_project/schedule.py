@@ -27,8 +27,15 @@ _LATE: Final = timedelta(hours=6)
 
 def maintenance_schedule(scope: Scope, job: AssetJob, lakehouses: Callable[[], Known]) -> dg.ScheduleDefinition:
     """Return the schedule of one lakehouse, or of a fleet; ``lakehouses`` returns the stanzas at each tick."""
-    known = scope.known
-    cron = _EVERY_FIVE_MINUTES if known is None else schedule_times.cron_of(known)
+    known, cron = scope.known, _EVERY_FIVE_MINUTES
+    text = (
+        "Requests the maintenance of every lakehouse when its `schedules.maintenance` is due, later by an offset "
+        "below `spread` that its name decides. What was due while nothing ticked is made up for up to six hours "
+        "later; while a run of a lakehouse has not finished, or it cannot be opened, its next one waits."
+    )
+    if known is not None:
+        text = f"Runs the maintenance of lakehouse {known.name!r}."
+        cron = schedule_times.shifted(known.schedules.maintenance or "", schedule_times.offset(known))
 
     @dg.schedule(
         name=f"{scope.slug}_maintenance_schedule",
@@ -36,7 +43,7 @@ def maintenance_schedule(scope: Scope, job: AssetJob, lakehouses: Callable[[], K
         cron_schedule=cron,
         execution_timezone=None if known is None else known.schedules.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=_description(known),
+        description=text,
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         now = context.scheduled_execution_time.astimezone(UTC)
@@ -56,16 +63,6 @@ def health_schedule(job: AssetJob) -> dg.ScheduleDefinition:
     )
 
 
-def _description(known: LakehouseSettings | None) -> str:
-    if known is not None:
-        return f"Runs the maintenance of lakehouse {known.name!r}."
-    return (
-        "Requests the maintenance of every lakehouse when its `schedules.maintenance` is due, later by an offset "
-        "below `spread` that its name decides. What was due while nothing ticked is made up for up to six hours "
-        "later; while a run of a lakehouse has not finished, or it cannot be opened, its next one waits."
-    )
-
-
 def _requests(
     scope: Scope, job: AssetJob, good: Mapping[str, LakehouseSettings], instance: dg.DagsterInstance, now: datetime
 ) -> list[dg.RunRequest] | dg.SkipReason:
@@ -76,7 +73,8 @@ def _requests(
         return [_request(scope, scope.known, now)]
     partitions = set(instance.get_dynamic_partitions(FLEET))
     good = {name: each for name, each in good.items() if name in partitions}
-    due = {name: when for name, each in good.items() if name not in at_work and (when := _due(each, now)) is not None}
+    last = {name: schedule_times.last_due(each, now) for name, each in good.items() if name not in at_work}
+    due = {name: when for name, when in last.items() if when is not None and now - when < _LATE}
     for run in _runs(instance, job, created_after=now - 2 * _LATE) if due else ():
         name = _lakehouse(run)
         if name is not None and name in due and run.tags.get(DUE_TAG, "0") >= due[name].isoformat():
@@ -98,18 +96,11 @@ def _lakehouse(run: dg.DagsterRun) -> str | None:
     return run.tags.get(PARTITION_TAG)
 
 
-def _due(settings: LakehouseSettings, now: datetime) -> datetime | None:
-    """Return the last time at which maintenance was due, if that is not too long ago."""
-    last = schedule_times.last_due(settings, now)
-    return last if last is not None and now - last < _LATE else None
-
-
 def _request(scope: Scope, settings: LakehouseSettings, when: datetime) -> dg.RunRequest:
+    chosen = [assets.key(scope, name) for name in assets.maintained(settings)]
     return dg.RunRequest(
         run_key=f"{settings.name} {when.isoformat()}",
         partition_key=scope.partition(settings.name),
-        asset_selection=[assets.key(scope, name) for name in assets.maintained(settings)]
-        if scope.known is None
-        else None,
+        asset_selection=chosen if scope.known is None else None,
         tags={LAKEHOUSE_TAG: settings.slug, DUE_TAG: when.isoformat()},
     )

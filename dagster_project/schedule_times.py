@@ -28,11 +28,6 @@ def offset(settings: LakehouseSettings) -> timedelta:
     return _MINUTE * (zlib.crc32(settings.name.encode()) % minutes) if minutes else timedelta()
 
 
-def cron_of(settings: LakehouseSettings) -> str:
-    """Return the cron schedule of a lakehouse that has one, moved by its offset."""
-    return shifted(settings.schedules.maintenance or "", offset(settings))
-
-
 def shifted(cron: str, by: timedelta) -> str:
     """Return a cron schedule moved by an offset; the same one where cron cannot express that.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.resources import SparkResource, hang_up, open_lakehouse, spark_session
+from dagster_project.resources import SparkResource, hang_up, open_lakehouse
 from pipelines.job import Review, dry_run
 from pipelines.session import LazySession, SessionConfig
 from trinitylake_core import Lakehouse, errors
@@ -71,6 +71,10 @@ Context: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext | dg.Asset
 
 class Stopped(Exception):
     """The work was stopped before it committed."""
+
+
+class _TooLate(Exception):
+    """The timeout has passed."""
 
 
 class Supervisor:
@@ -183,13 +187,12 @@ def run_supervised(
     """Open a lakehouse and carry out work on it in a thread; errors become failures with advice.
 
     With ``damaged`` the work gets the newest version that can be read. ``timeout`` overrides that of lakehouses.yaml.
-
-    Raises:
-        dagster.Failure: the run was cancelled or timed out; it is not retried.
+    Raises ``dagster.Failure``; it is not retried if the run was cancelled or timed out.
     """
     seconds, future = timeout or settings.timeout, Future[T]()
     with with_advice():
-        watch = Supervisor(context, spark_session(spark, settings))
+        config = settings.spark.session_config(f"trinitylake {settings.name}")
+        watch = Supervisor(context, LazySession(config, spark.session))
 
         def carry_out() -> None:
             try:
@@ -223,10 +226,6 @@ def _end(watch: Supervisor, thread: threading.Thread) -> None:
         thread.join(_POLL_SECONDS)
 
 
-class _TooLate(Exception):
-    """The timeout has passed."""
-
-
 def _followed(context: Context, watch: Supervisor, future: Future[T], deadline: float) -> T:
     logged, log_at = None, time.monotonic() + _LOG_EVERY_SECONDS
     while True:
@@ -238,14 +237,10 @@ def _followed(context: Context, watch: Supervisor, future: Future[T], deadline: 
         now = time.monotonic()
         if now > deadline:
             raise _TooLate
-        if now >= log_at and watch.latest not in {None, logged}:
+        if now >= log_at and watch.latest is not None and watch.latest != logged:
             logged, log_at = watch.latest, now + _LOG_EVERY_SECONDS
-            context.log.info(_sentence(logged))
-
-
-def _sentence(progress: tuple[str, int, int | None] | None) -> str:
-    phase, done, total = progress or ("", 0, None)
-    return f"{phase}: {done:,}" if total is None else f"{phase}: {done:,} of {total:,}"
+            phase, done, total = logged
+            context.log.info(f"{phase}: {done:,}" if total is None else f"{phase}: {done:,} of {total:,}")
 
 
 def _failure(why: str, future: Future[T]) -> dg.Failure:
