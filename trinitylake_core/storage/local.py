@@ -59,7 +59,21 @@ def locked(path: str) -> Iterator[None]:
         UnsafeStorage: this file system has no locks.
         OSError: the lock file cannot be opened.
     """
-    descriptor = _acquired(path, time.monotonic() + _PATIENCE_SECONDS)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        descriptor = _opened(path)
+        try:
+            while not _try(descriptor, path):
+                if time.monotonic() > deadline:
+                    raise TransientError(f"another process holds the lock {path}", undone=True)
+                time.sleep(_POLL_SECONDS)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    break
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # another process removed the file, and its next holder makes another one
     try:
         yield
     finally:
@@ -77,22 +91,6 @@ def prove_lock(path: str) -> None:
             os.close(descriptor)
     if not refused:
         raise UnsafeStorage(f"{path}: this file system ignores locks (flock): concurrent expirations could collide")
-
-
-def _acquired(path: str, deadline: float) -> int:
-    while True:
-        descriptor = _opened(path)
-        try:
-            while not _try(descriptor, path):
-                if time.monotonic() > deadline:
-                    raise TransientError(f"another process holds the lock {path}", undone=True)
-                time.sleep(_POLL_SECONDS)
-            if _is_the_file_at(descriptor, path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # another process removed the file, and its next holder makes another one
 
 
 def _opened(path: str) -> int:
@@ -114,13 +112,6 @@ def _try(descriptor: int, path: str) -> bool:
     return True
 
 
-def _is_the_file_at(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _TRANSIENT = frozenset({errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.EMFILE, errno.ENFILE})
@@ -131,8 +122,6 @@ _CLEAR_TEXTS: Final = {
     errno.EDQUOT: "the disk quota is used up",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
-
-
 _IN_PLACE_BYTES: Final = 64
 """What may be written in place: a hint has ten bytes at the most."""
 TEMPORARY_PREFIX: Final = "_tmp-"
@@ -194,8 +183,7 @@ def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
     return FileInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
-def explain(error: OSError) -> str:
-    """Return the reason of an error of the operating system, with a hint where to search."""
+def _explain(error: OSError) -> str:
     return _CLEAR_TEXTS.get(error.errno or 0) or error.strerror or str(error)
 
 
@@ -309,8 +297,13 @@ class Directories:
         if self._new >= _LOOK_AFTER:
             if not self._looked:
                 self._looked = True
-                cut = len(self._root.rstrip("/")) + 1
-                self._places.update(each[cut:] for each in _below(self._root, _LEVELS))
+                cut, level = len(self._root.rstrip("/")) + 1, [self._root]
+                for _ in range(_LEVELS):
+                    above, level = level, []
+                    for each in above:
+                        with suppress(OSError), os.scandir(each) as entries:
+                            level += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                self._places.update(each[cut:] for each in level)
             for _ in range(_TRIES - 1):
                 if path[: path.rfind("/")] in self._places:
                     return path
@@ -320,17 +313,6 @@ class Directories:
             self._places.add(place)
             self._new += 1
         return path
-
-
-def _below(directory: str, levels: int) -> list[str]:
-    """Return the directories that are so many levels below another one. Links are not followed."""
-    level = [directory]
-    for _ in range(levels):
-        above, level = level, []
-        for each in above:
-            with suppress(OSError), os.scandir(each) as entries:
-                level += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return level
 
 
 # -- durability ------------------------------------------------------------------------------------
@@ -454,21 +436,16 @@ class Unsynced:
                 files, directories, everything = self._files, self._directories, self._too_many
                 everything = everything or (others and self._others)
                 self._files, self._directories, self._too_many = [], set(), False
+            together = self._mode == "filesystem" or (self._mode == "auto" and len(files) > _SINGLE_FILES)
             try:
-                self._sync(files, directories, everything=everything)
+                if _syncfs is not None and (everything or together):
+                    sync_filesystem(self._directory)
+                else:
+                    for path in (*files, *directories):
+                        sync_path(path)
             except OSError as error:
                 self._broken = str(error)
                 raise StorageError(f"cannot make {self._directory} durable: {error}") from error
-
-    def _sync(self, files: list[str], directories: set[str], *, everything: bool) -> None:
-        together = self._mode == "filesystem" or (self._mode == "auto" and len(files) > _SINGLE_FILES)
-        if _syncfs is not None and (everything or together):
-            sync_filesystem(self._directory)
-            return
-        for path in files:
-            sync_path(path)
-        for path in directories:
-            sync_path(path)
 
 
 # -- the storage -----------------------------------------------------------------------------------
@@ -568,21 +545,26 @@ class LocalStorage(BaseStorage):
             self._settle(path, data, partial(self._create, path, data))
             return
         temporaries: list[str] = []  # a fresh one each try: a lost one may already carry the final name
+
+        def write_synced() -> None:
+            temporaries.append(self._new_temporary())
+            self._write_in(self._directory, temporaries[-1], data, os.O_EXCL)
+            self._unsynced.file(temporaries[-1], None)
+            self._unsynced.flush()
+
+        def link() -> None:
+            self._link(temporaries[-1], path)
+            temporaries.pop()  # it is gone: no second try to remove it
+
         try:
-            self._retrying("sync", path, partial(self._write_synced, data, temporaries))
-            self._settle(path, data, partial(self._link_last, temporaries, path))
+            self._retrying("sync", path, write_synced)
+            self._settle(path, data, link)
         finally:
             for temporary in temporaries:
                 remove_quietly(temporary)
 
     def _new_temporary(self) -> str:
         return f"{self._base}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-
-    def _write_synced(self, data: Data, temporaries: list[str]) -> None:
-        temporaries.append(self._new_temporary())
-        self._write_in(self._directory, temporaries[-1], data, os.O_EXCL)
-        self._unsynced.file(temporaries[-1], None)
-        self._unsynced.flush()
 
     def _create(self, path: str, data: Data) -> None:
         temporary = self._new_temporary()
@@ -591,10 +573,6 @@ class LocalStorage(BaseStorage):
             self._link(temporary, path)
         finally:
             remove_quietly(temporary)
-
-    def _link_last(self, temporaries: list[str], path: str) -> None:
-        self._link(temporaries[-1], path)
-        temporaries.pop()  # it is gone: no second try to remove it
 
     def _link(self, temporary: str, path: str) -> None:
         """Give a complete file its final name, and make the name durable."""
@@ -623,13 +601,13 @@ class LocalStorage(BaseStorage):
         A hint over a hint of the same length is written in place.
         """
         self._guard(path)
-        replace = partial(self._replace, path, data, durable=durable and self._durable)
-        self._retrying("put", path, replace if durable else partial(self._replace_small, path, data, replace))
-        self._moved(written=len(data))
 
-    def _replace_small(self, path: str, data: Data, replace: Callable[[], None]) -> None:
-        if not overwrite_small(self._base + path, data):
-            replace()
+        def replace() -> None:
+            if durable or not overwrite_small(self._base + path, data):
+                self._replace(path, data, durable=durable and self._durable)
+
+        self._retrying("put", path, replace)
+        self._moved(written=len(data))
 
     def _replace(self, path: str, data: Data, *, durable: bool) -> None:
         target = self._base + path
@@ -681,7 +659,7 @@ class LocalStorage(BaseStorage):
                 if error.errno in MISSING:
                     result.missing.append(path)
                 else:
-                    result.failed[path] = explain(error)
+                    result.failed[path] = _explain(error)
             else:
                 result.deleted.append(path)
         return result, []
@@ -709,7 +687,6 @@ class LocalStorage(BaseStorage):
         return [f"{directory}/" for directory in directories], files
 
     def exists(self) -> bool:
-
         def any_entry() -> bool:
             try:
                 with os.scandir(self._directory) as entries:
@@ -745,7 +722,7 @@ class LocalStorage(BaseStorage):
             return StorageError(f"{kind} of {where}: {type(error).__name__}: {error}")
         if error.errno in MISSING and kind in {"get", "head"}:
             return FileMissing(f"{where} does not exist")
-        text = f"{kind} of {where}: {explain(error)}"
+        text = f"{kind} of {where}: {_explain(error)}"
         if error.errno in _TRANSIENT:
             return TransientError(text)
         return StorageDenied(text) if error.errno in _DENIED else StorageError(text)
