@@ -327,8 +327,7 @@ def _reset_all_after_fork() -> None:
         storage._reset_after_fork()  # noqa: SLF001 - same module
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all_after_fork)
+os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 # -- checked preconditions -------------------------------------------------------------------------

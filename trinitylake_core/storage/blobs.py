@@ -52,9 +52,8 @@ class BlobStorage(ObjectStorage):
         super().__init__(root, options)
         self._endpoint = str(self._own_options.get("endpoint_url"))
         self._google = BLOBS[root.partition("://")[0]] == "gs"
-        authority = self._bucket
-        self._asked = (authority, repr(self._own_options))
-        self._bucket, self._make = make_store_of(authority, self._own_options, google=self._google)
+        self._asked = (self._bucket, repr(self._own_options))
+        self._bucket, self._make = make_store_of(self._bucket, self._own_options, google=self._google)
 
     def _settings(self) -> Hashable:
         return self._google, self._asked, environment()
@@ -62,10 +61,9 @@ class BlobStorage(ObjectStorage):
     def _make_store(self) -> MakeStore:
         return self._make
 
-    def _version_of(self, meta: Mapping[str, Any]) -> str | None:
+    def _version_of(self, meta: Mapping[str, Any]) -> Any:
         """Return the generation on Google's, the ETag on Azure's."""
-        version: str | None = meta["version"] if self._google else meta["e_tag"]
-        return version
+        return meta["version"] if self._google else meta["e_tag"]
 
     # Deleting.
 
@@ -122,9 +120,8 @@ class BlobStorage(ObjectStorage):
         if prefix:
             self._guard(prefix)
         client, directory = self._client, self._key(prefix).rstrip("/") or None
-        found = self._retrying(
-            "list", prefix, lambda: client.once(lambda store: client.api.list_with_delimiter(store, directory))
-        )
+        send = lambda store: client.api.list_with_delimiter(store, directory)  # noqa: E731
+        found = self._retrying("list", prefix, lambda: client.once(send))
         files = [info for info in map(self._info, found["objects"]) if info.path.startswith(prefix)]
         directories = [f"{name[len(self._prefix) :]}/" for name in found["common_prefixes"]]
         return directories, [info for info in files if info.path != prefix]
@@ -155,9 +152,8 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
     read = take_number(options, "read_timeout", default=30.0, least=0.001)
     container, config = (authority, _google(options)) if google else _azure(authority, options)
     if options:
-        raise InvalidInput(
-            f"storage option {', '.join(sorted(options))} is not known for {'gs' if google else 'az'}://"
-        )
+        scheme = "gs" if google else "az"
+        raise InvalidInput(f"storage option {', '.join(sorted(options))} is not known for {scheme}://")
     http = str(config.get("endpoint") or config.get("base_url") or "").startswith("http://")
 
     def make(seconds: float) -> Any:
@@ -171,7 +167,11 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
 
 def _azure(authority: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return container and configuration; ``abfss://container@account.dfs.core.windows.net`` names the account."""
-    config = _connection_string(options.pop("connection_string", None))
+    config: dict[str, Any] = {}
+    for part in str(options.pop("connection_string", None) or "").split(";"):
+        name, _, value = part.partition("=")
+        if value and name.strip().lower() in _IN_CONNECTION_STRING:
+            config[_IN_CONNECTION_STRING[name.strip().lower()]] = value
     container, at, host = authority.partition("@")
     if at:
         account, dot, domain = host.partition(".dfs.")
@@ -201,13 +201,4 @@ def _renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any
     config = {name: value for name, value in config.items() if value is not None}
     if take_flag(options, "anon", default=False):
         config["skip_signature"] = True
-    return config
-
-
-def _connection_string(text: Any) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for part in str(text or "").split(";"):
-        name, _, value = part.partition("=")
-        if value and name.strip().lower() in _IN_CONNECTION_STRING:
-            config[_IN_CONNECTION_STRING[name.strip().lower()]] = value
     return config

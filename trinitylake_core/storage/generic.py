@@ -34,6 +34,7 @@ from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 _WITHIN_ONE_PROCESS: Final = "memory"
 _MODIFIED_FIELDS: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
+_TIMES: Final = (int, float, datetime)
 _memory_lock = threading.Lock()
 
 
@@ -135,7 +136,12 @@ class FsspecStorage(CheckedByTrying):
         return name.removeprefix(self._base).rstrip("/")
 
     def _info(self, details: Mapping[str, Any]) -> FileInfo:
-        return FileInfo(self._relative(details), int(details.get("size") or 0), _modified_millis(details))
+        """Return the entry of a listing. An unknown age is never returned as 0: deletions depend on it."""
+        modified = next((details[name] for name in _MODIFIED_FIELDS if isinstance(details.get(name), _TIMES)), None)
+        if modified is None:
+            raise StorageError(f"this file system does not report when {details.get('name')} was last changed")
+        seconds = modified.timestamp() if isinstance(modified, datetime) else modified
+        return FileInfo(self._relative(details), int(details.get("size") or 0), int(seconds * 1000))
 
     def _ls(self, directory: str) -> tuple[list[FileInfo], list[str]]:
         fs = self._filesystem()
@@ -195,32 +201,14 @@ def _make_filesystem(root: str, scheme: str, options: Mapping[str, Any]) -> Any:
     try:
         import fsspec  # noqa: PLC0415 - not needed for local lakehouses
 
-        _refuse_missing(fsspec.get_filesystem_class(scheme), root, options)
+        _, *arguments = signature(fsspec.get_filesystem_class(scheme).__init__).parameters.values()
+        needed = [each for each in arguments if each.kind == each.POSITIONAL_OR_KEYWORD and each.default is each.empty]
+        missing = [each.name for each in needed if each.name not in options]
+        if missing:  # ``ftp`` and ``sftp`` need a host
+            raise InvalidInput(f"{root}: this kind of storage needs the storage option {', '.join(missing)}")
         return fsspec.filesystem(scheme, **options)
     except (ImportError, OSError) as error:  # pyarrow's hdfs:// fails with an OSError where Java's library is missing
-        missing = f"{root}: the client library of {scheme}:// is missing: {str(error).partition(chr(10))[0]}"
-        raise InvalidInput(f"{missing}; install what fsspec needs for it") from error
+        text = f"{root}: the client library of {scheme}:// is missing: {str(error).partition(chr(10))[0]}"
+        raise InvalidInput(f"{text}; install what fsspec needs for it") from error
     except ValueError as error:
         raise InvalidInput(f"{root}: no file system for {scheme}://: {error}") from error
-
-
-def _refuse_missing(kind: type[Any], root: str, options: Mapping[str, Any]) -> None:
-    """Raise ``InvalidInput`` if a file system needs options that are missing: ``ftp`` and ``sftp`` need a host."""
-    needed = [
-        each.name
-        for each in signature(kind.__init__).parameters.values()
-        if each.kind == each.POSITIONAL_OR_KEYWORD and each.default is each.empty and each.name != "self"
-    ]
-    if missing := [name for name in needed if name not in options]:
-        raise InvalidInput(f"{root}: this kind of storage needs the storage option {', '.join(missing)}")
-
-
-def _modified_millis(details: Mapping[str, Any]) -> int:
-    """Return the age field of a listing under any of its names; an unknown age is never returned as 0."""
-    for name in _MODIFIED_FIELDS:
-        value = details.get(name)
-        if isinstance(value, int | float):
-            return int(value * 1000)
-        if isinstance(value, datetime):
-            return int(value.timestamp() * 1000)
-    raise StorageError(f"this file system does not report when {details.get('name')} was last changed")

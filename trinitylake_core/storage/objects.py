@@ -214,7 +214,10 @@ class ObstoreClient:
     def _send(self, call: Callable[[Any], T], seconds: float | None) -> T:
         global _started  # noqa: PLW0603 - the threads are the process's, too
         _started = True
-        store = self._store if seconds is None else self._store_within(seconds)
+        if seconds is None:
+            store = self._store
+        elif (store := self._quick.get(seconds)) is None:
+            store = self._quick[seconds] = self._make(seconds)
         began = self.pace.begin()
         slow_down = False
         try:
@@ -225,12 +228,6 @@ class ObstoreClient:
             raise meant from None
         finally:
             self.pace.end(began, slow_down=slow_down)
-
-    def _store_within(self, seconds: float) -> Any:
-        store = self._quick.get(seconds)
-        if store is None:
-            store = self._quick[seconds] = self._make(seconds)
-        return store
 
 
 def patience_of_kinds(share: float, seconds: float) -> dict[str, Patience]:
@@ -284,8 +281,7 @@ def _abandon_after_fork() -> None:
     _clients.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_after_fork)
+os.register_at_fork(after_in_child=_abandon_after_fork)
 
 
 # -- the storage -----------------------------------------------------------------------------------
@@ -313,10 +309,9 @@ class ObjectStorage(CheckedByTrying):
     def _make_store(self) -> MakeStore:
         """Return the factory of obstore's stores."""
 
-    def _version_of(self, meta: Mapping[str, Any]) -> str | None:
+    def _version_of(self, meta: Mapping[str, Any]) -> Any:
         """Return the tag that the server compares: an ETag."""
-        tag: str | None = meta["e_tag"]
-        return tag
+        return meta["e_tag"]
 
     @property
     def _client(self) -> ObstoreClient:

@@ -41,19 +41,15 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage
     library that is not installed.
     """
     normalised = normalise_root(root)
-    return _backend(normalised.partition("://")[0])(normalised, options)
-
-
-def _backend(scheme: str) -> type[BaseStorage]:
-    """Return the class for a scheme; what a disk does without is imported when it is needed."""
-    if scheme == "s3":
+    scheme = normalised.partition("://")[0]
+    if scheme == "s3":  # what a disk does without is imported when it is needed
         if missing := [name for name in ("obstore", "s3fs") if find_spec(name) is None]:
             raise InvalidInput(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
         from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415
 
-        return S3Storage
+        return S3Storage(normalised, options)
     if scheme in BLOBS:
         from trinitylake_core.storage.blobs import BlobStorage  # noqa: PLC0415
 
-        return BlobStorage
-    return _BACKENDS.get(scheme, FsspecStorage)
+        return BlobStorage(normalised, options)
+    return _BACKENDS.get(scheme, FsspecStorage)(normalised, options)

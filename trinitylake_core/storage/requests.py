@@ -189,7 +189,8 @@ class RequestThreads:
         if self.in_turn() or (nested and _state.nested):
             yield from map(work, items)
             return
-        begin, most = (self._submit_nested, _MOST_NESTED) if nested else (self.submit, self.most)
+        separate = lambda action: self._executor("nested").submit(_with_state, "nested", action)  # noqa: E731
+        begin, most = (separate, _MOST_NESTED) if nested else (self.submit, self.most)
         yield from _windowed((partial(work, item) for item in items), begin, most)
 
     def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
@@ -202,9 +203,6 @@ class RequestThreads:
                 done.set_exception(error)
             return done
         return self._executor("write" if write else "read").submit(_with_state, "handed_over", action)
-
-    def _submit_nested(self, action: Callable[[], T]) -> Future[T]:
-        return self._executor("nested").submit(_with_state, "nested", action)
 
     def _executor(self, kind: str) -> Executor:
         with self._lock:

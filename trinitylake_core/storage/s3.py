@@ -23,7 +23,7 @@ from trinitylake_core.errors import InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage.objects import MakeStore, ObjectStorage, ObstoreClient, connection_options, millis
 from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.requests import take_flag
-from trinitylake_core.storage.store_errors import is_transient_code
+from trinitylake_core.storage.store_errors import TRANSIENT_CODES
 
 # -- storage options -------------------------------------------------------------------------------
 #
@@ -124,8 +124,10 @@ def make_store_of(bucket: str, arguments: Mapping[str, Any]) -> MakeStore:
         virtual_hosted = True
         scheme, _, host = endpoint.partition("://")
         endpoint = f"{scheme}://{bucket}.{host}"
+    more = arguments.get("s3_additional_kwargs") or {}
     settings = {
-        **_more(arguments),
+        **{_ENCRYPTION[name]: value for name, value in more.items()},
+        **({"request_payer": True} if arguments.get("requester_pays") else {}),
         "endpoint": endpoint,
         "aws_endpoint_url_s3": endpoint,  # else the environment's would count for more than the option
         "region": region,
@@ -157,8 +159,14 @@ def _place_and_credentials(
     endpoint = endpoint or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
     region = client.get("region_name") or os.environ.get("AWS_DEFAULT_REGION")
     credentials: Credentials | None = (lambda: _as_obstore(keys, None)) if keys else None
-    if _needs_botocore(arguments, region, endpoint) or not (keys or anonymous):
-        found_endpoint, region, found = _from_botocore(arguments, client, anonymous=anonymous)
+    # a profile or a partition may decide about region or endpoint
+    decided = bool(region and endpoint)
+    file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    profiles = bool(os.environ.get("AWS_PROFILE")) or file.exists()
+    partition = str(region).startswith(("cn-", "us-iso", "eu-iso"))
+    open_questions = bool(arguments.get("profile")) or (not decided and (profiles or partition))
+    if open_questions or not (keys or anonymous):
+        found_endpoint, region, found = _from_botocore(arguments, client, signs=not (anonymous or keys))
         endpoint = endpoint or found_endpoint
         credentials = credentials or found
     region = str(region or _DEFAULT_REGION)
@@ -178,20 +186,13 @@ def _given_keys(arguments: Mapping[str, Any], client: Mapping[str, Any]) -> Keys
     return (key, secret, token) if key and secret else None
 
 
-def _needs_botocore(arguments: Mapping[str, Any], region: str | None, endpoint: str | None) -> bool:
-    """Whether a profile or a partition decides about region or endpoint."""
-    if arguments.get("profile"):
-        return True
-    if region and endpoint:
-        return False
-    file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
-    return bool(os.environ.get("AWS_PROFILE")) or file.exists() or str(region).startswith(("cn-", "us-iso", "eu-iso"))
-
-
 def _from_botocore(
-    arguments: Mapping[str, Any], client: Mapping[str, Any], *, anonymous: bool
+    arguments: Mapping[str, Any], client: Mapping[str, Any], *, signs: bool
 ) -> tuple[str, str | None, Credentials | None]:
-    """Return endpoint, region and credentials as botocore finds them."""
+    """Return endpoint, region and, if they are needed, credentials as botocore finds them.
+
+    botocore renews the credentials itself when they are about to end.
+    """
     import botocore.config  # noqa: PLC0415 - a fifth of a second
     import botocore.exceptions  # noqa: PLC0415
     import botocore.session  # noqa: PLC0415
@@ -201,35 +202,21 @@ def _from_botocore(
     names = {name: client[name] for name in ("region_name", "endpoint_url") if name in client}
     meta = session.create_client("s3", config=quiet, **names).meta
     region = meta.region_name if meta.region_name != "aws-global" else _DEFAULT_REGION
-    if anonymous or _given_keys(arguments, client):
+    if not signs:
         return meta.endpoint_url, region, None
     found = session.get_credentials()
     if found is None:
         raise botocore.exceptions.NoCredentialsError
-    return meta.endpoint_url, region, _Renewed(found)
 
-
-class _Renewed:
-    """Credentials of botocore, which renews them itself when they are about to end."""
-
-    def __init__(self, credentials: Any) -> None:
-        self._credentials = credentials
-
-    def __call__(self) -> Mapping[str, Any]:
-        frozen = self._credentials.get_frozen_credentials()
+    def renewed() -> Mapping[str, Any]:
+        frozen = found.get_frozen_credentials()
         return _as_obstore((frozen.access_key, frozen.secret_key, frozen.token), datetime.now(UTC) + _RENEWED)
+
+    return meta.endpoint_url, region, renewed
 
 
 def _as_obstore(keys: Keys, until: datetime | None) -> Mapping[str, Any]:
     return {"access_key_id": keys[0], "secret_access_key": keys[1], "token": keys[2], "expires_at": until}
-
-
-def _more(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given = arguments.get("s3_additional_kwargs") or {}
-    more = {_ENCRYPTION[name]: value for name, value in given.items()}
-    if arguments.get("requester_pays"):
-        more["request_payer"] = True
-    return more
 
 
 def _connection(client: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,6 +236,7 @@ _PAGE: Final = 1000
 _NOT_IN_XML: Final = re.compile("[^\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _file_systems: WeakKeyDictionary[ObstoreClient, Any] = WeakKeyDictionary()
+"""The file systems, each shared by all storages with one client."""
 _lock = threading.Lock()
 
 
@@ -272,9 +260,14 @@ class S3Storage(ObjectStorage):
 
         Raises ``TimeoutError`` if that takes longer than so many seconds, or than requests may take.
         """
-        from fsspec.asyn import sync  # noqa: PLC0415 - half a second that single objects need not pay
+        import s3fs  # noqa: PLC0415 - half a second that single objects need not pay
+        from fsspec.asyn import sync  # noqa: PLC0415 - the same
 
-        fs = _file_system(self._client, self._arguments)
+        client = self._client
+        with _lock:
+            fs = _file_systems.get(client)
+            if fs is None:  # no request; the first takes 0.2 s of CPU
+                fs = _file_systems[client] = s3fs.S3FileSystem(**self._arguments)
         parameters["Bucket"] = self._bucket
         answer: dict[str, Any] = sync(fs.loop, _send, seconds or self._seconds, fs, operation, parameters)
         return answer
@@ -295,7 +288,7 @@ class S3Storage(ObjectStorage):
                 result.missing.append(path)
                 continue
             result.failed[path] = self._clean(f"{code}: {error.get('Message', '')}")
-            if is_transient_code(code):
+            if code in TRANSIENT_CODES:
                 again.append(path)
         result.deleted = list(names.values())
         return result, again
@@ -320,19 +313,19 @@ class S3Storage(ObjectStorage):
 
     def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         parameters = {"Prefix": self._key(prefix), "MaxKeys": _PAGE, **parameters}
+
+        def ask() -> dict[str, Any]:  # a late page is asked for again, as other reads are
+            send = lambda seconds: self._call("list_objects_v2", seconds, **parameters)  # noqa: E731
+            return self._client.patience["list"].repeat(send, partial(self._count, "list"))
+
         while True:
-            page = self._retrying("list", prefix, partial(self._page, parameters))
+            page = self._retrying("list", prefix, ask)
             yield page
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
                 raise StorageError(f"list of {self.root}{prefix}: a page is cut short without a continuation token")
             parameters["ContinuationToken"] = page["NextContinuationToken"]
-
-    def _page(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one page of a listing; a late one is asked for again, as other reads are."""
-        send = lambda seconds: self._call("list_objects_v2", seconds, **parameters)  # noqa: E731
-        return self._client.patience["list"].repeat(send, partial(self._count, "list"))
 
     def _files(self, page: Mapping[str, Any]) -> Iterator[FileInfo]:
         for item in page.get("Contents", ()):
@@ -359,17 +352,6 @@ class S3Storage(ObjectStorage):
     def exists(self) -> bool:
         page = next(self._pages("", MaxKeys=2))
         return any(item["Key"] != self._prefix for item in page.get("Contents", ()))
-
-
-def _file_system(client: ObstoreClient, arguments: Mapping[str, Any]) -> Any:
-    """Return the file system that all storages with this client share. No request; the first takes 0.2 s of CPU."""
-    import s3fs  # noqa: PLC0415
-
-    with _lock:
-        fs = _file_systems.get(client)
-        if fs is None:
-            fs = _file_systems[client] = s3fs.S3FileSystem(**arguments)
-        return fs
 
 
 async def _send(seconds: float, fs: Any, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

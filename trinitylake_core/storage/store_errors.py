@@ -76,11 +76,13 @@ def answered(error: Exception) -> Exception:
         return answer
     if _CREDENTIALS in text:
         return NotRenewed(text.rpartition(_CREDENTIALS)[2].strip(": "))
-    if _CONNECTION in text:
-        if _TIMED_OUT.search(details):
-            return TimeoutError("no complete answer within the time allowed for a request or connection")
-        return ConnectionError(_cause(details) or text.rpartition(_CONNECTION)[2].strip())
-    return Unexplained(text) if details else error
+    if _CONNECTION not in text:
+        return Unexplained(text) if details else error
+    if _TIMED_OUT.search(details):
+        return TimeoutError("no complete answer within the time allowed for a request or connection")
+    found = _CAUSE.search(details)
+    cause = next((part for part in found.groups() if part), "") if found else ""
+    return ConnectionError(cause or text.rpartition(_CONNECTION)[2].strip())
 
 
 def _answer_in(text: str) -> Answered | None:
@@ -113,67 +115,28 @@ def _answer(status: int, body: str) -> Answered:
     return Answered(status, _AS_S3.get(name, name), text[:_LONGEST_MESSAGE])
 
 
-def _cause(details: str) -> str:
-    found = _CAUSE.search(details)
-    return next((part for part in found.groups() if part), "") if found else ""
-
-
 # Our errors.
 
-_TRANSIENT_CODES: Final = frozenset(
-    {
-        "InternalError",
-        "OperationAborted",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "ServiceUnavailable",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-    }
+TRANSIENT_CODES: Final = frozenset(
+    {"InternalError", "OperationAborted", "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException"}
+    | {"ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
 )
+"""Answers to a request, or for one key of a batch, after which another try may help."""
 _DENIED_CODES: Final = frozenset(
-    {
-        "AccessDenied",
-        "AllAccessDisabled",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
-    }
+    {"AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken"}
+    | {"SignatureDoesNotMatch", "TokenRefreshRequired"}
 )
 _DENIED_CLASSES: Final = frozenset(
-    {
-        "CredentialRetrievalError",
-        "NoCredentialsError",
-        "NotRenewed",
-        "PartialCredentialsError",
-        "SSOTokenLoadError",
-        "TokenRetrievalError",
-        "UnauthorizedSSOTokenError",
-    }
+    {"CredentialRetrievalError", "NoCredentialsError", "NotRenewed", "PartialCredentialsError"}
+    | {"SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError"}
 )
 _TRANSIENT_CLASSES: Final = frozenset(
-    {
-        "ChecksumError",
-        "ConnectionError",  # botocore's and the built-in one
-        "FlexibleChecksumError",
-        "HTTPClientError",
-        "IncompleteReadError",
-        "ResponseStreamingError",
-    }
+    {"ChecksumError", "ConnectionError", "FlexibleChecksumError", "HTTPClientError"}  # botocore's and the built-in one
+    | {"IncompleteReadError", "ResponseStreamingError"}
 )
 _WRONG_OPTIONS: Final = frozenset(
     {"InvalidConfigError", "InvalidRegionError", "ParamValidationError", "ProfileNotFound"}
 )
-
-
-def is_transient_code(code: str) -> bool:
-    """Whether a per-key error of a batch is worth another try."""
-    return code in _TRANSIENT_CODES
 
 
 def is_beyond_the_end(error: Exception) -> bool:
@@ -210,7 +173,7 @@ def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) 
     if code in _DENIED_CODES or status in {401, 403}:
         hint = "; without s3:ListBucket a missing file looks like this, too" if kind in {"get", "head"} else ""
         return StorageDenied(text + hint)
-    if code in _TRANSIENT_CODES or status in {408, 429} or (status >= 500 and status != 501):
+    if code in TRANSIENT_CODES or status in {408, 429} or (status >= 500 and status != 501):
         return TransientError(text)
     if status in {301, 307, 400} and code in {"PermanentRedirect", "AuthorizationHeaderMalformed", "301"}:
         text += "; the bucket is in another region: set the storage option region"
