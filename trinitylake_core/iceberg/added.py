@@ -36,10 +36,6 @@ class _Added:
     location: str
     is_own: bool
 
-    def new_lists(self) -> set[str]:
-        """Return the manifest lists that only the new metadata name."""
-        return _lists(self.after) - _lists(self.before)
-
     def parent_lists(self) -> set[str]:
         """Return the manifest lists that the new snapshots were made from."""
         if self.before is None or self.after is None:
@@ -90,14 +86,12 @@ class AddedFiles:
         self._stored_at |= dict(self._storage.map(unknown, self._time_of))
         void = {path for path in self._paths if self._stored_at[path] < fence}
         void -= self._kept_by_base(void)
-        if void:
-            raise self._refusal(void, base)
-
-    def _refusal(self, void: set[str], base: RootRows) -> CommitConflict:
+        if not void:
+            return
         own = {path_below(self._storage.root, each.location) for each in self._tables if each.is_own}
         kind = CommitConflict if void <= own else TableFilesVoid
         named = ", ".join(f"{path}{' (missing)' * (self._stored_at[path] == _GONE)}" for path in sorted(void)[:_NAMED])
-        return kind(
+        raise kind(
             "files of this commit were written before the last cleaning of tables; write them again "
             f"({len(void)}: {named}). To bring a dropped table back, restore it",
             version=base.version,
@@ -113,7 +107,8 @@ class AddedFiles:
 
     def _added(self) -> Iterator[str]:
         """Yield the paths of files in the cleaned area that are new; of some it is only not known that they are old."""
-        new, old = _union(t.new_lists() for t in self._tables), _union(t.parent_lists() for t in self._tables)
+        new = _union(_lists(each.after) - _lists(each.before) for each in self._tables)
+        old = _union(each.parent_lists() for each in self._tables)
         lists = dict(self._read(new | old, manifests_in, lenient=old))
         newer, older = _union(lists[uri] for uri in new), _union(lists[uri] for uri in old)
         made, replaced = newer - older, older - newer

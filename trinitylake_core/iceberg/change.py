@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.commits.confirm import remove_quietly
+from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.iceberg.added import AddedFiles
-from trinitylake_core.iceberg.errors import committing
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.transactions.transaction import Transaction
 
@@ -46,8 +47,13 @@ class Attempt:
             CommitStateUnknownException: the storage failed; it may have happened.
         """
         self._written.clear()
-        with committing():
+        try:
             return self.txn.commit()
+        except UnsafeStorage:
+            raise
+        except StorageError as error:
+            text = f"{error}; the commit may or may not have been made: load the table again before trying again"
+            raise CommitStateUnknownException(text) from error
 
     def discard(self) -> None:
         """Give the change up before it is committed, and remove what was written for it."""

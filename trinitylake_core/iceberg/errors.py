@@ -39,19 +39,6 @@ def translated() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def committing() -> Iterator[None]:
-    """Tell a commit whose outcome is not known from one that failed."""
-    try:
-        yield
-    except ours.UnsafeStorage:
-        raise
-    except ours.StorageError as error:
-        raise iceberg.CommitStateUnknownException(
-            f"{error}; the commit may or may not have been made: load the table again before trying again"
-        ) from error
-
-
 def no_namespace(namespace: str) -> iceberg.NoSuchNamespaceError:
     """Return the exception for a namespace that is not there."""
     return iceberg.NoSuchNamespaceError(f"Namespace {namespace} does not exists")

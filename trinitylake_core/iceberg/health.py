@@ -8,14 +8,7 @@ from typing import Any, Final, TypeVar
 
 import mmh3
 
-from trinitylake_core.iceberg.references import (
-    TableFile,
-    UnreadableTable,
-    decoded,
-    files_in,
-    manifests_in,
-    references_in,
-)
+from trinitylake_core.iceberg import references as refer
 from trinitylake_core.tables import Located, full_uri
 
 _TARGET: Final = "write.target-file-size-bytes"
@@ -53,27 +46,28 @@ def figures(located: Located, location: str) -> Figures:
     One ``get`` for it, for each manifest list, and for each distinct manifest. Memory: sixteen bytes for each file.
 
     Raises:
-        FileMissing, UnreadableTable: a file is gone, or garbage.
+        FileMissing, refer.UnreadableTable: a file is gone, or garbage.
         InvalidInput, StorageError: it cannot be opened, or the storage fails.
     """
     storage, path = located.find(location)
-    found = decoded(storage.read(path), location)
-    refs = references_in(found, location)
+    found = refer.decoded(storage.read(path), location)
+    refs = refer.references_in(found, location)
     located = located.of(location, refs.location)
     current = _current(found, location)
-    lists = dict(_each(located, refs.manifest_lists, manifests_in))
+    lists = dict(_each(located, refs.manifest_lists, refer.manifests_in))
     now = set(lists.get(full_uri(str(current.get("manifest-list", ""))), ()))
     rest = refs.manifests.union(*lists.values()) - now
     sizes: dict[int, int] = {}
     data_files = small = deletes = 0
-    target = _target(found)
-    for _, files in _each(located, now, files_in):
+    text = str((found.get("properties") or {}).get(_TARGET, ""))
+    target = int(text) if text.isascii() and text.isdecimal() else _TARGET_DEFAULT
+    for _, files in _each(located, now, refer.files_in):
         for file in files:
             sizes[_number(file)] = file.size
             data_files, deletes = data_files + (not file.deletes), deletes + file.deletes
             small += not file.deletes and file.size < _SMALL * target
     old: dict[int, int] = {}
-    for _, files in _each(located, rest, files_in):
+    for _, files in _each(located, rest, refer.files_in):
         old |= {number: file.size for file in files if (number := _number(file)) not in sizes}
     return Figures(
         len(found.get("snapshots") or ()),
@@ -87,7 +81,7 @@ def figures(located: Located, location: str) -> Figures:
     )
 
 
-def _number(file: TableFile) -> int:
+def _number(file: refer.TableFile) -> int:
     return int(mmh3.hash64(file.uri)[0])
 
 
@@ -99,13 +93,10 @@ def _current(found: dict[str, Any], location: str) -> dict[str, Any]:
     snapshots: list[dict[str, Any]] = found.get("snapshots") or []
     current = next((each for each in snapshots if each.get("snapshot-id") == number), None)
     if current is None:
-        raise UnreadableTable(f"it names snapshot {number} as the current one, and does not hold it", path=location)
+        raise refer.UnreadableTable(
+            f"it names snapshot {number} as the current one, and does not hold it", path=location
+        )
     return current
-
-
-def _target(found: dict[str, Any]) -> int:
-    text = str((found.get("properties") or {}).get(_TARGET, ""))
-    return int(text) if text.isascii() and text.isdecimal() else _TARGET_DEFAULT
 
 
 def _each(

@@ -36,9 +36,9 @@ def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInput: a property that must be a number is none.
     """
-    options = {
-        name.removeprefix(PREFIX): _value(value) for name, value in properties.items() if name.startswith(PREFIX)
-    }
+    own = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
+    is_json = {name for name, value in own.items() if isinstance(value, str) and value.startswith("{")}
+    options = {name: json.loads(value) if name in is_json else value for name, value in own.items()}
     if root.lower().startswith("s3"):
         for theirs, ours in _SAME.items():
             if theirs in properties:
@@ -70,7 +70,3 @@ def _number(name: str, properties: Mapping[str, Any]) -> float:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _value(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) and value.startswith("{") else value

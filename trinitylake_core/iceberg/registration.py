@@ -119,7 +119,12 @@ def register_all(
         work.namespace(".".join(namespace), dict(source.load_namespace_properties(namespace)))
         for identifier in source.list_tables(namespace):
             work.table(source, identifier)
-    work.refuse()
+    if taken := work.taken:
+        more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
+        raise AlreadyExists(
+            f"other tables of these names are here already: {', '.join(taken[:_NAMED])}{more}; nothing was changed; "
+            "skip them, or replace them"
+        )
     if review is not None and not review(report):
         return report
     report.dry_run = False
@@ -166,21 +171,13 @@ class _Registration:
             self.report.tables_unread += 1
             return
         namespace, name = ".".join(identifier[:-1]), identifier[-1]
+        full, (_, stored) = f"{namespace}.{name}", self.places.stored(table.metadata_location)
         try:
             here = self.txn.table(namespace, name)
         except ObjectNotFound:
             self.txn.create_table(namespace, name, **self.fields(table))
-            self.report.note("tables_added", f"{namespace}.{name}")
+            self.report.note("tables_added", full)
             return
-        self.again(here, namespace, name, table)
-
-    def fields(self, table: Table, old: TableDef | None = None) -> dict[str, Any]:
-        self.added.add(None, table.metadata, table.metadata_location, is_own=False)
-        return table_fields(table.metadata, self.places.stored(table.metadata_location), old)
-
-    def again(self, here: TableDef, namespace: str, name: str, table: Table) -> None:
-        """Compare a table with the one of its name that is here."""
-        full, (_, stored) = f"{namespace}.{name}", self.places.stored(table.metadata_location)
         if here.format_properties.get(METADATA_LOCATION) == stored:
             self.report.tables_unchanged += 1
         elif here.format_properties.get(TABLE_UUID) == str(table.metadata.table_uuid):
@@ -195,10 +192,6 @@ class _Registration:
         else:
             self.taken.append(full)
 
-    def refuse(self) -> None:
-        if self.taken:
-            more = f" and {len(self.taken) - _NAMED} more" if len(self.taken) > _NAMED else ""
-            raise AlreadyExists(
-                f"other tables of these names are here already: {', '.join(self.taken[:_NAMED])}{more}; nothing was "
-                f"changed; skip them, or replace them"
-            )
+    def fields(self, table: Table, old: TableDef | None = None) -> dict[str, Any]:
+        self.added.add(None, table.metadata, table.metadata_location, is_own=False)
+        return table_fields(table.metadata, self.places.stored(table.metadata_location), old)

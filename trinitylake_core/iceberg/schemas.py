@@ -50,6 +50,11 @@ def schema_to_iceberg(schema: Schema) -> IcebergSchema:
     return IcebergSchema(*(_field(column) for column in schema.columns))
 
 
+def schema_meaning(schema: IcebergSchema) -> object:
+    """Return what is equal for two Iceberg schemas that differ only in their IDs."""
+    return schema.as_struct(), tuple(schema.identifier_field_ids)
+
+
 def _column(field: iceberg.NestedField) -> Column:
     column = _typed(field.field_type, field.field_id, field.name, nullable=not field.required)
     if field.doc:
@@ -70,13 +75,7 @@ def _typed(kind: iceberg.IcebergType, number: int, name: str, *, nullable: bool)
         column.type = DataType.MAP
         column.map_key.CopyFrom(_typed(kind.key_type, kind.key_id, "key", nullable=False))
         column.map_value.CopyFrom(_typed(kind.value_type, kind.value_id, "value", nullable=not kind.value_required))
-    else:
-        _set_primitive(column, kind)
-    return column
-
-
-def _set_primitive(column: Column, kind: iceberg.IcebergType) -> None:
-    if isinstance(kind, iceberg.DecimalType):
+    elif isinstance(kind, iceberg.DecimalType):
         column.type = DataType.DECIMAL
         column.properties.update(precision=str(kind.precision), scale=str(kind.scale))
     elif isinstance(kind, iceberg.FixedType):
@@ -90,6 +89,7 @@ def _set_primitive(column: Column, kind: iceberg.IcebergType) -> None:
     else:
         column.type = DataType.BINARY
         column.properties[TYPE] = str(kind)
+    return column
 
 
 def _field(column: Column) -> iceberg.NestedField:
@@ -108,10 +108,6 @@ def _type(column: Column) -> Any:
     if name == "MAP":
         key, value = column.map_key, column.map_value
         return iceberg.MapType(key.id, _type(key), value.id, _type(value), value_required=not value.nullable)
-    return _primitive(name, column)
-
-
-def _primitive(name: str, column: Column) -> Any:
     properties = column.properties
     if name == "DECIMAL":
         return iceberg.DecimalType(int(properties["precision"]), int(properties["scale"]))

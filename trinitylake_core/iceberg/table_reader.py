@@ -16,7 +16,6 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidName, ObjectNotFound
 from trinitylake_core.iceberg.errors import no_namespace, no_table, translated
 from trinitylake_core.iceberg.namespaces import Namespaces
-from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.tables import ICEBERG, metadata_uri
 
 
@@ -88,12 +87,9 @@ class TableReader(Namespaces):
             raise NoSuchIcebergTableError(f"nothing has written metadata of {namespace}.{name} yet")
         return location
 
-    def _stored(self, view: CatalogView, namespace: str, name: str) -> Stored:
-        location = self._metadata_location(view, namespace, name)
-        return Stored(self._places.read(location), location)
-
     def _load(self, view: CatalogView, namespace: str, name: str) -> Table:
-        return self._table(namespace, name, *self._stored(view, namespace, name))
+        location = self._metadata_location(view, namespace, name)
+        return self._table(namespace, name, self._places.read(location), location)
 
     def metadata_of(self, table: TableDef) -> TableMetadata:
         """Return the metadata that the definition of an Iceberg table names. One ``get``.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import (
@@ -26,6 +25,7 @@ from pyiceberg.table.update import (
 
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.iceberg.places import Stored
+from trinitylake_core.iceberg.schemas import schema_meaning
 
 _LAST_ADDED: Final = -1
 _RESOLVED: Final = (AddSchemaUpdate, AddPartitionSpecUpdate, AddSortOrderUpdate, RemovePropertiesUpdate)
@@ -60,7 +60,7 @@ def _resolved(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequen
     """
     if not any(isinstance(each, _RESOLVED) for each in updates):
         return updates
-    schemas = _Numbered(metadata.schemas, "schema_id", _schema)
+    schemas = _Numbered(metadata.schemas, "schema_id", schema_meaning)
     specs = _Numbered(metadata.partition_specs, "spec_id", _spec)
     orders = _Numbered(metadata.sort_orders, "order_id", _order)
     properties, found = set(metadata.properties), []
@@ -82,9 +82,8 @@ def _resolved(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequen
                 properties |= update.updates.keys()
                 found.append(update)
             case RemovePropertiesUpdate():
-                found.append(
-                    update.model_copy(update={"removals": [each for each in update.removals if each in properties]})
-                )
+                there = [each for each in update.removals if each in properties]
+                found.append(update.model_copy(update={"removals": there}))
                 properties -= set(update.removals)
             case _:
                 found.append(update)
@@ -116,10 +115,6 @@ class _Numbered:
         """Return an update that chooses a thing by its ID in the table."""
         given = getattr(update, field)
         return update.model_copy(update={field: self._ids.get(given, given)})
-
-
-def _schema(schema: Schema) -> object:
-    return schema.as_struct(), tuple(schema.identifier_field_ids)
 
 
 def _spec(spec: PartitionSpec) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.catalog import Catalog
@@ -91,7 +92,10 @@ class Tables(TableReader):
         def register(change: Attempt) -> Table:
             self._need_namespace(change.txn, namespace)
             metadata = self._places.read(metadata_location)
-            replaced = self._readable(change, namespace, name) if overwrite else None
+            replaced = None
+            with suppress(NoSuchTableError, NoSuchIcebergTableError, FileNotFoundError, ValidationError):
+                if overwrite:
+                    replaced = self._places.read(self._metadata_location(change.txn, namespace, name))
             self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
             change.take_over(metadata, metadata_location, replaced)
             return self._table(namespace, name, metadata, metadata_location)
@@ -99,13 +103,6 @@ class Tables(TableReader):
         with translated():
             refuse_credentials(metadata_location, "location")
             return self._change(register, f"register table {namespace}.{name}")
-
-    def _readable(self, change: Attempt, namespace: str, name: str) -> TableMetadata | None:
-        """Return the metadata of a table, if there is one that can be read."""
-        try:
-            return self._stored(change.txn, namespace, name).metadata
-        except (NoSuchTableError, NoSuchIcebergTableError, FileNotFoundError, ValidationError):
-            return None
 
     def stage_table(
         self,
@@ -150,18 +147,11 @@ class Tables(TableReader):
     def _add(self, change: Attempt, namespace: str, name: str, staged: Stored | StagedTable) -> None:
         """Write the metadata of a new table, and add its definition."""
         self._make_namespace(change, namespace)
-        self._set(change, namespace, name, staged.metadata, staged.metadata_location)
+        self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=False)
         change.write_metadata(staged.metadata, staged.metadata_location)
 
     def _set(
-        self,
-        change: Attempt,
-        namespace: str,
-        name: str,
-        metadata: TableMetadata,
-        location: str,
-        *,
-        replace: bool = False,
+        self, change: Attempt, namespace: str, name: str, metadata: TableMetadata, location: str, *, replace: bool
     ) -> None:
         """Create the definition of a table, or with ``replace`` make it name other metadata.
 
@@ -245,7 +235,12 @@ class Tables(TableReader):
                     found[current.name()] = losing
                     before = Stored(current.metadata, current.metadata_location)
                     staged.append((current, self._staged(before, current.name(), (), updates)))
-            for current, new in self._places.storage.map(staged, lambda each: _written(change, *each)):
+
+            def write(each: tuple[Table, Stored]) -> tuple[Table, Stored]:
+                change.write_metadata(each[1].metadata, each[1].metadata_location, each[0].metadata)
+                return each
+
+            for current, new in self._places.storage.map(staged, write):
                 namespace, name = self._split(current.name(), NoSuchTableError)
                 self._set(change, namespace, name, new.metadata, new.metadata_location, replace=True)
             return found
@@ -358,11 +353,6 @@ class Tables(TableReader):
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
         """Delete metadata files by the table's own properties, once the commit is made."""
         self._after_commit(lambda: Catalog._delete_old_metadata(io, base, metadata))  # noqa: SLF001 - PyIceberg's hook
-
-
-def _written(change: Attempt, current: Table, staged: Stored) -> tuple[Table, Stored]:
-    change.write_metadata(staged.metadata, staged.metadata_location, current.metadata)
-    return current, staged
 
 
 def _what(updates: tuple[TableUpdate, ...]) -> str:

@@ -19,6 +19,8 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import IcebergBaseModel
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
+from trinitylake_core.iceberg.schemas import schema_meaning
+
 _LAST_ADDED: Final = -1
 _HISTORY: Final = "version.history.num-entries"
 _DROP_DIALECT: Final = "replace.drop-dialect.allowed"
@@ -118,8 +120,16 @@ class _Change:
 
     def result(self) -> ViewMetadata:
         """Return the metadata with as many versions as its properties allow."""
-        self._refuse_lost_dialects()
-        now, kept = self._now, max(_kept(self._now.properties), len(self._added))
+        now = self._now
+        if now.properties.get(_DROP_DIALECT, "false").lower() != "true":
+            lost = ", ".join(sorted(_dialects(current(self._base)) - _dialects(current(now))))
+            if lost:
+                text = f"Cannot replace view due to loss of view dialects ({_DROP_DIALECT}=false): {lost}"
+                raise ValidationError(text)
+        text = now.properties.get(_HISTORY, str(_KEPT))
+        if not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise ValidationError(f"{_HISTORY} must be positive but was {text}")
+        kept = max(int(text), len(self._added))
         if len(now.versions) <= kept:
             return now
         others = sorted(each.version_id for each in now.versions if each.version_id != now.current_version_id)
@@ -134,7 +144,7 @@ class _Change:
         self._now = self._now.model_copy(update=fields)
 
     def _add_schema(self, schema: Schema) -> None:
-        same = (each.schema_id for each in self._now.schemas if _meaning(each) == _meaning(schema))
+        same = (each.schema_id for each in self._now.schemas if schema_meaning(each) == schema_meaning(schema))
         self._schema = next(same, None)
         if self._schema is None:
             self._schema = max((each.schema_id for each in self._now.schemas), default=-1) + 1
@@ -169,15 +179,6 @@ class _Change:
         entry = ViewHistoryEntry.model_validate({"timestamp-ms": millis, "version-id": number})
         self._set(current_version_id=number, version_log=[*self._now.version_log, entry])
 
-    def _refuse_lost_dialects(self) -> None:
-        if self._now.properties.get(_DROP_DIALECT, "false").lower() == "true":
-            return
-        lost = _dialects(current(self._base)) - _dialects(current(self._now))
-        if lost:
-            raise ValidationError(
-                f"Cannot replace view due to loss of view dialects ({_DROP_DIALECT}=false): {', '.join(sorted(lost))}"
-            )
-
 
 def current(metadata: ViewMetadata) -> ViewVersion:
     """Return the current version of a view. Raises ``ValidationError`` where there is none."""
@@ -205,19 +206,8 @@ def refuse_repeated_dialects(version: ViewVersion) -> None:
         seen.add(dialect)
 
 
-def _kept(properties: dict[str, str]) -> int:
-    text = properties.get(_HISTORY, str(_KEPT))
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValidationError(f"{_HISTORY} must be positive but was {text}")
-    return int(text)
-
-
 def _dialects(version: ViewVersion) -> set[str]:
     return {each.root.dialect.lower() for each in version.representations}
-
-
-def _meaning(schema: Schema) -> object:
-    return schema.as_struct(), tuple(schema.identifier_field_ids)
 
 
 def _content(version: ViewVersion) -> object:

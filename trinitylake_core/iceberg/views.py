@@ -7,24 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
-from pyiceberg.exceptions import (
-    NoSuchNamespaceError,
-    NoSuchViewError,
-    ValidationError,
-    ViewAlreadyExistsError,
-)
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError, ValidationError, ViewAlreadyExistsError
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view import View
-from pyiceberg.view.metadata import (
-    SQLViewRepresentation,
-    ViewHistoryEntry,
-    ViewMetadata,
-    ViewRepresentation,
-    ViewVersion,
-)
+from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.commits.commit import new_id, now_millis
@@ -68,10 +57,6 @@ class StoredView(View):
     def __init__(self, identifier: Identifier, metadata: ViewMetadata, metadata_location: str) -> None:
         super().__init__(identifier, metadata)
         self.metadata_location = metadata_location
-
-    def is_outside(self, root: str) -> bool:
-        """Return whether the view was registered from outside the lakehouse at ``root``."""
-        return bool(self.metadata_location) and path_below(root, self.metadata_location) is None
 
 
 class Views(Tables):
@@ -148,7 +133,11 @@ class Views(Tables):
 
         def create(change: Attempt) -> StoredView:
             self._make_namespace(change, namespace)
-            self._refuse_taken(change, namespace, name)
+            for kind, taken in ((TABLE, "Table with same name"), (VIEW, "View")):
+                try:
+                    change.txn.need_absent(kind, namespace, name)
+                except AlreadyExists:
+                    raise ViewAlreadyExistsError(f"{taken} already exists: {namespace}.{name}") from None
             made = change.txn.create_view(namespace, name, **self._fields(metadata, location))
             view = self._view(namespace, name, made)
             if written is None:
@@ -159,17 +148,6 @@ class Views(Tables):
 
         with translated():
             return self._change(create, f"create view {namespace}.{name}")
-
-    def _refuse_taken(self, change: Attempt, namespace: str, name: str) -> None:
-        """Refuse a name that a view or a table has. Raises ``ViewAlreadyExistsError``."""
-        try:
-            change.txn.need_absent(TABLE, namespace, name)
-        except AlreadyExists:
-            raise ViewAlreadyExistsError(f"Table with same name already exists: {namespace}.{name}") from None
-        try:
-            change.txn.need_absent(VIEW, namespace, name)
-        except AlreadyExists:
-            raise ViewAlreadyExistsError(f"View already exists: {namespace}.{name}") from None
 
     def commit_view(self, identifier: str | Identifier, commit: ViewCommit) -> StoredView:
         """Apply updates to a view, if it still meets the requirements. One ``put`` more than a commit of the lakehouse.
@@ -204,9 +182,9 @@ class Views(Tables):
         """Return the location of a new metadata file. Raises ``ForbiddenError``: not where this catalog may write."""
         directory = metadata.properties.get(TableProperties.WRITE_METADATA_PATH) or f"{metadata.location}/metadata"
         location = f"{directory.rstrip('/')}/{metadata.current_version_id:05d}-{new_id()}.metadata.json"
-        known = (
-            [old.metadata_location.rpartition("/")[0], old.metadata.location] if old and old.metadata_location else []
-        )
+        known = []
+        if old is not None and old.metadata_location:
+            known = [old.metadata_location.rpartition("/")[0], old.metadata.location]
         with translated():
             self._places.refuse_outside([metadata.location, location], known)
         return location
@@ -219,14 +197,9 @@ class Views(Tables):
             VIEW_METADATA_LOCATION: path_below(self._places.storage.root, location) or location,
             _VERSION: _json(version, exclude={"representations"}),
         }
-        schema = schema_of(metadata, version.schema_id)
-        held = _held(schema)
-        alone = (metadata.schemas, metadata.versions, metadata.version_log) == (
-            [held],
-            [version],
-            [_log_entry(version)],
-        )
-        if not alone:
+        held = _held(schema_of(metadata, version.schema_id))
+        alone = [held], [version], [_log_entry(version)]
+        if (metadata.schemas, metadata.versions, metadata.version_log) != alone:
             own[_OLDER] = _json(metadata, include={"schemas", "versions", "version_log"})
         return {
             "schema": schema_from_iceberg(held),
@@ -282,7 +255,8 @@ class Views(Tables):
         properties = dict(definition.properties)
         stored = {"version-id": 1, "schema-id": 0, "timestamp-ms": 0} | json.loads(properties.get(_VERSION, "{}"))
         stored["default-namespace"] = tuple(stored.get("default-namespace", ())) or tuple(namespace.split("."))
-        version = ViewVersion.model_validate({**stored, "representations": _representations(definition)})
+        sql = [{"type": "sql", "sql": each.sql, "dialect": each.dialect} for each in definition.sql_representations]
+        version = ViewVersion.model_validate({**stored, "representations": sql})
         schema = schema_to_iceberg(definition.schema).model_copy(update={"schema_id": version.schema_id})
         older = json.loads(properties.get(_OLDER, "{}"))
         for each in map(Schema.model_validate, older.get("schemas", [])):
@@ -308,13 +282,6 @@ def _view_def(view: CatalogView, namespace: str, name: str) -> ViewDef:
         return view.view(namespace, name)
     except (ObjectNotFound, InvalidName):
         raise no_view(namespace, name) from None
-
-
-def _representations(definition: ViewDef) -> list[ViewRepresentation]:
-    return [
-        ViewRepresentation(SQLViewRepresentation(type="sql", sql=each.sql, dialect=each.dialect))
-        for each in definition.sql_representations
-    ]
 
 
 def _held(schema: Schema) -> Schema:
