@@ -107,18 +107,14 @@ def application(
         Route("/healthz", endpoint.healthz, methods=["GET"]),
         Route("/metrics", endpoint.metrics, methods=["GET"]),
     ]
+    # HEAD before GET: Starlette would answer HEAD with the route of GET
     routes += [
         Route(path, partial(endpoint.answer, handler=handler, name=handler.__name__), methods=[method])
-        for (method, path), handler in _heads_first()
+        for (method, path), handler in sorted(HANDLERS.items(), key=lambda each: each[0][0] != "HEAD")
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
     app.state.limits, app.state.stop = endpoint.limits, endpoint.stop
     return app
-
-
-def _heads_first() -> list[tuple[tuple[str, str], Handler]]:
-    """Return the handlers, those of HEAD before those of GET: Starlette answers HEAD with the route of GET."""
-    return sorted(HANDLERS.items(), key=lambda each: each[0][0] != "HEAD")
 
 
 class _Endpoint:
@@ -154,21 +150,19 @@ class _Endpoint:
 
     async def config(self, http: HttpRequest) -> Response:
         """Return the prefix of a warehouse, and which endpoints there are."""
-        return await self._guarded(http, "config", self._config)
 
-    async def _config(self, http: HttpRequest, principal: Principal) -> Response:
-        name = http.query_params.get("warehouse") or self._only()
-        warehouse = await self._in_thread(http, lambda: self._warehouses.get(name))
-        offered = [f"{method} {path}" for method, path in HANDLERS]
-        overrides = {"prefix": name, "warehouse": name}
-        found = {"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered}
-        return JSONResponse(found | {"idempotency-key-lifetime": f"PT{LIFETIME_MINUTES}M"})
+        async def act(http: HttpRequest, _: Principal) -> Response:
+            name, known = http.query_params.get("warehouse"), self._warehouses.names
+            if not name and len(known) != 1:
+                raise Problem(400, "BadRequestException", f"set 'warehouse' to one of {', '.join(known)}")
+            name = name or known[0]
+            warehouse = await self._in_thread(http, lambda: self._warehouses.get(name))
+            offered = [f"{method} {path}" for method, path in HANDLERS]
+            overrides = {"prefix": name, "warehouse": name}
+            found = {"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered}
+            return JSONResponse(found | {"idempotency-key-lifetime": f"PT{LIFETIME_MINUTES}M"})
 
-    def _only(self) -> str:
-        if len(self._warehouses.names) == 1:
-            return self._warehouses.names[0]
-        known = ", ".join(self._warehouses.names)
-        raise Problem(400, "BadRequestException", f"set 'warehouse' to one of {known}")
+        return await self._guarded(http, "config", act)
 
     async def answer(self, http: HttpRequest, *, handler: Handler, name: str) -> Response:
         """Answer a request of the catalog."""
@@ -204,7 +198,9 @@ class _Endpoint:
         began, principal = time.monotonic(), Principal("-", {})
         with self._current.track_inprogress():
             try:
-                principal = self._principal(http)
+                principal = Principal(whoami(), {MANAGE: ("*",)})
+                if self._principals is not None:
+                    principal = self._principals.of(http.headers.get("authorization"))
                 response = await act(http, principal)
             except Exception as error:  # noqa: BLE001 - each becomes an answer, those of the server with a log entry
                 response = _refused(error)
@@ -214,11 +210,6 @@ class _Endpoint:
         about = (principal.name, http.method, http.url.path, response.status_code, seconds * 1000)
         LOG.info("%s %s %r %d %.1f ms", *about)
         return response
-
-    def _principal(self, http: HttpRequest) -> Principal:
-        if self._principals is None:
-            return Principal(whoami(), {MANAGE: ("*",)})
-        return self._principals.of(http.headers.get("authorization"))
 
     async def _body(self, http: HttpRequest) -> bytes:
         largest = self.limits.body_bytes

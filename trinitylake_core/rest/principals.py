@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -63,8 +63,15 @@ class Principals:
         """Read principals from a YAML file. Raises ``InvalidInput`` with the path and what is wrong."""
         try:
             found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-            entries = found["principals"]
-            return cls(dict(_principal(name, entry) for name, entry in entries.items()))
+            by_hash: dict[str, Principal] = {}
+            for name, entry in found["principals"].items():
+                if unknown := set(entry) - {_HASH, *RIGHTS}:
+                    raise ValueError(f"{name} has unknown fields: {', '.join(sorted(unknown))}")
+                digest = str(entry[_HASH]).lower()
+                if len(digest) != len(hashed("")):
+                    raise ValueError(f"{name}.{_HASH} is not a SHA-256 in hexadecimal")
+                by_hash[digest] = Principal(str(name), {right: tuple(entry.get(right, ())) for right in RIGHTS})
+            return cls(by_hash)
         except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidInput(f"{path} is not a file of principals ({error}); write {_EXAMPLE}") from error
 
@@ -83,13 +90,3 @@ class Principals:
 def hashed(token: str) -> str:
     """Return the hash of a token, as the file of principals contains it."""
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _principal(name: str, entry: Mapping[str, Any]) -> tuple[str, Principal]:
-    unknown = set(entry) - {_HASH, *RIGHTS}
-    if unknown:
-        raise ValueError(f"{name} has unknown fields: {', '.join(sorted(unknown))}")
-    digest = str(entry[_HASH]).lower()
-    if len(digest) != len(hashed("")):
-        raise ValueError(f"{name}.{_HASH} is not a SHA-256 in hexadecimal")
-    return digest, Principal(str(name), {right: tuple(entry.get(right, ())) for right in RIGHTS})

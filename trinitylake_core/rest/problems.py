@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError as PydanticError
@@ -21,40 +20,33 @@ class Problem(Exception):
         self.kind = kind
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    error: type[BaseException]
-    status: int
-    kind: str
-
-
-_RULES: Final = (
-    _Rule(iceberg.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
-    _Rule(iceberg.NoSuchViewError, 404, "NoSuchViewException"),
-    _Rule(iceberg.NoSuchTableError, 404, "NoSuchTableException"),
-    _Rule(iceberg.NoSuchIcebergTableError, 404, "NoSuchTableException"),
-    _Rule(iceberg.NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
-    _Rule(iceberg.TableAlreadyExistsError, 409, "AlreadyExistsException"),
-    _Rule(iceberg.ViewAlreadyExistsError, 409, "AlreadyExistsException"),
-    _Rule(iceberg.NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
-    _Rule(iceberg.CommitStateUnknownException, 500, "CommitStateUnknownException"),
-    _Rule(iceberg.CommitFailedException, 409, "CommitFailedException"),
-    _Rule(iceberg.ForbiddenError, 403, "ForbiddenException"),
-    _Rule(iceberg.BadRequestError, 400, "BadRequestException"),
-    _Rule(NotImplementedError, 406, "UnsupportedOperationException"),
-    _Rule(ours.OutcomeUnknown, 500, "CommitStateUnknownException"),
-    _Rule(ours.StorageDenied, 403, "ForbiddenException"),
-    _Rule(ours.NotALakehouse, 503, "ServiceUnavailableException"),
-    _Rule(ours.Corrupt, 503, "ServiceUnavailableException"),
-    _Rule(ours.StorageError, 503, "ServiceUnavailableException"),
-    _Rule(ours.Refused, 403, "ForbiddenException"),
-    _Rule(ours.NotFound, 404, "NotFoundException"),
-    _Rule(ours.InvalidInput, 400, "BadRequestException"),
-    _Rule(iceberg.ValidationError, 400, "IllegalArgumentException"),
-    _Rule(FileNotFoundError, 404, "NotFoundException"),
-    _Rule(OSError, 503, "ServiceUnavailableException"),
-    _Rule(PydanticError, 400, "BadRequestException"),
-    _Rule(ValueError, 400, "BadRequestException"),
+_RULES: Final[tuple[tuple[type[BaseException], int, str], ...]] = (
+    (iceberg.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    (iceberg.NoSuchViewError, 404, "NoSuchViewException"),
+    (iceberg.NoSuchTableError, 404, "NoSuchTableException"),
+    (iceberg.NoSuchIcebergTableError, 404, "NoSuchTableException"),
+    (iceberg.NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
+    (iceberg.TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    (iceberg.ViewAlreadyExistsError, 409, "AlreadyExistsException"),
+    (iceberg.NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
+    (iceberg.CommitStateUnknownException, 500, "CommitStateUnknownException"),
+    (iceberg.CommitFailedException, 409, "CommitFailedException"),
+    (iceberg.ForbiddenError, 403, "ForbiddenException"),
+    (iceberg.BadRequestError, 400, "BadRequestException"),
+    (NotImplementedError, 406, "UnsupportedOperationException"),
+    (ours.OutcomeUnknown, 500, "CommitStateUnknownException"),
+    (ours.StorageDenied, 403, "ForbiddenException"),
+    (ours.NotALakehouse, 503, "ServiceUnavailableException"),
+    (ours.Corrupt, 503, "ServiceUnavailableException"),
+    (ours.StorageError, 503, "ServiceUnavailableException"),
+    (ours.Refused, 403, "ForbiddenException"),
+    (ours.NotFound, 404, "NotFoundException"),
+    (ours.InvalidInput, 400, "BadRequestException"),
+    (iceberg.ValidationError, 400, "IllegalArgumentException"),
+    (FileNotFoundError, 404, "NotFoundException"),
+    (OSError, 503, "ServiceUnavailableException"),
+    (PydanticError, 400, "BadRequestException"),
+    (ValueError, 400, "BadRequestException"),
 )
 
 
@@ -78,9 +70,9 @@ def problem_of(error: Exception) -> Problem:
     """Return the error of the specification for an exception; one that no rule names is a fault of the server."""
     if isinstance(error, Problem):
         return error
-    for rule in _RULES:
-        if isinstance(error, rule.error):
-            return Problem(rule.status, rule.kind, _message(error))
+    for known, status, kind in _RULES:
+        if isinstance(error, known):
+            return Problem(status, kind, _message(error))
     return Problem(500, "InternalServerError", "the server failed; its log has the details")
 
 

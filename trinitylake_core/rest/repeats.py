@@ -12,7 +12,7 @@ from typing import Final
 
 from trinitylake_core.rest.namespace_routes import create_namespace, load_namespace, update_namespace, updated
 from trinitylake_core.rest.problems import Problem
-from trinitylake_core.rest.requests import NOTHING, Reply, Request
+from trinitylake_core.rest.requests import NOTHING, SEPARATOR, Reply, Request
 from trinitylake_core.rest.table_routes import commit_table, create_table, load_table, register_table
 from trinitylake_core.rest.view_routes import commit_view, create_view, load_view, register_view
 from trinitylake_core.rest.warehouses import Warehouses
@@ -57,12 +57,10 @@ def _named(kind: str, load: Callable[[Request], Reply]) -> Callable[[Request], R
     return lambda request: load(replace(request, path={**request.path, kind: str(request.json()["name"])}))
 
 
-def _created(request: Request) -> Reply:
-    return load_namespace(replace(request, path={"namespace": "\x1f".join(request.json()["namespace"])}))
-
-
 _HOW: Final[dict[Callable[[Request], Reply], Callable[[Request], Reply]]] = {
-    create_namespace: _created,
+    create_namespace: lambda request: load_namespace(
+        replace(request, path={"namespace": SEPARATOR.join(request.json()["namespace"])})
+    ),
     update_namespace: updated,
     create_table: _named("table", load_table),
     register_table: _named("table", load_table),

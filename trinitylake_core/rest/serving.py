@@ -71,7 +71,9 @@ def running(app: Starlette) -> Iterator[str]:
         port = listening.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listening],), name="rest-endpoint", daemon=True)
         thread.start()
-        server.wait_until_started(thread)
+        while not server.is_up.wait(0.1):
+            if not thread.is_alive():
+                raise RuntimeError("the endpoint ended before it listened")
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -142,7 +144,7 @@ class _Server(uvicorn.Server):
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "ws": "none"}
         super().__init__(uvicorn.Config(app, http=_Connection, timeout_graceful_shutdown=seconds, **quiet, **more))
         self._app = app
-        self._is_up = threading.Event()
+        self.is_up = threading.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,15 +162,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
-        self._is_up.set()
+        self.is_up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what is under way, each request when its time is over, and end."""
         self._app.state.stop()
         await super().shutdown(sockets)
-
-    def wait_until_started(self, thread: threading.Thread) -> None:
-        """Wait until it listens. Raises ``RuntimeError`` if it ended before."""
-        while not self._is_up.wait(0.1):
-            if not thread.is_alive():
-                raise RuntimeError("the endpoint ended before it listened")

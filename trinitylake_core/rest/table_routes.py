@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.table import CommitTableResponse, Table, TableIdentifier
+from pyiceberg.table import Table, TableIdentifier
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -115,7 +115,7 @@ def commit_table(request: Request) -> Reply:
     request.require(WRITE, request.identifier)
     commit = request.parsed(Commit)
     made = request.warehouse.catalog.commit_tables([(request.identifier, commit.requirements, commit.updates)])[0]
-    return _committed(request, made)
+    return _at(request, made.metadata_location, made.metadata)
 
 
 def commit_tables(request: Request) -> Reply:
@@ -183,15 +183,10 @@ def _loaded(request: Request, table: Table, *, staged: bool = False) -> Reply:
     if staged:
         return Reply(_text(metadata, config=config))
     if request.query.get("snapshots") == "refs":
-        kept = {each.snapshot_id for each in metadata.refs.values()}
-        metadata = metadata.model_copy(
-            update={"snapshots": [each for each in metadata.snapshots if each.snapshot_id in kept]}
-        )
+        named = {each.snapshot_id for each in metadata.refs.values()}
+        kept = [each for each in metadata.snapshots if each.snapshot_id in named]
+        metadata = metadata.model_copy(update={"snapshots": kept})
     return _at(request, table.metadata_location, metadata, config=config)
-
-
-def _committed(request: Request, made: CommitTableResponse) -> Reply:
-    return _at(request, made.metadata_location, made.metadata)
 
 
 def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -> Reply:

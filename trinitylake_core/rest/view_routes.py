@@ -64,9 +64,8 @@ def commit_view(request: Request) -> Reply:
     """Apply the updates of a commit to a view."""
     request.require(WRITE, request.identifier)
     commit = request.parsed(ViewCommit)
-    return _loaded(
-        request, request.warehouse.catalog.commit_view(request.identifier, (commit.requirements, commit.updates))
-    )
+    view = request.warehouse.catalog.commit_view(request.identifier, (commit.requirements, commit.updates))
+    return _loaded(request, view)
 
 
 def has_view(request: Request) -> Reply:

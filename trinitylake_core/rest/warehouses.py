@@ -50,14 +50,11 @@ class Warehouse:
         uri, elsewhere = full_uri(location), self.catalog.properties.get(WAREHOUSE_LOCATION)
         if "://" in uri and not uri.startswith("file:"):
             return
-        places = [
-            base_uri(self.catalog.properties[URI]),
-            *([full_uri(elsewhere).rstrip("/") + "/"] if elsewhere else []),
-        ]
+        places = [base_uri(self.catalog.properties[URI])]
+        places += [full_uri(elsewhere).rstrip("/") + "/"] if elsewhere else []
         if not uri.startswith(tuple(places)) or ".." in uri.split("/"):
-            raise Problem(
-                403, "ForbiddenException", f"{location!r} is not a place from which this endpoint reads files"
-            )
+            text = f"{location!r} is not a place from which this endpoint reads files"
+            raise Problem(403, "ForbiddenException", text)
 
 
 class Warehouses:
@@ -105,18 +102,14 @@ class Warehouses:
             raise Problem(404, "NotFoundException", f"no warehouse {base!r}; there are {', '.join(self._openers)}")
         lake = self.get(base).catalog.lakehouse if version else self._openers[base]()
         try:
-            properties = _past(lake, version) if version else self._here
+            properties = self._here
+            if version.isdigit():
+                properties = {"version": version}
+            elif version:
+                is_snapshot = any(each.name == version for each in lake.snapshots())
+                properties = {"snapshot" if is_snapshot else "timestamp": version}
             catalog = TrinityLakeCatalog.over(lake, base, **properties)
         except (InvalidInput, NotFound) as error:
             raise Problem(404, "NotFoundException", f"no version {version!r} of {base!r}: {error}") from error
         catalog.remember_metadata()
         return catalog
-
-
-def _past(lake: Lakehouse, version: str) -> dict[str, str]:
-    """Return the catalog property for a version number, a snapshot, or a time."""
-    if version.isdigit():
-        return {"version": version}
-    if any(each.name == version for each in lake.snapshots()):
-        return {"snapshot": version}
-    return {"timestamp": version}
