@@ -94,8 +94,12 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
         InvalidDefinition: the type is unknown, or its precision, scale or length is missing or wrong.
     """
     kind = column.type
-    if kind == DECIMAL:
-        return pa.decimal128(*decimal_size(column, where)), None
+    if kind == DECIMAL:  # a scale that is left out is 0
+        if "precision" not in column.properties:
+            raise InvalidDefinition(f"column {where}: DECIMAL needs the property 'precision'")
+        precision = _number(column, "precision", where, low=1, high=DECIMAL_PRECISION_MAX)
+        scale = _number(column, "scale", where, low=0, high=precision) if "scale" in column.properties else 0
+        return pa.decimal128(precision, scale), None
     if kind == FIXED:
         length = column_length(column, where)
         if length is None:
@@ -131,19 +135,6 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
     return hinted, {"length": match[2]} if match[2] else {}
 
 
-def decimal_size(column: Column, where: str) -> tuple[int, int]:
-    """Return precision and scale of a DECIMAL column; a scale that is left out is 0.
-
-    Raises:
-        InvalidDefinition: no precision, or one of them is out of range.
-    """
-    if "precision" not in column.properties:
-        raise InvalidDefinition(f"column {where}: DECIMAL needs the property 'precision'")
-    precision = _number(column, "precision", where, low=1, high=DECIMAL_PRECISION_MAX)
-    scale = _number(column, "scale", where, low=0, high=precision) if "scale" in column.properties else 0
-    return precision, scale
-
-
 def column_length(column: Column, where: str) -> int | None:
     """Return the length of a CHAR, VARCHAR or FIXED column, ``None`` where it is left out.
 
@@ -170,14 +161,12 @@ def _unhinted(arrow: pa.DataType, where: str) -> tuple[DataType, dict[str, str]]
     if pa.types.is_timestamp(arrow) and arrow.tz is not None and arrow.tz.lower() in _UTC:
         arrow = pa.timestamp(arrow.unit, tz="UTC")
     kind = _BY_ARROW_TYPE.get(arrow)
-    if kind is None:
-        raise InvalidDefinition(f"column {where}: Arrow type {arrow} is not supported; {_instead(arrow)}")
-    return kind, {}
-
-
-def _instead(arrow: pa.DataType) -> str:
+    if kind is not None:
+        return kind, {}
     if isinstance(arrow, pa.BaseExtensionType):
-        return f"use its storage type {arrow.storage_type}"
-    if pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
-        return f"use its value type {arrow.value_type}"
-    return next((text for fits, text in _INSTEAD if fits(arrow)), "use a type of the table in the documentation")
+        instead = f"use its storage type {arrow.storage_type}"
+    elif pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
+        instead = f"use its value type {arrow.value_type}"
+    else:
+        instead = next((text for fits, text in _INSTEAD if fits(arrow)), "use a type of the table in the documentation")
+    raise InvalidDefinition(f"column {where}: Arrow type {arrow} is not supported; {instead}")

@@ -59,10 +59,16 @@ def encode(message: Definition) -> bytes:
     Raises:
         InvalidDefinition: a view holds both SQL and a Substrait relation; the format has room for one.
     """
-    data = _body(message)
-    if isinstance(message, TransactionDef):
-        return data
-    return sealed(data)
+    if isinstance(message, ViewDef) and message.HasField("substrait_read_rel"):
+        if message.sql_representations:
+            raise InvalidDefinition("a view holds either sql_representations or substrait_read_rel, not both")
+        relation = RawViewDef(representations=[message.substrait_read_rel])
+        view = ViewDef()
+        view.CopyFrom(message)
+        view.ClearField("substrait_read_rel")
+        return sealed(view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True))
+    data = message.SerializeToString(deterministic=True)
+    return data if isinstance(message, TransactionDef) else sealed(data)
 
 
 def sealed(data: bytes) -> bytes:
@@ -73,18 +79,6 @@ def sealed(data: bytes) -> bytes:
 def has_checksum(data: bytes) -> bool:
     """Whether the bytes of a definition file end with a checksum."""
     return data[-_CHECKSUM_BYTES : -_CHECKSUM_BYTES + len(_CHECKSUM_HEAD)] == _CHECKSUM_HEAD
-
-
-def _body(message: Definition) -> bytes:
-    if not isinstance(message, ViewDef) or not message.HasField("substrait_read_rel"):
-        return message.SerializeToString(deterministic=True)
-    if message.sql_representations:
-        raise InvalidDefinition("a view holds either sql_representations or substrait_read_rel, not both")
-    relation = RawViewDef(representations=[message.substrait_read_rel])
-    view = ViewDef()
-    view.CopyFrom(message)
-    view.ClearField("substrait_read_rel")
-    return view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True)
 
 
 def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:

@@ -86,11 +86,7 @@ def _schema_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
             yield {"what": "column", "change": "added", "name": path, "new": description}
         elif (was := _described(before[origin[path]])) != description:
             yield {"what": "column", "change": "changed", "name": path, "old": was, "new": description}
-    yield from _order_changes(old, new, origin)
-
-
-def _order_changes(old: Schema, new: Schema, origin: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield a change when the columns that are on both sides stand in another order."""
+    # the columns that are on both sides may stand in another order
     common = [column.name for column in new.columns if column.name in origin]
     position = {column.name: index for index, column in enumerate(old.columns)}
     ranks = [position[origin[name]] for name in common if origin[name] in position]

@@ -70,18 +70,23 @@ def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
     """
     refuse_unknown(given, LakehouseOptions)
     level = given.get("txn_isolation_level")
+    level = checked_choice("txn_isolation_level", "SNAPSHOT" if level is None else level, IsolationLevel.keys())
     definition = LakehouseDef(
         id=str(uuid.uuid4()),
         major_version=spec.MAJOR_VERSION,
-        txn_isolation_level=checked_choice(
-            "txn_isolation_level", "SNAPSHOT" if level is None else level, IsolationLevel.keys()
-        ),
+        txn_isolation_level=level,
         properties=_checked(checked_properties("properties", given.get("properties"))),
     )
     for name, (default, low, high) in _NUMBERS.items():
         value = given.get(name)
         setattr(definition, name, checked_int(name, default if value is None else value, low=low, high=high))
-    _check_room_for_a_write_buffer(definition)
+    needed = key_table_max_bytes(definition)
+    if definition.node_file_max_size_bytes <= needed:
+        raise InvalidDefinition(
+            f"a full key table of order {definition.order} takes about {needed} bytes with these name sizes, which "
+            f"leaves no room for a write buffer in node_file_max_size_bytes={definition.node_file_max_size_bytes}; "
+            "raise it, or lower the order or the name sizes"
+        )
     return definition
 
 
@@ -158,13 +163,3 @@ def key_table_max_bytes(definition: LakehouseDef) -> int:
     names = full.namespace_name_max_size_bytes + max(full.table_name_max_size_bytes, full.view_name_max_size_bytes)
     value = min(_UNNAMED_DEFINITION_PATH_BYTES + names, _DEFINITION_PATH_MAX_BYTES)
     return full.order * (_SCHEMA_ID_BYTES + names + value + _NODE_PATH_BYTES)
-
-
-def _check_room_for_a_write_buffer(definition: LakehouseDef) -> None:
-    needed = key_table_max_bytes(definition)
-    if definition.node_file_max_size_bytes <= needed:
-        raise InvalidDefinition(
-            f"a full key table of order {definition.order} takes about {needed} bytes with these name sizes, which "
-            f"leaves no room for a write buffer in node_file_max_size_bytes={definition.node_file_max_size_bytes}; "
-            "raise it, or lower the order or the name sizes"
-        )

@@ -211,17 +211,13 @@ def _check_locations(table: TableDef) -> None:
                 f"not {location!r}"
             )
         if table.table_type == "MANAGED":
-            _check_inside(name, location)
-
-
-def _check_inside(name: str, location: str) -> None:
-    try:
-        validate_path(location.removesuffix("/"))
-    except InvalidLocation as error:
-        raise InvalidDefinition(
-            f"format_properties[{name!r}] of a MANAGED table must be a path inside the lakehouse: {error}; "
-            "use table_type EXTERNAL for data outside"
-        ) from error
+            try:
+                validate_path(location.removesuffix("/"))
+            except InvalidLocation as error:
+                raise InvalidDefinition(
+                    f"format_properties[{name!r}] of a MANAGED table must be a path inside the lakehouse: {error}; "
+                    "use table_type EXTERNAL for data outside"
+                ) from error
 
 
 # -- views -----------------------------------------------------------------------------------------

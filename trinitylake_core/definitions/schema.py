@@ -111,7 +111,7 @@ def parts(column: Column, where: str) -> list[tuple[str, Column]]:
 
 def _check_siblings(columns: Iterable[Column], path: tuple[str, ...]) -> None:
     seen: set[str] = set()
-    what = f"the name of a column{_inside(path)}"
+    what = f"the name of a column in {'.'.join(path)}" if path else "the name of a column"
     for column in columns:
         name = checked_text(what, column.name)
         if name in seen:
@@ -154,10 +154,6 @@ def _where(path: tuple[str, ...]) -> str:
     return ".".join(path)
 
 
-def _inside(path: tuple[str, ...]) -> str:
-    return f" in {'.'.join(path)}" if path else ""
-
-
 TYPE_METADATA: Final = b"trinitylake.type"
 ID_METADATA: Final = b"trinitylake.id"
 NAME_METADATA: Final = b"trinitylake.name"
@@ -187,11 +183,9 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
             or metadata that contradicts the type.
     """
     if not isinstance(schema, pa.Schema):
+        text = f"a schema must be a pyarrow.Schema or a Schema, not {type(schema).__name__}"
         hint = "; pipelines.source.columns.schema_of makes one of columns as `apply` takes them"
-        what = type(schema).__name__
-        raise InvalidDefinition(
-            f"a schema must be a pyarrow.Schema or a Schema, not {what}{hint if what == 'list' else ''}"
-        )
+        raise InvalidDefinition(text + hint if type(schema) is list else text)
     old = list(previous.columns) if previous is not None else []
     reader = _Reader(schema, old)
     result = Schema(columns=[reader.column(field, (field.name,), old) for field in schema])
@@ -239,10 +233,12 @@ class _Reader:
     def column(
         self, field: pa.Field, path: tuple[str, ...], siblings: Iterable[Column], canonical: str | None = None
     ) -> Column:
-        where = _where(path)
-        old = self._counterpart(field, siblings, canonical)
+        where, number = _where(path), _id(field)
+        # the column of the previous schema that this field continues, or an empty one
+        named = (old for old in siblings if canonical is not None or old.name == field.name)
+        old = self._by_id.get(number, Column()) if number else next(named, Column())
         column = Column(nullable=field.nullable or _metadata(field, NULLABLE_METADATA, where) == "true")
-        column.id = _id(field) or (old.id if old.id not in self._claimed else 0)
+        column.id = number or (old.id if old.id not in self._claimed else 0)
         name = field.name if canonical is None else _metadata(field, NAME_METADATA, where)
         column.name = (old.name or canonical or "") if name is None else name
         self._set_type(column, field, path, old)
@@ -250,13 +246,6 @@ class _Reader:
             if key.startswith(PROPERTY_METADATA):
                 column.properties[_text(key[len(PROPERTY_METADATA) :], where)] = _text(value, where)
         return column
-
-    def _counterpart(self, field: pa.Field, siblings: Iterable[Column], canonical: str | None) -> Column:
-        """Return the column of the previous schema that this field continues, or an empty one."""
-        if number := _id(field):
-            return self._by_id.get(number, Column())
-        named = (old for old in siblings if canonical is not None or old.name == field.name)
-        return next(named, Column())
 
     def _set_type(self, column: Column, field: pa.Field, path: tuple[str, ...], old: Column) -> None:
         where, arrow = ".".join(path), field.type
