@@ -90,8 +90,7 @@ _INSTEAD: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
 def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
     """Return the Arrow type of a column that is not nested, and the hint that keeps what Arrow cannot hold.
 
-    Raises:
-        InvalidDefinition: the type is unknown, or its precision, scale or length is missing or wrong.
+    Raises ``InvalidDefinition``: the type is unknown, or its precision, scale or length is missing or wrong.
     """
     kind = column.type
     if kind == DECIMAL:  # a scale that is left out is 0
@@ -118,9 +117,8 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
 def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataType, dict[str, str]]:
     """Return the type of a column that is not nested, and the properties that belong to the type.
 
-    Raises:
-        InvalidDefinition: the format has no such type (the message names what to use instead), or the
-            hint contradicts the Arrow type.
+    Raises ``InvalidDefinition``: the format has no such type (the message names what to use instead), or the hint
+    contradicts the Arrow type.
     """
     kind, properties = _unhinted(arrow, where)
     if hint is None:
@@ -138,8 +136,7 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
 def column_length(column: Column, where: str) -> int | None:
     """Return the length of a CHAR, VARCHAR or FIXED column, ``None`` where it is left out.
 
-    Raises:
-        InvalidDefinition: it is not a number from 1 to 2^31 - 1 (FIXED: 2^28 - 1).
+    Raises ``InvalidDefinition``: it is not a number from 1 to 2^31 - 1 (FIXED: 2^28 - 1).
     """
     if "length" not in column.properties:
         return None

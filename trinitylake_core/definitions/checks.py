@@ -18,8 +18,7 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 def checked_text(what: str, value: object, *, empty: bool = False) -> str:
     """Return ``value`` if it is text that UTF-8 can hold, and not empty unless that is allowed.
 
-    Raises:
-        InvalidDefinition: it is not; the message begins with ``what``.
+    Raises ``InvalidDefinition``: it is not; the message begins with ``what``.
     """
     if not isinstance(value, str):
         raise InvalidDefinition(f"{what} must be text, not {type(value).__name__}")
@@ -35,8 +34,7 @@ def checked_text(what: str, value: object, *, empty: bool = False) -> str:
 def checked_int(what: str, value: object, *, low: int, high: int) -> int:
     """Return ``value`` if it is a whole number from ``low`` to ``high``, both included.
 
-    Raises:
-        InvalidDefinition: it is not; the message begins with ``what``.
+    Raises ``InvalidDefinition``: it is not; the message begins with ``what``.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidDefinition(f"{what} must be a whole number, not {type(value).__name__}")
@@ -48,8 +46,7 @@ def checked_int(what: str, value: object, *, low: int, high: int) -> int:
 def checked_choice(what: str, value: object, choices: Collection[str]) -> str:
     """Return ``value`` if it is one of ``choices``.
 
-    Raises:
-        InvalidDefinition: it is not; the message begins with ``what`` and lists the choices.
+    Raises ``InvalidDefinition``: it is not; the message begins with ``what`` and lists the choices.
     """
     if isinstance(value, str) and value in choices:
         return value
@@ -59,8 +56,7 @@ def checked_choice(what: str, value: object, choices: Collection[str]) -> str:
 def checked_properties(what: str, properties: Mapping[str, str] | None) -> dict[str, str]:
     """Return ``properties`` as a dictionary of text by text; ``None`` is empty.
 
-    Raises:
-        InvalidDefinition: it is not a mapping, or a name or a value is not text.
+    Raises ``InvalidDefinition``: it is not a mapping, or a name or a value is not text.
     """
     if properties is None:
         return {}
@@ -75,10 +71,8 @@ def checked_properties(what: str, properties: Mapping[str, str] | None) -> dict[
 def merge_properties(what: str, into: MutableMapping[str, str], changes: Mapping[str, str | None] | None) -> None:
     """Merge ``changes`` into the properties ``into``; the value ``None`` removes a property.
 
-    Removing a property that is not there is no error: the caller wants it gone, and it is.
-
-    Raises:
-        InvalidDefinition: a name or a value is not text; ``into`` is unchanged then.
+    Removing a property that is not there is no error: the caller wants it gone, and it is. Raises
+    ``InvalidDefinition``: a name or a value is not text; ``into`` is unchanged then.
     """
     if changes is None:
         return

@@ -54,10 +54,8 @@ _CHECKSUM_BYTES: Final = len(_CHECKSUM_HEAD) + 16
 def encode(message: Definition) -> bytes:
     """Return the bytes of a definition file; the same message always gives the same bytes.
 
-    All but a saved transaction, which is replaced in place, end with their checksum.
-
-    Raises:
-        InvalidDefinition: a view holds both SQL and a Substrait relation; the format has room for one.
+    All but a saved transaction, which is replaced in place, end with their checksum. Raises ``InvalidDefinition``: a
+    view holds both SQL and a Substrait relation; the format has room for one.
     """
     if isinstance(message, ViewDef) and message.HasField("substrait_read_rel"):
         if message.sql_representations:
@@ -229,8 +227,7 @@ _COLUMN_NAME: Final = b"\x12"
 def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: bool) -> bytes:
     """Return the encoding of a column without parts, except number and name, for :func:`encoded_column`.
 
-    Raises:
-        InvalidDefinition: the format cannot hold such a column.
+    Raises ``InvalidDefinition``: the format cannot hold such a column.
     """
     column = Column(id=1, name="any", type=kind, nullable=nullable, properties=properties)
     check_schema(Schema(columns=[column]))
@@ -242,10 +239,8 @@ def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: boo
 def encoded_column(number: int, name: str, kind: bytes) -> bytes:
     """Return a column as it stands in a schema: ``number``, its ID, from 1 up; and what :func:`encoded_type` made.
 
-    A schema is its columns end to end, no two of which have the same name.
-
-    Raises:
-        InvalidDefinition: the format cannot hold such a name.
+    A schema is its columns end to end, no two of which have the same name. Raises ``InvalidDefinition``: the format
+    cannot hold such a name.
     """
     text = checked_text("the name of a column", name).encode()
     column = b"".join((_COLUMN_ID, _varint(number), _COLUMN_NAME, _varint(len(text)), text, kind))
@@ -255,8 +250,7 @@ def encoded_column(number: int, name: str, kind: bytes) -> bytes:
 def encoded_rest(**definition: Any) -> bytes:
     """Return as bytes a table definition without ID and schema; arguments are those of ``table_def``.
 
-    Raises:
-        InvalidDefinition: as ``table_def``; keys need the columns, and are refused.
+    Raises ``InvalidDefinition``: as ``table_def``; keys need the columns, and are refused.
     """
     return encode(table_def(**definition))[_ID_BYTES:-_CHECKSUM_BYTES].removeprefix(_NO_SCHEMA)
 

@@ -30,8 +30,7 @@ _KEYS: Final = ("distribution_keys", "primary_keys", "sort_keys", "unique_column
 def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]]:
     """Return the changes from ``old`` to ``new``, as JSON-ready dictionaries; empty if nothing changed.
 
-    Raises:
-        InvalidInput: they are definitions of different kinds.
+    Raises ``InvalidInput``: they are definitions of different kinds.
     """
     if type(old) is not type(new):
         raise InvalidInput(f"cannot compare a {type(old).__name__} with a {type(new).__name__}")

@@ -64,9 +64,8 @@ class LakehouseOptions(TypedDict, total=False):
 def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
     """Return the definition of a new lakehouse, with a new ID.
 
-    Raises:
-        InvalidDefinition: a value is of the wrong type or out of range, or a full node key table
-            (format, section 4) leaves no room for a write buffer.
+    Raises ``InvalidDefinition``: a value is of the wrong type or out of range, or a full node key table (format,
+    section 4) leaves no room for a write buffer.
     """
     refuse_unknown(given, LakehouseOptions)
     level = given.get("txn_isolation_level")
@@ -93,10 +92,8 @@ def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
 def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None] | None = None) -> LakehouseDef:
     """Return a copy of ``old`` with ``properties`` merged in; the value ``None`` removes a property.
 
-    What shapes keys and nodes does not change in place: that takes a rebuild.
-
-    Raises:
-        InvalidDefinition: a name or a value is not text, or not what the property takes.
+    What shapes keys and nodes does not change in place: that takes a rebuild. Raises ``InvalidDefinition``: a name or a
+    value is not text, or not what the property takes.
     """
     new = LakehouseDef()
     new.CopyFrom(old)

@@ -50,8 +50,7 @@ _FULL_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.+", re.DOTALL)
 def namespace_def(properties: Mapping[str, str] | None = None) -> NamespaceDef:
     """Return the definition of a new namespace, with a new ID.
 
-    Raises:
-        InvalidDefinition: a property is not text by text.
+    Raises ``InvalidDefinition``: a property is not text by text.
     """
     return NamespaceDef(id=new_id(), properties=checked_properties("properties", properties))
 
@@ -59,8 +58,7 @@ def namespace_def(properties: Mapping[str, str] | None = None) -> NamespaceDef:
 def altered_namespace(old: NamespaceDef, properties: Mapping[str, str | None] | None = None) -> NamespaceDef:
     """Return ``old`` with ``properties`` merged in.
 
-    Raises:
-        InvalidDefinition: a property is not text by text or ``None``.
+    Raises ``InvalidDefinition``: a property is not text by text or ``None``.
     """
     new = NamespaceDef()
     new.CopyFrom(old)
@@ -97,12 +95,9 @@ class TableChanges(_TableKeys, total=False):
 def table_def(schema: AnySchema | None = None, **options: Unpack[TableOptions]) -> TableDef:
     """Return the definition of a new table, with a new ID; by default MANAGED, in format ICEBERG.
 
-    ``location`` and ``metadata_location`` in ``format_properties`` are full URIs where the table is
-    EXTERNAL, and paths inside the lakehouse where it is MANAGED (format, section 2).
-
-    Raises:
-        InvalidDefinition: the schema or a value is one that the format cannot hold, or a key is not
-            a column of the schema.
+    ``location`` and ``metadata_location`` in ``format_properties`` are full URIs where the table is EXTERNAL, and paths
+    inside the lakehouse where it is MANAGED (format, section 2). Raises ``InvalidDefinition``: the schema or a value is
+    one that the format cannot hold, or a key is not a column of the schema.
     """
     refuse_unknown(options, TableOptions)
     new = TableDef(id=new_id(), properties=checked_properties("properties", options.pop("properties", None)))
@@ -113,12 +108,9 @@ def table_def(schema: AnySchema | None = None, **options: Unpack[TableOptions]) 
 def altered_table(old: TableDef, **changes: Unpack[TableChanges]) -> TableDef:
     """Return ``old`` with the given changes.
 
-    Columns of an Arrow schema keep the IDs of the old columns of the same name, or those in their
-    metadata, which is how to rename one. No old ID is given to a new column. An empty list removes keys.
-
-    Raises:
-        InvalidDefinition: the schema or a value is one that the format cannot hold, or a key, new or
-            old, is not a column of the new schema.
+    Columns of an Arrow schema keep the IDs of the old columns of the same name, or those in their metadata, which is
+    how to rename one. No old ID is given to a new column. An empty list removes keys. Raises ``InvalidDefinition``: the
+    schema or a value is one that the format cannot hold, or a key, new or old, is not a column of the new schema.
     """
     refuse_unknown(changes, TableChanges)
     new = TableDef()
@@ -150,8 +142,7 @@ def _altered_table(new: TableDef, schema: AnySchema | None, changes: Mapping[str
 def checked_schema(schema: AnySchema, previous: Schema) -> Schema:
     """Return a schema of the format that is valid; Arrow columns keep their IDs in ``previous``.
 
-    Raises:
-        InvalidDefinition: it is not one that the format can hold.
+    Raises ``InvalidDefinition``: it is not one that the format can hold.
     """
     if not isinstance(schema, Schema):
         return schema_from_arrow(schema, previous)
@@ -255,11 +246,8 @@ def view_def(sql: str | None = None, **options: Unpack[ViewOptions]) -> ViewDef:
     """Return the definition of a new view, with a new ID.
 
     The query is ``sql`` in ``dialect``, by default ``spark``, or ``sql_representations`` where it is written in
-    several.
-
-    Raises:
-        InvalidDefinition: no query or both forms of it, two in one dialect, a binding without a
-            schema, or a value that the format cannot hold.
+    several. Raises ``InvalidDefinition``: no query or both forms of it, two in one dialect, a binding without a schema,
+    or a value that the format cannot hold.
     """
     refuse_unknown(options, ViewOptions)
     if sql is None and options.get("sql_representations") is None:
@@ -270,10 +258,8 @@ def view_def(sql: str | None = None, **options: Unpack[ViewOptions]) -> ViewDef:
 def altered_view(old: ViewDef, *, sql: str | None = None, **changes: Unpack[ViewChanges]) -> ViewDef:
     """Return ``old`` with the given changes.
 
-    A new query replaces the old one in every dialect, so that no dialect is left with a stale one.
-
-    Raises:
-        InvalidDefinition: as for ``view_def``.
+    A new query replaces the old one in every dialect, so that no dialect is left with a stale one. Raises
+    ``InvalidDefinition``: as for ``view_def``.
     """
     refuse_unknown(changes, ViewChanges)
     schema, sql_representations = changes.get("schema"), changes.get("sql_representations")

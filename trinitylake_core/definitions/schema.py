@@ -68,10 +68,9 @@ _PART_FIELDS: Final = ("list_element", "map_key", "map_value")
 def check_schema(schema: Schema) -> None:
     """Check that the format and Arrow can hold ``schema``.
 
-    Raises:
-        InvalidDefinition: it has too many columns, a name is empty or used twice in one place, an ID is 0 or used
-            twice, a type is unknown, a precision, scale or length is wrong or missing, or a nested column lacks its
-            parts or has parts that are not its own.
+    Raises ``InvalidDefinition``: it has too many columns, a name is empty or used twice in one place, an ID is 0 or
+    used twice, a type is unknown, a precision, scale or length is wrong or missing, or a nested column lacks its parts
+    or has parts that are not its own.
     """
     _check_siblings(schema.columns, ())
     numbers = Counter(column.id for column in all_columns(schema.columns))
@@ -99,8 +98,7 @@ def all_columns(columns: Iterable[Column]) -> Iterator[Column]:
 def parts(column: Column, where: str) -> list[tuple[str, Column]]:
     """Return the parts of a map (key, value) or a list (element); other columns have none.
 
-    Raises:
-        InvalidDefinition: a part is missing.
+    Raises ``InvalidDefinition``: a part is missing.
     """
     needed = _PARTS.get(column.type, ())
     for _, field in needed:
@@ -164,8 +162,7 @@ PROPERTY_METADATA: Final = b"trinitylake.property."
 def schema_to_arrow(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a schema; ``schema_from_arrow`` gives back an equal one.
 
-    Raises:
-        InvalidDefinition: a column has a type that is unknown, incomplete or nested too deeply.
+    Raises ``InvalidDefinition``: a column has a type that is unknown, incomplete or nested too deeply.
     """
     return pa.schema([_field(column, (column.name,)) for column in schema.columns])
 
@@ -173,14 +170,10 @@ def schema_to_arrow(schema: Schema) -> pa.Schema:
 def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Schema:
     """Return the schema of an Arrow schema.
 
-    Columns without an ID in their metadata keep that of the column of the same name in ``previous``.
-    The others are numbered after the highest ID there is, a parent before its children; without
-    ``previous`` that means from 1.
-
-    Raises:
-        InvalidDefinition: not an Arrow schema, an Arrow type that the format does not have (the
-            message names the column and what to use instead), two columns of one name or ID,
-            or metadata that contradicts the type.
+    Columns without an ID in their metadata keep that of the column of the same name in ``previous``. The others are
+    numbered after the highest ID there is, a parent before its children; without ``previous`` that means from 1. Raises
+    ``InvalidDefinition``: not an Arrow schema, an Arrow type that the format does not have (the message names the
+    column and what to use instead), two columns of one name or ID, or metadata that contradicts the type.
     """
     if not isinstance(schema, pa.Schema):
         text = f"a schema must be a pyarrow.Schema or a Schema, not {type(schema).__name__}"

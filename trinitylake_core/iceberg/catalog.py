@@ -161,8 +161,7 @@ class TrinityLakeCatalog(Views):
             reason: why, for the history.
             isolation: SNAPSHOT or SERIALIZABLE; by default that of the lakehouse definition.
 
-        Raises:
-            ForbiddenError: the catalog, or the lakehouse, is read-only.
+        Raises ``ForbiddenError``: the catalog, or the lakehouse, is read-only.
         """
         with translated():
             begun = self._begin(reason, isolation)

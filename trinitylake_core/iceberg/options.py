@@ -33,8 +33,7 @@ _NUMBERS: Final = frozenset({"connect_timeout", "read_timeout"})
 def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the storage options in catalog properties; ``s3.*`` count only for a root on S3.
 
-    Raises:
-        InvalidInput: a property that must be a number is none.
+    Raises ``InvalidInput``: a property that must be a number is none.
     """
     own = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
     is_json = {name for name, value in own.items() if isinstance(value, str) and value.startswith("{")}

@@ -66,8 +66,7 @@ class Registered:
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Open a catalog as PyIceberg does: by properties, the environment, or ``~/.pyiceberg.yaml``.
 
-    Raises:
-        InvalidInput: there is none, or it cannot be opened.
+    Raises ``InvalidInput``: there is none, or it cannot be opened.
     """
     try:
         return load_catalog(name, **properties)

@@ -78,8 +78,7 @@ def updated(metadata: ViewMetadata, updates: Sequence[ViewUpdate], millis: int) 
     Args:
         millis: now, for the log of versions.
 
-    Raises:
-        ValidationError: an update that cannot be carried out; a dialect that would be lost.
+    Raises ``ValidationError``: an update that cannot be carried out; a dialect that would be lost.
     """
     change = _Change(metadata, millis)
     for update in updates:

@@ -93,8 +93,7 @@ def serve(
 ) -> None:
     """Serve lakehouses until SIGTERM or SIGINT; requests under way are answered first.
 
-    Raises:
-        InvalidInput: an address that others reach, without principals.
+    Raises ``InvalidInput``: an address that others reach, without principals.
     """
     if principals is None and host not in _LOOPBACK:
         raise InvalidInput(f"an endpoint on {host} can be reached by others: give it principals (--tokens FILE)")
