@@ -2,5 +2,3 @@
 
 from dagster_project.config.file import ENV_FILE, config_path, load, load_head, parse
 from pipelines.lakehouses import ConfigError
-
-__all__ = ["ENV_FILE", "ConfigError", "config_path", "load", "load_head", "parse"]

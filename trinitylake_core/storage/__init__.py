@@ -9,20 +9,3 @@ from trinitylake_core.storage.conformance import ConformanceResult, check_confor
 from trinitylake_core.storage.opening import open_storage, options_for
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.root_uris import normalise_root, real_root, root_uri, same_place
-
-__all__ = [
-    "ConformanceResult",
-    "Data",
-    "DeleteResult",
-    "FileInfo",
-    "RequestCounts",
-    "Storage",
-    "Tagged",
-    "check_conformance",
-    "normalise_root",
-    "open_storage",
-    "options_for",
-    "real_root",
-    "root_uri",
-    "same_place",
-]
