@@ -480,6 +480,22 @@ def test_a_file_of_principals_that_is_wrong_is_named(tmp_path: Path, text: str) 
         Principals.of_file(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{a: {token_sha256: 'HASH0', read: 'sales.*'}}", r"a\.read is not a list of patterns"),
+        ("{a: {token_sha256: 'HASH0', write: [1]}}", r"a\.write is not a list of patterns"),
+        ("{a: {token_sha256: 'HASH0', read: ['*']}, b: {token_sha256: 'HASH0'}}", "b has the token of a"),
+        ("{a: {token_sha256: 'éHASH'}}", r"a\.token_sha256 is not a SHA-256"),
+    ],
+)
+def test_a_file_of_principals_grants_only_what_it_lists(tmp_path: Path, text: str, problem: str) -> None:
+    """A pattern without its brackets was a list of characters, of which * allowed everything."""
+    (path := tmp_path / "tokens.yaml").write_text(f"principals: {text.replace('HASH', '0' * 63)}", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=problem):
+        Principals.of_file(path)
+
+
 # -- what bad input gets -------------------------------------------------------------------------------
 
 _TABLE = "/v1/lake/namespaces/a/tables/t"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ MANAGE: Final = "manage"
 RIGHTS: Final = (READ, WRITE, MANAGE)
 """Each right includes those before it. ``manage`` creates, drops and renames; ``write`` changes what is there."""
 _HASH: Final = "token_sha256"
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _EXAMPLE: Final = "principals: {etl: {token_sha256: ..., write: ['sales.*'], read: ['*']}}"
 
 
@@ -68,9 +70,18 @@ class Principals:
                 if unknown := set(entry) - {_HASH, *RIGHTS}:
                     raise ValueError(f"{name} has unknown fields: {', '.join(sorted(unknown))}")
                 digest = str(entry[_HASH]).lower()
-                if len(digest) != len(hashed("")):
+                if not _SHA256.fullmatch(digest):
                     raise ValueError(f"{name}.{_HASH} is not a SHA-256 in hexadecimal")
-                by_hash[digest] = Principal(str(name), {right: tuple(entry.get(right, ())) for right in RIGHTS})
+                if digest in by_hash:
+                    raise ValueError(f"{name} has the token of {by_hash[digest].name}")
+                allowed = {right: entry.get(right, []) for right in RIGHTS}
+                for (
+                    right,
+                    patterns,
+                ) in allowed.items():  # a text would be a list of characters, and its * would allow all
+                    if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
+                        raise ValueError(f"{name}.{right} is not a list of patterns, such as ['sales.*']")
+                by_hash[digest] = Principal(str(name), {right: tuple(each) for right, each in allowed.items()})
             return cls(by_hash)
         except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidInput(f"{path} is not a file of principals ({error}); write {_EXAMPLE}") from error
