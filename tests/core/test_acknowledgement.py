@@ -6,26 +6,16 @@ Each test is one of the schedules of a review that made a writer delete committe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from pyiceberg.exceptions import CommitStateUnknownException
 
-from tests.core.test_boundary import at_create, begun, expired, lake
+from tests.core.test_boundary import begun, expired, lake
 from tests.support.faults import FaultPlan, attach, detach
-from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import FAST, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import CommitConflict, Lakehouse, LakehouseReplaced, OutcomeUnknown, Transaction, spec
-from trinitylake_core.locations import root_path
-from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.versions import claim_boundary, settle_boundary
 
 __all__ = ["lake"]
-Happens = Callable[[], object]
 
 
 def sound(lake: Lakehouse, *namespaces: str) -> None:
@@ -43,65 +33,6 @@ def others_go_on(lake: Lakehouse, commits: int = 3) -> None:
         with other.transaction() as txn:
             txn.create_namespace(f"o{first}{number}")
     expired(lake, other.refresh().version)
-
-
-def lose_creation(lake: Lakehouse, path: str, then: Happens) -> None:
-    """Carry out the first creation of a file and lose the answer; others act before the writer looks."""
-    storage = lake.storage
-    assert isinstance(storage, BaseStorage)
-    lost: list[str] = []
-
-    def intercept(kind: str, at: str, action: Callable[[], Any]) -> Any:
-        if kind == "create" and at == path and not lost:
-            lost.append(at)
-            action()
-            then()
-            raise TransientError("the answer is lost")
-        return action()
-
-    storage.interceptor = intercept
-
-
-# -- 1: a lost answer, then a pause -------------------------------------------------------------------
-
-
-def test_a_commit_whose_answer_was_lost_and_whose_version_expired_is_unknown(lake: Lakehouse) -> None:
-    txn = lake.transaction()
-    txn.create_namespace("mine")
-    lose_creation(lake, root_path(lake.version + 1), lambda: others_go_on(lake))
-    with pytest.raises(OutcomeUnknown, match="Look at the history"):
-        txn.commit()
-    sound(lake, "mine")
-
-
-def test_a_pyiceberg_commit_whose_answer_was_lost_is_unknown(tmp_path: Path) -> None:
-    catalog = new_iceberg(tmp_path)
-    table = with_table(catalog, "sales.orders", 1)
-    here = catalog.lakehouse
-    lose_creation(here, root_path(here.refresh().version + 1), lambda: others_go_on(here))
-    with pytest.raises(CommitStateUnknownException):
-        table.append(rows(2))
-    assert [1, 2] == ids(opened(here.root).load_table("sales.orders"))
-    sound(here)
-
-
-# -- 2: the claim of an export ------------------------------------------------------------------------
-
-
-def test_a_commit_that_meets_a_claim_is_unknown_and_others_may_build_on_it(lake: Lakehouse) -> None:
-    """An export claims the place, gives up and puts the boundary back; another writer commits on top."""
-    versions = lake.files.versions
-    known = range(lake.version + 1)
-    txn = lake.transaction()
-    txn.create_namespace("mine")
-    claims: list[bytes | None] = []
-    at_create(lake, lambda: claims.append(claim_boundary(versions, 20, None, known)))
-    with pytest.raises(OutcomeUnknown, match="an export that begins with version 20 is under way"):
-        txn.commit()
-    assert settle_boundary(versions, 0, range(20), grows=False, movable=lambda: True, claim=claims[0])
-    with reopened(lake).transaction() as other:
-        other.create_namespace("other")
-    sound(lake, "mine", "other")
 
 
 # -- 3 and 4: another lakehouse -----------------------------------------------------------------------
@@ -140,20 +71,6 @@ def saved_again(lake: Lakehouse) -> tuple[Lakehouse, Transaction]:
     again = mine.resume_transaction(txn.save())
     again.create_namespace("again")
     return mine, again
-
-
-def published(lake: Lakehouse, transaction_id: str) -> None:
-    """Another process commits the saved transaction; then its base expires."""
-    reopened(lake).resume_transaction(transaction_id).commit()
-    others_go_on(lake)
-
-
-def test_an_abort_of_what_may_be_committed_is_refused(lake: Lakehouse) -> None:
-    _, again = saved_again(lake)
-    published(lake, again.id)
-    with pytest.raises(OutcomeUnknown, match="may be committed"):
-        again.abort()
-    sound(lake, "saved")
 
 
 def test_an_abort_of_what_is_committed_names_the_version(lake: Lakehouse) -> None:

@@ -87,30 +87,6 @@ def at_create(lake: Lakehouse, happens: Callable[[], object], then: Any = None) 
 # -- a root below the boundary is nothing --------------------------------------------------------------
 
 
-def zombie(lake: Lakehouse) -> None:
-    """Leave the root of a writer that was late and died before it looked: version 3, created after it expired."""
-    handle, txn = begun(lake, 2)
-    at_create(handle, lambda: expired(lake), FaultPlan("fail_from", kinds={"get", "put", "delete", "head"}))
-    with pytest.raises(StorageError, match="unknown"):
-        txn.commit()
-    assert Surgery(lake.root, 4).file(root_path(3)).exists()
-
-
-@pytest.mark.parametrize("hint", [b"3", b"2", b"0", None, b"13"])
-def test_defect_1_a_young_root_below_the_boundary_is_never_the_newest(lake: Lakehouse, hint: bytes | None) -> None:
-    """Neither for a cold open, whatever the hint says, nor for a handle that stands on it or before it."""
-    zombie(lake)
-    handles = [Lakehouse(lake.files, root) for root in (Versions(lake.storage).try_root(3), lake.root_node) if root]
-    surgery = Surgery(lake.root, 4)
-    if hint is None:
-        surgery.remove(spec.HINT_FILE)
-    else:
-        surgery.write(spec.HINT_FILE, hint)
-    assert NEWEST + 1 == reopened(lake).version
-    for handle in handles:
-        assert NEWEST + 1 == handle.files.versions.latest(handle.root_node).version
-
-
 def test_an_unreadable_boundary_makes_the_outcome_unknown(lake: Lakehouse) -> None:
     """The commit may well be there, and trying again finds it."""
     txn = lake.transaction()

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.memory import leaves_of
-from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Plan, cut, laid_out, merged, pieces_of, proved
-from trinitylake_core.tree.node import Node
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
 MIXED = FIXED | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D", "C00011"])
@@ -123,17 +119,3 @@ def test_a_run_is_cut_into_leaves_that_are_full_enough_and_fit(count: int, leave
     counts = cut(count, pieces)
     assert all(fewest <= each <= most for each in counts)
     assert counts.sum() + pieces - 1 == count
-
-
-@given(st.dictionaries(MIXED, VALUES, min_size=1, max_size=15), st.integers(0, 40))
-def test_a_leaf_of_columns_has_the_bytes_of_the_same_node(entries: dict[str, str], room: int) -> None:
-    run = columns({"A": "before", **entries})
-    leaf = run.slice(1, len(run))  # a slice of something larger
-    order, path = len(leaf) + 1 + room, "0000/0000/0000/00000000-node-x.ipc"
-    system = {"created_at_millis": "17"}
-    node = Node([*leaf.keys.to_pylist()], [*leaf.values.to_pylist()], system=dict(system))
-    node.subtree_keys, node.subtree_messages = len(leaf), 0
-    (data,) = encode_many(leaves_of([leaf]), [path], order, 17)
-    assert nodefile.encode(node, order, path) == data
-    for again in (decode_many([data], [path], order), [nodefile.decode(data, path, order).entries()]):
-        assert [rows(leaf)] == [rows(each) for each in again or [] if each is not None]

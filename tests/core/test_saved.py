@@ -25,7 +25,6 @@ from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.locations import node_path, root_path, transaction_path
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.failures import TransientError
 
 DAY = 86_400_000
 
@@ -130,18 +129,6 @@ def test_abort_costs_one_put_and_removes_nothing(lake: Lakehouse) -> None:
     assert (1, 1) == (spent.put, spent.requests())
 
 
-def test_whoever_took_the_transaction_and_sleeps_meets_the_abort_in_the_chain(lake: Lakehouse) -> None:
-    """B has taken X and is about to create its root; C aborts X: a root says so, and B's commit fails."""
-    saved = save(lake)
-    b = resumed(lake, saved)
-    with pytest.raises(CommitConflict, match="aborted by another process, in version 2"):
-        b.commit(before_commit=lambda: resumed(lake, saved).abort())
-    newest = prove(lake)
-    info = newest.info()
-    assert (2, spec.OP_ABORT, saved, 0) == (info.version, info.operation, info.txn, info.changes)
-    assert state_of(lake, saved) == TransactionDef.ABORTED
-
-
 def test_an_abort_in_the_chain_conflicts_with_nothing_else(lake: Lakehouse) -> None:
     """A transaction that began before it commits over it, even under SERIALIZABLE."""
     saved = save(lake)
@@ -149,8 +136,10 @@ def test_an_abort_in_the_chain_conflicts_with_nothing_else(lake: Lakehouse) -> N
     other.tables("ns")
     other.create_table("ns", "other")
     b = resumed(lake, saved)
-    with pytest.raises(CommitConflict):
+    with pytest.raises(CommitConflict, match="aborted by another process, in version 2"):
         b.commit(before_commit=lambda: resumed(lake, saved).abort())
+    assert (2, 0, TransactionDef.ABORTED) == (lake.refresh().version, lake.info().changes, state_of(lake, saved))
+    assert (spec.OP_ABORT, saved) == (lake.info().operation, lake.info().txn)
     assert 3 == other.commit()
     prove(lake, "other")
 
@@ -169,90 +158,10 @@ def test_an_exception_in_the_block_is_what_the_caller_sees(lake: Lakehouse) -> N
 # -- saving again --------------------------------------------------------------------------------------
 
 
-class Died(BaseException):
-    """A process is killed."""
-
-
-def at_txn_put(txn: Transaction, *what: Callable[[Callable[[], Any]], Any]) -> None:
-    """Do something around each ``put`` of the ``txn-`` file: the first for the first of them, and so on."""
-    storage, left = txn._files.storage, list(what)
-    assert isinstance(storage, BaseStorage)
-
-    def around(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        return left.pop(0)(action) if left and kind == "put" and "-txn-" in path else action()
-
-    storage.interceptor = around
-
-
-def as_it_is(action: Callable[[], Any]) -> Any:
-    return action()
-
-
 def saving_again(lake: Lakehouse, saved: str) -> Transaction:
     txn = resumed(lake, saved)
     txn.create_table("ns", "more", properties={"by": "more"})
     return txn
-
-
-def test_a_later_save_that_is_cleaned_and_dies_keeps_the_one_before(lake: Lakehouse) -> None:
-    """`clean` removes what was written for it, then it sets its file, and dies before it looks for fences."""
-    saved = save(lake)
-    txn = saving_again(lake, saved)
-
-    def late(action: Callable[[], Any]) -> Any:
-        clean(lake)
-        action()
-        raise Died
-
-    at_txn_put(txn, late)
-    with pytest.raises(Died):
-        txn.save()
-    clean(lake)
-    assert ["saved", "t", "u"] == resumed(lake, saved).tables("ns")
-    saving_again(lake, saved).save()
-    clean(lake)
-    assert "more" == resumed(lake, saved).table("ns", "more").properties["by"]
-    resumed(lake, saved).commit()
-    prove(lake, "more", "saved")
-
-
-def test_an_abort_does_not_overlook_a_save_that_has_begun_since(lake: Lakehouse) -> None:
-    """Whoever lost the race of two saves leaves it at that; whoever resumed the transaction after that may abort it."""
-    saved = save(lake)
-    early, txn = resumed(lake, saved), saving_again(lake, saved)
-    early.create_table("ns", "early")
-
-    def confirm(action: Callable[[], Any]) -> Any:
-        with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"), early:
-            early.save()
-        assert state_of(lake, saved) == TransactionDef.SAVED
-        resumed(lake, saved).abort()
-        return action()
-
-    at_txn_put(txn, as_it_is, confirm)
-    with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"):
-        txn.save()
-    assert state_of(lake, saved) == TransactionDef.ABORTED
-    clean(lake)
-    prove(lake)
-
-
-def test_a_confirmation_whose_answer_was_lost_is_found_though_somebody_went_on(lake: Lakehouse) -> None:
-    saved = save(lake)
-    txn = saving_again(lake, saved)
-
-    def lose(action: Callable[[], Any]) -> Any:
-        action()
-        other = resumed(lake, saved)._file
-        assert other is not None
-        other.take()
-        raise TransientError("no answer")
-
-    at_txn_put(txn, as_it_is, lose)
-    assert saved == txn.save()
-    clean(lake)
-    resumed(lake, saved).commit()
-    prove(lake, "more", "saved")
 
 
 def test_a_save_after_an_abort_that_was_refused_replaces_nothing_later(lake: Lakehouse) -> None:

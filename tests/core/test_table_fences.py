@@ -83,25 +83,6 @@ def test_files_written_before_a_cleaning_are_refused_and_newer_ones_are_not(cata
     assert [1, 3] == ids(catalog.load_table("sales.orders"))
 
 
-def test_a_fence_that_comes_in_between_refuses_them_too(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit began below the fence, lost its race to it, and must not rebase over it."""
-    late = waiting(with_table(catalog, "sales.orders", 1), 2)
-    lake = catalog.lakehouse
-    create, met = lake.storage.create, []
-
-    def first(path: str, data: Any) -> None:
-        if not met:
-            met.append(fence(catalog))
-        create(path, data)
-
-    monkeypatch.setattr(lake.storage, "create", first)
-    with pytest.raises(CommitFailedException, match=VOID):
-        late()
-    assert [1] == ids(opened(lake.root).load_table("sales.orders"))
-
-
 def test_an_own_metadata_file_that_a_fence_overtook_is_written_again(
     catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,20 +107,6 @@ def test_an_own_metadata_file_that_a_fence_overtook_is_written_again(
 
 def _definition(catalog: TrinityLakeCatalog, name: str = "orders") -> dict[str, str]:
     return dict(catalog.lakehouse.table("sales", name).format_properties)
-
-
-@pytest.mark.parametrize("what", [".parquet", "-m0.avro", "snap-"])
-def test_a_file_that_is_gone_is_refused(catalog: TrinityLakeCatalog, what: str) -> None:
-    table = with_table(catalog, "sales.orders", 1)
-    fence(catalog)
-    lake = catalog.lakehouse
-    before = {each.path for each in lake.storage.list("tables/")}
-    late = waiting(table.refresh(), 2)
-    new = [each.path for each in lake.storage.list("tables/") if each.path not in before and what in each.path]
-    lake.storage.delete_many(new)
-    with pytest.raises(CommitFailedException, match=VOID):
-        late()
-    assert len(new) == 1
 
 
 def test_what_the_base_refers_to_may_be_as_old_as_it_is(catalog: TrinityLakeCatalog) -> None:

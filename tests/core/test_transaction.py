@@ -27,7 +27,7 @@ from trinitylake_core import (
     TransactionExpired,
     spec,
 )
-from trinitylake_core.commits import changes, commit, rolled_back
+from trinitylake_core.commits import changes, commit
 from trinitylake_core.locations import root_path
 
 SNAPSHOT, SERIALIZABLE = "SNAPSHOT", "SERIALIZABLE"
@@ -484,56 +484,6 @@ def test_what_changes_no_meaning_conflicts_with_nothing(lake: Lakehouse, isolati
     assert 3 == txn.commit()
 
 
-def test_a_rollback_says_what_the_older_version_says_and_keeps_history(lake: Lakehouse) -> None:
-    """Its own transaction has no messages, though its buffer holds those of the version it went back to."""
-    do(lake, lambda t: t.drop_namespace("full", cascade=True))
-    again = reopened(lake)
-    assert 2 == again.version
-    target = again.at(version=1)
-    root = commit.commit(
-        again.files, again.files.newest_seen, rolled_back.RolledBack(again.files, target.root_node, {})
-    )
-    again.refresh()
-    assert (content(target), target.digest()) == (content(again), again.digest())
-    assert ([], root_path(2), root_path(2)) == (list(root.own_messages()), root.previous_root, root.rollback_from_root)
-    assert [] == list(again.check(definitions=True))
-    assert ["rollback", "commit", "commit", "create"] == [info.operation for info in again.history()]
-    with again.transaction() as txn:
-        txn.create_table("full", "t9")
-    assert ["t1", "t2", "t9"] == again.refresh().tables("full")
-
-
-# -- compaction beside writers -----------------------------------------------------------------------------
-
-
-def test_a_compaction_takes_over_what_was_committed_meanwhile(lake: Lakehouse) -> None:
-    """Messages are appended in order: the last word on a key stays the last."""
-    base = lake.root_node
-    for number in range(5):
-        do(lake, lambda t, n=number: t.alter_table("full", "t1", properties={"n": str(n)}))
-    do(lake, lambda t: t.drop_table("full", "t2"))
-    do(lake, lambda t: t.create_table("full", "t2", properties={"n": "again"}))
-    expected = content(reopened(lake))
-    root = compacted(lake, base)
-    again = reopened(lake)
-    assert (9, "compact", 7) == (again.version, again.info().operation, root.summary["rebased_over"])
-    assert expected == content(again)
-    assert [] == list(root.own_messages())
-    assert [] == list(again.check())
-    compacted(again)
-    assert expected == content(reopened(lake))
-
-
-def test_a_writer_never_fails_because_of_a_compaction(lake: Lakehouse) -> None:
-    for _ in range(3):
-        txn = lake.transaction(isolation=SERIALIZABLE)
-        assert 3 == len(txn.namespaces())
-        txn.alter_table("full", "t1", properties={"n": "x"})
-        compacted(reopened(lake))
-        txn.commit()
-    assert 7 == reopened(lake).version
-
-
 # -- time to live ------------------------------------------------------------------------------------------
 
 
@@ -551,63 +501,7 @@ def test_a_transaction_past_its_time_is_refused(tmp_path: Path, monkeypatch: pyt
     assert ["early"] == reopened(lake).namespaces()
 
 
-def test_a_stalled_writer_does_not_take_a_name_that_was_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fence: its version had expired before it got there, so it removes the root that it made and says so."""
-    lake = new_lake(tmp_path, txn_ttl_millis=1000)
-    surgery = Surgery(lake.root, 4)
-    txn = lake.transaction()
-    txn.create_namespace("stalled")
-    other = reopened(lake)
-    for number in range(5):
-        with other.transaction() as each:
-            each.create_namespace(f"n{number}")
-    surgery.write(spec.BOUNDARY_FILE, b"4")
-    for version in range(4):
-        surgery.remove(root_path(version))
-    monkeypatch.setattr(commit, "now_millis", lambda: txn.began_at_millis + 600)
-    with pytest.raises(TransactionExpired):
-        txn.commit()
-    assert not surgery.file(root_path(1)).exists()
-    assert [f"n{number}" for number in range(5)] == reopened(lake).namespaces()
-
-
-def test_a_writer_behind_the_boundary_that_loses_the_race_is_told(tmp_path: Path) -> None:
-    """The version after its base exists no more; what stands there now was never between."""
-    lake = new_lake(tmp_path)
-    surgery = Surgery(lake.root, 4)
-    other = reopened(lake)
-    for number in range(5):
-        with other.transaction() as each:
-            each.create_namespace(f"n{number}")
-    txn = lake.at(version=2).transaction()
-    txn.create_namespace("late")
-    surgery.write(spec.BOUNDARY_FILE, b"3")
-    for version in range(3):
-        surgery.remove(root_path(version))
-    assert 6 == txn.commit(), "version 3 still exists, so the race is lost in the usual way"
-
-
 # -- when the storage fails ----------------------------------------------------------------------------------
-
-
-def test_a_commit_tried_again_after_a_lost_answer_finds_itself(lake: Lakehouse) -> None:
-    """The root was created and nobody said so; trying again must neither conflict with itself nor clean itself up."""
-    txn = lake.transaction()
-    txn.create_table("other", "t", properties={"n": "1"})
-    plan = attach(lake.storage, FaultPlan("lose_from", at=1, kinds={"create", "get"}))
-    with pytest.raises(StorageError):
-        txn.commit()
-    assert plan.count
-    detach(lake.storage)
-    with pytest.raises(InvalidInput):
-        txn.create_namespace("more")
-    assert 2 == txn.commit()
-    again = reopened(lake)
-    assert 2 == again.version
-    assert {"n": "1"} == again.table("other", "t").properties
-    assert [] == list(again.check(definitions=True))
 
 
 def test_a_commit_whose_definitions_were_not_written_can_be_tried_again(lake: Lakehouse) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -13,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import dagster as dg
 import pytest
@@ -176,44 +173,6 @@ def test_a_rollback_shows_its_plan_and_then_happens(stage: Stage, page: Page, sh
         page.goto(f"/assets/lakehouse/{INVENTORY}/{assets.SNAPSHOTS}")
         picture(page, row(page, "timeline").get_by_text("[Show Markdown]"))
         shot(name)
-
-
-LAUNCH = """mutation Launch($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) { __typename
-  ... on RunConfigValidationInvalid { errors { message } } ... on PythonError { message } } }"""
-
-
-@pytest.mark.parametrize(
-    ("config", "kind", "said"),
-    [
-        ({"reason": "", "version": 1}, "PythonError", "a reason is required"),
-        ({"reason": "x", "version": None}, "PythonError", "one of version, timestamp and snapshot"),
-        ({"reason": "x", "version": 1, "snapshot": "y"}, "PythonError", "one of version, timestamp and snapshot"),
-        ({"reason": "x", "version": "1"}, "RunConfigValidationInvalid", "Invalid scalar"),
-        ({"reason": "x", "version": 1, "engine": "magic"}, "RunConfigValidationInvalid", "Engine got magic"),
-    ],
-)
-def test_a_launch_that_makes_no_sense_is_refused_before_there_is_a_run(
-    stage: Stage, config: dict[str, Any], kind: str, said: str
-) -> None:
-    """By GraphQL, as the launchpad sends it: types and choices by the webserver, the rest by the code server."""
-    stage.server.wait()
-    runs = stage.instance.get_runs_count()
-    selector = {"repositoryLocationName": "trinitylake", "repositoryName": "__repository__"}
-    params = {
-        "selector": selector | {"jobName": "inventory_rollback"},
-        "runConfigData": {"ops": {"lakehouse__inventory__rollback": {"config": config}}},
-    }
-    body = json.dumps({"query": LAUNCH, "variables": {"params": params}}).encode()
-    request = Request(f"{stage.server.url}/graphql", body, {"Content-Type": "application/json"})
-    try:
-        answer = urlopen(request, timeout=60)
-    except HTTPError as error:  # 500 is the status of every PythonError
-        answer = error
-    with answer:
-        told = json.load(answer)["data"]["launchPipelineExecution"]
-    assert kind == told["__typename"]
-    assert said in str(told)
-    assert runs == stage.instance.get_runs_count()
 
 
 @pytest.mark.slow

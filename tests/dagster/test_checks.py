@@ -13,8 +13,8 @@ from dagster_project.assets import BACKUP
 from dagster_project.config.settings import Health, LakehouseSettings, Retention
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from pipelines import compaction, engine_choice, snapshot, stats
-from tests.dagster.test_assets import STEP, node_file, run
+from pipelines import compaction, snapshot, stats
+from tests.dagster.test_assets import STEP, run
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 
@@ -77,28 +77,6 @@ def test_debt_warns_and_tells_what_a_compaction_would_cost(
     compaction.run(lake, compaction.Config(engine="local"))
     after = checked(local, assets.COMPACTION, "compaction_debt", instance)
     assert (True, 0) == (after.passed, values(after)["buffered_messages"])
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_integrity_of_a_large_lakehouse_is_proved_on_spark(
-    local: LakehouseSettings,
-    lake: Lakehouse,
-    instance: dg.DagsterInstance,
-    spark: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With the same findings as in one process. The Spark of this test counts as one on other machines."""
-    monkeypatch.setattr(engine_choice, "on_other_machines", lambda _: True)
-    large = local.model_copy(update={"health": Health(spark_from_objects=1)})
-    sound = [checked(each, assets.HEALTH, "integrity", instance, spark=True) for each in (local, large)]
-    assert [(True, "local"), (True, "spark")] == [(each.passed, values(each)["engine"]) for each in sound]
-    assert 1 == len({values(each)["nodes_read"] for each in sound})
-    node_file(lake).write_bytes(b"garbage")
-    found = [checked(each, assets.HEALTH, "integrity", instance, spark=True) for each in (local, large)]
-    assert [False, False] == [each.passed for each in found]
-    told = [[row.data for row in each.metadata["violations"].records] for each in found]  # type: ignore[union-attr]
-    assert told[0] == told[1]
 
 
 def test_integrity_looks_for_the_files_of_tables_on_request(

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,6 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import CommitConflict, Corrupt, TransactionExpired, VersionExpired
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"
 DAYS = 4 * 86_400
@@ -62,14 +59,6 @@ def _compact(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
 def _load(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
     how = load.Config(existing="skip", engine="local" if spark is None else "spark")
     return load.run(lake, str(OBJECTS), how, spark, source_options={}, cancel=CancelBy(hook))
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize("job", [_compact, _load])
-def test_a_job_on_spark_starts_over_once(job: Job, lake: Lakehouse, spark: SparkSession) -> None:
-    report = job(lake, once(lambda: clean_now(lake)), spark)
-    assert (1, []) == (report.restarts, broken(lake))
 
 
 @pytest.mark.parametrize("job", [_compact, _load])

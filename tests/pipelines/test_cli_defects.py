@@ -180,12 +180,6 @@ def test_a_name_that_an_older_release_accepted_is_readable_and_ambiguous(
     assert isinstance(lake.definition.snapshots["1"], SnapshotDef)
 
 
-def test_errors_name_the_newest_version_and_the_snapshot_that_is_not_there(lake: Lakehouse, run: Run) -> None:
-    assert "error: version 99 does not exist: version 2 is the newest\n" == run("ls", "lake", "--version", "99")[2]
-    assert "there is no snapshot 'nosuch'" in run("ls", "lake", "--version", "nosuch")[2]
-    assert "version 2 is the newest" in run("ls", "lake", "--version", "HEAD~9999")[2]
-
-
 def test_the_library_reads_versions_as_the_command_line_does(lake: Lakehouse) -> None:
     lake.create_snapshot("good")
     lake.refresh()

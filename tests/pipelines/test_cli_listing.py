@@ -146,6 +146,7 @@ def test_csv_holds_what_json_holds(run: Run, large: Lakehouse) -> None:
     ]
     levels = json.loads(run("tree", large.root, "--json")[1])["levels"]
     assert [{name: str(value) for name, value in each.items()} for each in levels] == _rows(run, "tree", large.root)
+    assert levels[:1] == json.loads(run("tree", large.root, "--depth", "0", "--json")[1])["levels"]
 
 
 def test_csv_of_nothing_is_a_header(run: Run, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ WRONG = [
     ["alter", ROOT, "--set", "=x"],
     ["export", ROOT, ROOT],
     ["export", ROOT, "s3://"],
+    ["upgrade", ROOT, ROOT],
     ["completion"],
     ["help", "frobnicate"],
     ["ls", "http://[::1"],

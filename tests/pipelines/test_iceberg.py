@@ -170,17 +170,3 @@ def test_a_sample_is_the_same_everywhere_and_about_its_share() -> None:
     assert ([], paths) == ([p for p in paths if in_sample(p, 0.0)], [p for p in paths if in_sample(p, 1.0)])
     with pytest.raises(InvalidInput):
         refuse_no_share(1.5)
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_looks_for_the_files_in_its_tasks(catalog: TrinityLakeCatalog, spark: object) -> None:
-    orders = with_table(catalog, "sales.orders", 1)
-    with_table(catalog, "sales.items", 1)
-    good = catalog.lakehouse.version
-    orders.append(rows(2))
-    _remove_metadata(catalog, "sales.items", good)
-    report = verify.run(catalog.lakehouse, verify.Config(tables=1.0, engine="spark"), spark)
-    assert (["I19"], 2) == ([each.invariant for each in report.findings], report.tables_checked)
-    config = restore.Config(only=["sales.*"], version=good, reason="test", engine="spark")
-    assert 1 == restore.run(catalog.lakehouse, config, spark).tables_checked, "the other one did not change"

@@ -31,15 +31,12 @@ if TYPE_CHECKING:
 
 COLUMNS = [{"name": "id", "type": "bigint", "nullable": False}, {"name": "tags", "type": "list", "element": "text"}]
 Entry = dict[str, dict[str, Any]]
-engines = pytest.mark.parametrize(
-    "engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
-)
 
 
 @pytest.fixture
 def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SparkSession | None:
-    """Return a session for the tests that need one, and make it cut even small loads into ranges."""
-    if request.node.callspec.params.get("engine") != "spark":
+    """Return a session, which cuts even small loads into ranges."""
+    if request.node.callspec.params["engine"] != "spark":
         return None
     monkeypatch.setattr(loading, "KEYS_MIN", 20)
     monkeypatch.setattr(loading, "BLOCK_BYTES_MIN", 700)
@@ -94,7 +91,7 @@ def loaded(
     )
 
 
-@engines
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def test_a_load_says_what_transactions_would_have_said(
     engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path
 ) -> None:
@@ -120,14 +117,12 @@ def test_a_load_says_what_transactions_would_have_said(
     assert {("added", *each) for each in names(newest) - names(newest.at(version=version))} == changes
 
 
-@engines
-def test_into_an_empty_lakehouse(engine: str, session: SparkSession | None, tmp_path: Path) -> None:
+def test_into_an_empty_lakehouse(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     entries = [namespace("a"), *(table("a", f"t{number:04}") for number in range(300))]
-    assert 301 == loaded(session, lake, source(tmp_path, entries), engine).added
+    assert 301 == loaded(None, lake, source(tmp_path, entries)).added
     assert ([], 301) == (list(lake.check()), lake.stats().objects)
-    little = loaded(session, lake, source(tmp_path, [namespace("b")]), engine)
-    assert (engine == "spark") == (little.trees > 1)  # tasks follow what there is, not what is new
+    assert 1 == loaded(None, lake, source(tmp_path, [namespace("b")])).trees
     with lake.transaction() as txn:  # and it is a lakehouse like any other
         txn.drop_table("a", "t0000")
     assert 301 == len(names(lake.refresh()))
@@ -139,20 +134,19 @@ def test_a_single_object(tmp_path: Path) -> None:
     assert ({("namespace", "a", None)}, []) == (names(lake), list(lake.check()))
 
 
-@engines
-def test_objects_that_exist(engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path) -> None:
+def test_objects_that_exist(lake: Lakehouse, tmp_path: Path) -> None:
     """Refused with file and line; or left alone; or defined anew. And a load that changes nothing commits nothing."""
     uri = source(tmp_path, [namespace("new"), table("ns0", "t000", properties={"new": "yes"}), namespace("ns1")])
     before, version = content(lake), lake.version
     with pytest.raises(AlreadyExists, match=r"2 objects exist already: .*objects\.jsonl, line 3.*--existing skip"):
-        loaded(session, lake, uri, engine)
+        loaded(None, lake, uri)
     assert version == lake.refresh().version
-    done = loaded(session, lake, uri, engine, existing="skip")
+    done = loaded(None, lake, uri, existing="skip")
     assert (1, 0, 2) == (done.added, done.replaced, done.skipped)
     assert before.items() <= content(lake).items()
-    again = loaded(session, lake, uri, engine, existing="skip")
+    again = loaded(None, lake, uri, existing="skip")
     assert (0, 3, None, version + 1) == (again.added, again.skipped, again.version_after, lake.refresh().version)
-    anew = loaded(session, lake, uri, engine, existing="replace")
+    anew = loaded(None, lake, uri, existing="replace")
     assert (0, 3, version + 2) == (anew.added, anew.replaced, anew.version_after)
     assert {"new": "yes"} == dict(lake.table("ns0", "t000").properties)
     assert ([], len(before) + 1) == (list(lake.check()), len(names(lake)))
@@ -164,24 +158,11 @@ HOMELESS = (json.dumps(table("no", "t")), ObjectNotFound, "there is no namespace
 EMPTY = ("{}\n", InvalidInput, r"objects\.jsonl, line 2: the entry must be one action.*nothing was loaded")
 DROP = ('{"drop_table": {"namespace": "ns0", "name": "t000"}}', InvalidInput, "line 2: drop_table cannot be loaded")
 LONG = ('{"create_table": {"namespace": "a", "name": "waytoolong"}}', InvalidInput, "line 2: .* 10 bytes long")
-on_spark = pytest.mark.spark
 
 
-@pytest.mark.parametrize(
-    ("engine", "text", "kind", "message"),
-    [
-        *(("local", *each) for each in (NO_JSON, TWICE, HOMELESS, EMPTY, DROP, LONG)),
-        pytest.param("spark", *TWICE, marks=[on_spark, pytest.mark.slow]),
-    ],
-)
+@pytest.mark.parametrize(("text", "kind", "message"), [NO_JSON, TWICE, HOMELESS, EMPTY, DROP, LONG])
 def test_what_cannot_be_loaded_changes_nothing(
-    engine: str,
-    session: SparkSession | None,
-    text: str,
-    kind: type[TrinityLakeError],
-    message: str,
-    lake: Lakehouse,
-    tmp_path: Path,
+    text: str, kind: type[TrinityLakeError], message: str, lake: Lakehouse, tmp_path: Path
 ) -> None:
     """The line is named; not even a file is written."""
     uri = source(tmp_path, [namespace("fine")])
@@ -189,7 +170,7 @@ def test_what_cannot_be_loaded_changes_nothing(
         file.write(text)
     before = {each.path for each in lake.storage.list("")}
     with pytest.raises(kind, match=message):
-        loaded(session, lake, uri, engine)
+        loaded(None, lake, uri)
     assert before == {each.path for each in lake.storage.list("")}
 
 
@@ -342,20 +323,17 @@ def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[on_spark, pytest.mark.slow])])
-def test_all_wrong_lines_are_told_at_once(
-    engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path
-) -> None:
+def test_all_wrong_lines_are_told_at_once(lake: Lakehouse, tmp_path: Path) -> None:
     """Up to twenty of them, in the order of files and lines, and how many there are."""
     uri = source(tmp_path, [namespace("fine")])
     wrong = ["", "oops", '{"drop_view": {"namespace": "a", "name": "b"}}']
     Path(uri).write_text("\n".join([json.dumps(namespace("fine")), *wrong]))
     with pytest.raises(InvalidInput) as two:
-        loaded(session, lake, uri, engine)
+        loaded(None, lake, uri)
     assert "2 lines cannot be loaded; nothing was loaded:" in str(two.value)
     assert ["line 3: not valid JSON", "line 4: drop_view cann"] == [
         line.split("objects.jsonl, ")[1][:22].rstrip(": ") for line in str(two.value).splitlines()[1:]
     ]
     Path(uri).write_text("{}\n" * 50)
     with pytest.raises(InvalidInput, match=r"(?s)^50 lines cannot be loaded.*line 20: .*\.\.\. and 30 more$"):
-        loaded(session, lake, uri, engine)
+        loaded(None, lake, uri)

@@ -124,13 +124,6 @@ def test_spark_deletes_exactly_the_same(tmp_path: Path, spark: SparkSession) -> 
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_spark_deletes_exactly_what_nothing_reaches(tmp_path: Path, seed: int, spark: SparkSession) -> None:
-    prove(build(tmp_path, seed), spark)
-
-
-@pytest.mark.spark
-@pytest.mark.slow
 def test_each_engine_carries_out_the_plan_of_the_other(tmp_path: Path, spark: SparkSession) -> None:
     case = build(tmp_path, 22)
     expected, before = case.expected(AGE), set(listing(case.directory))

@@ -51,7 +51,7 @@ from tests.support.lakes import FAST, compacted, content, filled, new_lake, reop
 from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.errors import Corrupt, StorageError, VersionNotFound
+from trinitylake_core.errors import Corrupt, VersionNotFound
 from trinitylake_core.locations import node_path, root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree import nodefile, search
@@ -242,24 +242,6 @@ def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
     assert (one.definitions_read, one.definitions_proved) == (two.definitions_read, two.definitions_proved)
     assert 0 < one.definitions_proved
     assert {"I9", "I11", "I12", "I14", "I17"} <= {each.invariant for each in one.findings}
-    assert not set(kept()) - before
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_verification_that_fails_leaves_nothing_in_the_session(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = many(tmp_path, FEW)
-    kept = spark.sparkContext._jsc.getPersistentRDDs
-    before = set(kept())
-
-    def fails(*_: object) -> None:
-        raise StorageError("between two queries")
-
-    monkeypatch.setattr(version_content, "_sum_up", fails)
-    with pytest.raises(StorageError, match="between two queries"):
-        verified(lake, "newest", spark)
     assert not set(kept()) - before
 
 

@@ -138,4 +138,5 @@ def test_little_work_starts_no_spark_unless_a_spark_is_named(
     # In a process of its own: in this one a session of another test may be at work, which needs no Java any more.
     words = [sys.executable, "-m", "pipelines.cli", "verify", lake.root, "--master", "local[1]"]
     named = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert "Spark needs Java" in named.stderr
+    assert (2, "", 1) == (named.returncode, named.stdout, named.stderr.count("\n"))
+    assert "Spark needs Java 17 or newer" in named.stderr
