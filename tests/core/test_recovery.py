@@ -230,15 +230,6 @@ def test_the_definition_is_that_of_the_target_with_the_snapshots_of_the_newest(s
     assert 3 == after.at(snapshot="later").version
 
 
-def test_a_rollback_can_be_rolled_back(sound: Lakehouse) -> None:
-    drop(sound)
-    dropped, before = sound.refresh().version, sound.at(version=sound.version - 1).digest()
-    sound.rollback(version=dropped - 1, reason="undo")
-    assert before == sound.refresh().digest()
-    sound.rollback(version=dropped, reason="redo")
-    assert sound.at(version=dropped).digest() == sound.refresh().digest() != before
-
-
 def test_a_dry_run_names_what_changes_and_who_committed_what(lake: Lakehouse) -> None:
     plan = lake.rollback(snapshot="kept", reason="r", dry_run=True)
     assert {"added": 9, "removed": 0, "changed": 1} == plan.counts
@@ -337,11 +328,6 @@ def test_a_restore_brings_back_what_matches_and_leaves_the_rest(sound: Lakehouse
     assert [] == list(after.check(definitions=True))
 
 
-def test_a_restore_with_nothing_to_do_commits_nothing(sound: Lakehouse) -> None:
-    plan = sound.restore("ns0.*", version=7, reason="r")
-    assert ((), None, 7) == (plan.changes, plan.version_after, sound.refresh().version)
-
-
 def test_exact_also_drops_what_did_not_exist_then(sound: Lakehouse) -> None:
     with sound.transaction() as txn:
         txn.create_namespace("late")
@@ -410,38 +396,6 @@ def test_a_table_put_into_a_namespace_that_a_restore_drops_is_a_conflict(sound: 
 
     with pytest.raises(CommitConflict, match=r"late\.one"):
         sound.restore("late", version=7, reason="r", exact=True, preflight=preflight)
-
-
-TAKES_OVER: dict[str, Callable[[Lakehouse, Callable[[], None]], object]] = {
-    "rollback": lambda lake, before: lake.rollback(version=3, reason="r", before_commit=before),
-    "forced rollback": lambda lake, before: lake.rollback(version=3, reason="r", force=True, before_commit=before),
-    "restore": lambda lake, before: lake.restore("ns0.*", version=3, exact=True, reason="r", before_commit=before),
-    "snapshot": lambda lake, before: lake.create_snapshot("late", version=3, before_commit=before),
-    "partial snapshot": lambda lake, before: lake.create_snapshot(
-        "late", version=3, kind="partial", before_commit=before
-    ),
-}
-
-
-@pytest.mark.parametrize("job", TAKES_OVER)
-def test_a_job_that_takes_over_files_stops_when_their_version_expired_right_before_its_root(
-    sound: Lakehouse, job: str
-) -> None:
-    """From then on nothing marks these files. What was committed after the expiration carries the boundary on."""
-    newest: list[int] = []
-
-    def expired() -> None:
-        if not newest:
-            expire(reopened(sound), 5)
-            newest.append(reopened(sound).create_snapshot("other").version + 1)
-
-    before = set(files(sound))
-    with pytest.raises(VersionExpired, match="version 3 has expired; the oldest one kept is 5"):
-        TAKES_OVER[job](sound, expired)
-    assert newest == [sound.refresh().version]
-    assert ["other"] == [each.name for each in sound.snapshots()]
-    assert before <= files(sound).keys() | {root_path(version) for version in range(5)}
-    assert [] == list(sound.check(definitions=True))
 
 
 # -- snapshots -----------------------------------------------------------------------------------------

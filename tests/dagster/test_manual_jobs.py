@@ -142,22 +142,6 @@ def test_every_launchpad_is_checked_before_there_is_a_run(
     assert "enum" in said or (f"sales_eu_{job}" in told_what and "Correct the run configuration" in told_what)
 
 
-def test_a_restore_brings_back_what_matches(
-    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
-) -> None:
-    version = lake.version
-    with lake.transaction() as txn:
-        for number in range(3):
-            txn.drop_table("sales", f"t0_{number}")
-    wanted = {"only": ["sales.t0_1"], "version": version, "reason": "dropped by mistake"}
-    plan = told(launched(local, "restore", instance, **wanted))
-    assert [{"change": "added", "kind": "table", "name": "sales.t0_1"}] == plan["changes"]
-    assert version + 1 == lake.refresh().version
-    done = told(launched(local, "restore", instance, **wanted, dry_run=False))
-    assert version + 2 == lake.refresh().version == done["version_after"]
-    assert {"t0_0", "t0_1", "t0_2"} & set(lake.tables("sales")) == {"t0_1"}
-
-
 def test_an_export_is_a_lakehouse_of_its_own(
     local: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -178,41 +162,6 @@ def test_verify_lists_what_is_broken(local: LakehouseSettings, lake: Lakehouse, 
     broken = failure(launched(local, "verify", instance))
     assert "roll back to an intact version" in broken.description
     assert lake.root_node.node.children[0] in {row["file"] for row in values(broken.metadata)["violations"]}
-
-
-def test_an_upgrade_is_dry_until_told(
-    local: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
-) -> None:
-    target = tmp_path / "new"
-    wanted = {"target": target.as_uri(), "definition": {"order": 9}}
-    assert "would hold" in told(launched(local, "upgrade", instance, **wanted))["outcome"]
-    assert not target.exists() or not any(target.iterdir())
-    done = told(launched(local, "upgrade", instance, **wanted, dry_run=False))
-    new = Lakehouse.open(target.as_uri())
-    assert (lake.version, lake.digest(), 9) == (done["version"], new.digest(), new.definition.order)
-
-
-def test_the_delete_guard_is_set_from_the_launchpad(
-    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
-) -> None:
-    """The first run shows what would change; the second commits it; a third without a reason is refused."""
-    guard = {"properties": {"maintenance.delete.enabled": "false"}, "reason": "audit"}
-    version = lake.refresh().version
-    planned = told(launched(local, "alter", instance, **guard))
-    assert [{"property": "maintenance.delete.enabled", "before": None, "after": "false"}] == planned["properties"]
-    assert ("dry run, nothing was changed: maintenance.delete.enabled", version) == (
-        planned["outcome"],
-        lake.refresh().version,
-    )
-    done = told(launched(local, "alter", instance, **guard, dry_run=False))
-    assert version + 1 == done["version_after"] == lake.refresh().version
-    assert "false" == lake.definition.properties["maintenance.delete.enabled"]
-    assert "audit" == lake.info().reason
-    runs = instance.get_runs_count()
-    with pytest.raises(dg.DagsterInvalidConfigError, match="a reason is required"):
-        launched(local, "alter", instance, remove=["maintenance.delete.enabled"], dry_run=False)
-    assert runs == instance.get_runs_count()
-    assert version + 1 == lake.refresh().version
 
 
 def test_a_refusal_speaks_of_the_launchpad_and_shows_no_stack(

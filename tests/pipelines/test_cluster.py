@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OBJECTS = 3_300
+OBJECTS = 4_400
+"""So many that a load, whose shares hold a thousand keys at least, has more of them than there are workers."""
 WORKERS = 3
 """One more than Spark claims to have while no executor has registered."""
 

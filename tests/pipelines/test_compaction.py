@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +11,7 @@ import pytest
 
 from pipelines import compaction
 from pipelines.job import dry_run
-from tests.support.lakes import FAST, CancelBy, content, filled, new_lake
+from tests.support.lakes import CancelBy, content, filled, new_lake
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
 from trinitylake_core import Lakehouse
@@ -146,19 +143,6 @@ def test_spark_needs_a_session(place: Place) -> None:
 # Others commit meanwhile.
 
 
-engines = pytest.mark.parametrize(
-    "engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
-)
-"""What the driver decides, whichever engine did the work."""
-
-
-@pytest.fixture
-def session(request: pytest.FixtureRequest, engine: str) -> SparkSession | None:
-    """Return the Spark session, where the engine is Spark."""
-    found: SparkSession | None = request.getfixturevalue("spark") if engine == "spark" else None
-    return found
-
-
 def _once(action: Callable[[], object]) -> Callable[[], None]:
     calls: list[int] = []
 
@@ -170,16 +154,8 @@ def _once(action: Callable[[], object]) -> Callable[[], None]:
     return hook
 
 
-@pytest.mark.parametrize(
-    ("place", "engine"),
-    [
-        ("disk", "local"),
-        pytest.param("disk", "spark", marks=pytest.mark.spark),
-        pytest.param("s3", "local", marks=pytest.mark.s3),
-    ],
-    indirect=["place"],
-)
-def test_a_compaction_rebases_over_commits(session: SparkSession | None, place: Place, engine: str) -> None:
+@pytest.mark.parametrize("place", ["disk", pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
+def test_a_compaction_rebases_over_commits(place: Place) -> None:
     """Three transactions land right before the root is created; none fails, all their changes are there."""
     writer = _open(place)
 
@@ -192,7 +168,7 @@ def test_a_compaction_rebases_over_commits(session: SparkSession | None, place: 
 
     lake = _open(place)
     version = lake.version
-    report = compaction.run(lake, compaction.Config(engine=engine), session, cancel=CancelBy(_once(commit_three)))
+    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(_once(commit_three)))
     fresh = _open(place)
     assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
     assert OP_COMPACT == fresh.info().operation
@@ -202,8 +178,7 @@ def test_a_compaction_rebases_over_commits(session: SparkSession | None, place: 
     assert [] == list(fresh.check())
 
 
-@engines
-def test_a_compaction_starts_over_after_a_rollback(session: SparkSession | None, place: Place, engine: str) -> None:
+def test_a_compaction_starts_over_after_a_rollback(place: Place) -> None:
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)
     cancel, planned = CancelBy(_once(lambda: writer.rollback(version=8, reason="test"))), list[int]()
@@ -212,7 +187,7 @@ def test_a_compaction_starts_over_after_a_rollback(session: SparkSession | None,
         planned.append(report.version_before)
         return True
 
-    report = compaction.run(lake, compaction.Config(engine=engine), session, review=approve, cancel=cancel)
+    report = compaction.run(lake, compaction.Config(engine="local"), review=approve, cancel=cancel)
     assert [writer.version, writer.version + 1] == planned  # a new plan is reviewed again
     fresh = _open(place)
     assert 1 == report.restarts
@@ -224,13 +199,10 @@ def test_a_compaction_starts_over_after_a_rollback(session: SparkSession | None,
 # It goes wrong.
 
 
-@engines
-def test_a_node_that_breaks_between_plan_and_run_stops_it(
-    session: SparkSession | None, place: Place, engine: str
-) -> None:
+def test_a_node_that_breaks_between_plan_and_run_stops_it(place: Place) -> None:
     """A dirty node's file is damaged: the error names it, nothing is committed."""
     lake = _open(place)
-    planned = compaction.estimate(lake, compaction.Config(engine=engine))
+    planned = compaction.estimate(lake, compaction.Config(engine="local"))
     assert planned.subtrees
     node = lake.root_node.node
     while True:
@@ -246,57 +218,18 @@ def test_a_node_that_breaks_between_plan_and_run_stops_it(
     broken[len(broken) // 2] ^= 0xFF
     place.reset({**files, path: bytes(broken)})
     with pytest.raises(CorruptNode) as corrupt:
-        compaction.run(_open(place), compaction.Config(engine=engine), session)
+        compaction.run(_open(place), compaction.Config(engine="local"))
     assert path in str(corrupt.value)
     assert lake.version == _open(place).version
 
 
-@engines
-def test_without_its_proof_nothing_is_committed(
-    session: SparkSession | None, place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_proof_nothing_is_committed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of before and after differ: an error, no version."""
     monkeypatch.setattr("trinitylake_core.tree.rewrite.Rewriter.proved", lambda self: False)
     version = _open(place).version
     with pytest.raises(Exception, match="proof"):
-        compaction.run(_open(place), compaction.Config(engine=engine), session)
+        compaction.run(_open(place), compaction.Config(engine="local"))
     assert version == _open(place).version
-
-
-_KILLED = """
-import os, signal, sys
-from pipelines import compaction
-from pipelines.session import SessionConfig, get_session
-from trinitylake_core import Lakehouse
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-def progress(phase, done, total):
-    if phase == sys.argv[2] and not (phase == "flush subtrees" and not done):
-        kill()
-if __name__ == "__main__":
-    spark = get_session(SessionConfig(master="local[2]"))
-    compaction.run(Lakehouse.open(sys.argv[1]), compaction.Config(), spark, progress=progress)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", ["flush subtrees", "commit"])
-def test_a_killed_run_leaves_nothing_visible(dirty: Files, tmp_path: Path, phase: str) -> None:
-    """The driver is killed after its tasks, and right before the commit."""
-    write_files(tmp_path / "lake", dirty)
-    uri = (tmp_path / "lake").as_uri()
-    version = Lakehouse.open(uri).version
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, uri, phase], env=environment, capture_output=True, timeout=600, check=False
-    )
-    assert -signal.SIGKILL == done.returncode, done.stderr.decode()[-2000:]
-    left = read_files(tmp_path / "lake")
-    assert dirty.items() <= left.items()
-    lake = Lakehouse.open(uri, storage_options=FAST)
-    assert version == lake.version
-    assert compaction.run(lake, compaction.Config(engine="local")).proved
-    assert [] == list(lake.check())
 
 
 # Secrets.

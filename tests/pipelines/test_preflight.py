@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,6 @@ from pipelines.integrity.preflight import SHOWN, Preflight
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Violation
-
-ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
 
 
 @pytest.fixture
@@ -25,8 +22,8 @@ def lake(tmp_path: Path) -> Lakehouse:
     return reopened(made)
 
 
-def found(lake: Lakehouse, engine: str = "local", spark: Any = None) -> list[Violation]:
-    return list(Preflight(spark, lake.files, engine, 0)(lake.root_node))
+def found(lake: Lakehouse) -> list[Violation]:
+    return list(Preflight(None, lake.files, "local", 0)(lake.root_node))
 
 
 def test_every_node_and_definition_is_read_once(lake: Lakehouse) -> None:
@@ -47,14 +44,12 @@ def test_it_stops_after_the_first_few_findings(lake: Lakehouse) -> None:
     assert {"I15"} == {each.invariant for each in found(lake)}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_namespace_that_is_gone_is_found(lake: Lakehouse, engine: str, request: pytest.FixtureRequest) -> None:
+def test_a_namespace_that_is_gone_is_found(lake: Lakehouse) -> None:
     """Every table in it is named, with the root of the version."""
     with lake.transaction() as txn:
         txn._delete(lake.codec.namespace("ns1"))
     lake.refresh()
-    spark = request.getfixturevalue("spark") if engine == "spark" else None
-    findings = found(lake, engine, spark)
+    findings = found(lake)
     assert {("I12", lake.root_node.path)} == {(each.invariant, each.file) for each in findings}
     lost = {f"table 'ns1.{name}' lies in a namespace that does not exist" for name in lake.tables("ns1")}
     assert {each.message for each in findings} <= lost

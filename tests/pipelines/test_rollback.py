@@ -12,11 +12,10 @@ import pytest
 
 from pipelines import expiration, restore, rollback, snapshot
 from pipelines.cli import main
-from pipelines.integrity.preflight import Preflight
 from pipelines.job import dry_run
-from tests.support.lakes import FAST, GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
+from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
-from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations, spec
+from trinitylake_core import Corrupt, Lakehouse, PlanOutdated, StorageError, locations, spec
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage.base import BaseStorage
@@ -146,11 +145,6 @@ def nodes(lake: Lakehouse) -> int:
     return len(nodes_of(lake))
 
 
-def test_auto_starts_no_spark_for_a_small_lakehouse(lake: Lakehouse) -> None:
-    done = rollback.run(lake, rollback.Config(version=GOOD, reason="r", engine="auto"))
-    assert ("local", GOOD + 2) == (done.engine, done.version_after)
-
-
 def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
     def progress(*_: Any) -> None:
         raise AssertionError("not called in this process")
@@ -162,45 +156,6 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
     with pytest.raises(PlanOutdated, match="another writer committed since the plan"):
         rollback.run(lake, config, progress=progress)
     assert GOOD + 2 == lake.refresh().version
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_both_pre_flights_find_the_same(lake: Lakehouse, spark: Any) -> None:
-    """A missing leaf, a damaged definition, a table whose namespace is gone, and a version without any fault."""
-    surgery = Surgery(lake.root, lake.definition.order)
-    target = lake.at(version=GOOD)
-
-    def found(engine: str) -> set[tuple[str, str]]:
-        cold = Lakehouse.open(lake.root, storage_options=FAST)
-        check = Preflight(spark, cold.files, engine, 0)
-        findings: list[Violation] = list(check(cold.at(version=GOOD).root_node))
-        return {(each.invariant, each.file) for each in findings}
-
-    assert set() == found("local") == found("spark")
-    definition = content(target)[lake.codec.table("ns0", "t003")]
-    surgery.write(definition, b"\x07")
-    assert {("I15", definition)} == found("local") == found("spark")
-    leaf = target.root_node.node.children[-1]
-    surgery.remove(leaf)
-    assert ("I10", leaf) in found("local") & found("spark")
-
-
-@pytest.mark.parametrize(
-    ("job", "settings", "message"),
-    [
-        (rollback.Config, {"version": 1}, "a reason is required"),
-        (rollback.Config, {"reason": "r"}, "one of version"),
-        (rollback.Config, {"reason": "r", "version": 1, "snapshot": "s"}, "one of version"),
-        (rollback.Config, {"reason": "r", "version": 1, "engine": "fast"}, "engine must be"),
-        (restore.Config, {"only": ["*"], "version": 1}, "a reason is required"),
-        (restore.Config, {"reason": "r", "version": 1}, "say which objects"),
-        (restore.Config, {"only": ["*"], "reason": "r"}, "one of version"),
-    ],
-)
-def test_wrong_settings_are_refused_before_anything_starts(job: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        job(**settings)
 
 
 # -- commands ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -24,13 +23,12 @@ CUTOFF = 1000
 BOUNDARY = 3
 
 
-@pytest.fixture(params=["memory", "files", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
+@pytest.fixture(params=["memory", "files"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """Everything fits into memory, or next to nothing does, or it is in tasks."""
+    """Everything fits into memory, or next to nothing does. Tasks answer alike: test_engine, test_orphans."""
     if request.param == "files":
         monkeypatch.setattr(local_engine, "MEMORY_BYTES", 4096)
-    spark = request.param == "spark"
-    made = open_engine("spark" if spark else "local", request.getfixturevalue("spark") if spark else None)
+    made = open_engine("local", None)
     yield made
     made.close()
 
@@ -65,11 +63,7 @@ def by_path(files: list[Listed]) -> dict[str, Listed]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("engine", "seed"),
-    [*product(["memory", "files"], range(3)), pytest.param("spark", 0, marks=[pytest.mark.spark, pytest.mark.slow])],
-    indirect=["engine"],
-)
+@pytest.mark.parametrize("seed", range(3))
 def test_what_is_listed_and_not_marked_is_told_by_age_and_kind(tmp_path: Path, engine: Engine, seed: int) -> None:
     pick, lake = Random(seed), new_lake(tmp_path / "lake")
     files = files_at_random(pick, 150)
