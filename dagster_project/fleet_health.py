@@ -70,8 +70,19 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
         specs=[dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in CHECKS.items()],
     )
     def checked() -> Iterator[dg.AssetCheckResult]:
-        known = stanzas.all()
-        failing = _polled(known)
+        known, now = stanzas.all(), time.time()
+        failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
+        for name, reason in known.bad.items():
+            failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
+        work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
+        for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
+            if outcome.error is not None:
+                trouble = checks.trouble_of(outcome.error, known.good[outcome.name]).text
+                failing[checks.REACHABLE][outcome.name] = trouble
+                continue
+            for _, each in outcome.get().results:
+                if not each.passed:
+                    failing[str(each.check_name)][outcome.name] = str(each.description)
         for name in CHECKS:
             yield evaluate_fleet(asset, name, failing[name], len(known.good) + len(known.bad))
 
@@ -107,24 +118,6 @@ def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: st
     shown = None if last is None else last.metadata.get("lakehouses")
     rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
     return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}
-
-
-def _polled(known: Known) -> dict[str, dict[str, str]]:
-    """Poll every lakehouse once; return why each fails a check, by check."""
-    now = time.time()
-    failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
-    for name, reason in known.bad.items():
-        failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
-    work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
-    for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
-        if outcome.error is not None:
-            trouble = checks.trouble_of(outcome.error, known.good[outcome.name]).text
-            failing[checks.REACHABLE][outcome.name] = trouble
-            continue
-        for _, each in outcome.get().results:
-            if not each.passed:
-                failing[str(each.check_name)][outcome.name] = str(each.description)
-    return failing
 
 
 def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:

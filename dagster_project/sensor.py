@@ -188,7 +188,14 @@ class LakehouseTick:
         decision = self._decided(settings, found, before)
         self.reasons[name] = decision.reason
         if decision.wanted:
-            self.requests.append(self._request(settings, decision.reason, found.version))
+            step = assets.key(self.scope, assets.COMPACTION).to_python_identifier()
+            request = dg.RunRequest(
+                run_key=f"{name}-{found.version}-{self.now:.0f}",
+                partition_key=self.scope.partition(name),
+                tags={LAKEHOUSE_TAG: settings.slug, REASON_TAG: decision.reason},
+                run_config={"ops": {step: {"config": {"reason": decision.reason}}}},
+            )
+            self.requests.append(request)
             state = replace(state, requested_at=self.now)
         quiet = 0 if found.observed is not None or found.pays.wanted else before.quiet + 1
         self.states[name] = self.again(state, settings.compaction.poll.total_seconds(), quiet=quiet)
@@ -225,15 +232,6 @@ class LakehouseTick:
             return waits
         run = run_at_work(self.scope, settings, self.context.instance)
         return found.pays if run is None else Decision(False, f"run {run} of this lakehouse has not finished yet")
-
-    def _request(self, settings: LakehouseSettings, reason: str, version: int) -> dg.RunRequest:
-        step = assets.key(self.scope, assets.COMPACTION).to_python_identifier()
-        return dg.RunRequest(
-            run_key=f"{settings.name}-{version}-{self.now:.0f}",
-            partition_key=self.scope.partition(settings.name),
-            tags={LAKEHOUSE_TAG: settings.slug, REASON_TAG: reason},
-            run_config={"ops": {step: {"config": {"reason": reason}}}},
-        )
 
     def _report(self) -> None:
         """Tell the webhook what is new; what it does not accept is sent again at the next poll."""

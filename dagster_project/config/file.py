@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 import dagster_project
 from dagster_project.config.settings import LakehouseSettings, Notifications
@@ -110,19 +109,17 @@ def _validated(model: type[M], raw: Any, where: str) -> M:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        raise ConfigError("\n".join(where + _mistake(each) for each in found)) from None
-
-
-def _mistake(error: ErrorDetails) -> str:
-    field, message = ".".join(str(part) for part in error["loc"]), error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = _REMOVED.get(field, "unknown field")
-    elif error["type"] == "missing":
-        message = "required, but missing"
-    elif message.startswith(("Input ", "Tuple ", "List ")):
-        message = message[0].lower() + message[1:]
-    return f"{field}: {message}" if field else message
+        mistakes: list[str] = []
+        for each in error.errors(include_url=False, include_input=False, include_context=False):
+            field, message = ".".join(str(part) for part in each["loc"]), each["msg"].removeprefix("Value error, ")
+            if each["type"] == "extra_forbidden":
+                message = _REMOVED.get(field, "unknown field")
+            elif each["type"] == "missing":
+                message = "required, but missing"
+            elif message.startswith(("Input ", "Tuple ", "List ")):
+                message = message[0].lower() + message[1:]
+            mistakes.append(f"{where}{field}: {message}" if field else where + message)
+        raise ConfigError("\n".join(mistakes)) from None
 
 
 @dataclass(frozen=True, slots=True)

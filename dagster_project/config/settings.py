@@ -45,7 +45,9 @@ class Spark(Model):
 
     def session_config(self, app_name: str) -> SessionConfig:
         """Return the settings of a session, with the environment filled in."""
-        conf = {name: _spark_value(value) for name, value in looked_up(self.conf).items()}
+        conf: dict[str, str] = {}
+        for name, value in looked_up(self.conf).items():
+            conf[name] = str(value).lower() if isinstance(value, bool) else str(value)
         return SessionConfig(
             mode=self.mode,
             master=self.master,
@@ -54,10 +56,6 @@ class Spark(Model):
             conf=conf,
             parallelism=self.parallelism,
         )
-
-
-def _spark_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Schedules(Model):

@@ -157,24 +157,22 @@ def _set_keys(table: TableDef, name: str, keys: Keys | None, *, check: bool) -> 
         return
     if isinstance(keys, str):
         raise InvalidDefinition(f"{name} must be a list of columns, not the text {keys!r}")
-    numbers = [_column_id(table.schema, name, key) for key in (list(stored) if keys is None else keys)]
+    columns, numbers = table.schema.columns, list[int]()
+    for key in list(stored) if keys is None else keys:
+        if isinstance(key, str):
+            column = _named(columns, key)
+            if column is None:
+                there = ", ".join(column.name for column in columns) or "none at all"
+                raise InvalidDefinition(f"{name}: the schema has no column {key!r}; it has {there}")
+            numbers.append(column.id)
+        else:
+            numbers.append(checked_int(f"a column ID in {name}", key, low=1, high=2**32 - 1))
+            if all(column.id != numbers[-1] for column in all_columns(columns)):
+                raise InvalidDefinition(f"{name}: the schema has no column with ID {numbers[-1]}")
     if len(set(numbers)) < len(numbers):
         raise InvalidDefinition(f"{name} name a column twice: {numbers}")
     del stored[:]
     stored.extend(numbers)
-
-
-def _column_id(schema: Schema, what: str, key: str | int) -> int:
-    if not isinstance(key, str):
-        number = checked_int(f"a column ID in {what}", key, low=1, high=2**32 - 1)
-        if all(column.id != number for column in all_columns(schema.columns)):
-            raise InvalidDefinition(f"{what}: the schema has no column with ID {number}")
-        return number
-    column = _named(schema.columns, key)
-    if column is None:
-        names = ", ".join(column.name for column in schema.columns) or "none at all"
-        raise InvalidDefinition(f"{what}: the schema has no column {key!r}; it has {names}")
-    return column.id
 
 
 def _named(columns: Iterable[Column], path: str) -> Column | None:

@@ -198,10 +198,25 @@ class Tables(TableReader):
         names = [self._split(identifier, NoSuchTableError) for identifier, _, _ in commits]
 
         def update(change: Attempt) -> list[CommitTableResponse]:
-            return [
-                self._update(change, name, requirements, updates)
-                for name, (_, requirements, updates) in zip(names, commits, strict=True)
-            ]
+            made: list[CommitTableResponse] = []
+            for (namespace, name), (_, requirements, updates) in zip(names, commits, strict=True):
+                try:
+                    location = self._metadata_location(change.txn, namespace, name)
+                    current = Stored(self._places.base_of_commit(location), location)
+                except NoSuchTableError:
+                    current = None
+                new = self._staged(current, self._identifier(namespace, name), requirements, updates)
+                if current is not None and new.metadata == current.metadata:
+                    new = current
+                elif current is None:
+                    self._places.check(new.metadata, new.metadata_location)
+                    self._add(change, namespace, name, new)
+                else:
+                    self._places.check(new.metadata, new.metadata_location, current)
+                    change.write_metadata(new.metadata, new.metadata_location, current.metadata)
+                    self._set(change, namespace, name, new.metadata, new.metadata_location, replace=True)
+                made.append(CommitTableResponse(metadata=new.metadata, metadata_location=new.metadata_location))
+            return made
 
         named = [f"{_what(updates)} {'.'.join(name)}" for name, (_, _, updates) in zip(names, commits, strict=True)]
         what = ", ".join(named[:_NAMED])
@@ -247,30 +262,6 @@ class Tables(TableReader):
 
         with translated():
             return self._change(expire, f"expire snapshots of {len(names)} tables")
-
-    def _update(
-        self,
-        change: Attempt,
-        identifier: tuple[str, str],
-        requirements: tuple[TableRequirement, ...],
-        updates: tuple[TableUpdate, ...],
-    ) -> CommitTableResponse:
-        namespace, name = identifier
-        try:
-            location = self._metadata_location(change.txn, namespace, name)
-            current = Stored(self._places.base_of_commit(location), location)
-        except NoSuchTableError:
-            current = None
-        staged = self._staged(current, self._identifier(namespace, name), requirements, updates)
-        if current is not None and staged.metadata == current.metadata:
-            return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
-        self._places.check(staged.metadata, staged.metadata_location, current)
-        if current is None:
-            self._add(change, namespace, name, staged)
-        else:
-            change.write_metadata(staged.metadata, staged.metadata_location, current.metadata)
-            self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=True)
-        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
     def _staged(
         self,

@@ -56,7 +56,12 @@ def normalise_root(uri: str) -> str:
     if _CONTROL.search(uri):
         raise InvalidLocation(f"root URI {uri!r} holds control characters")
     if scheme == "file":
-        return _normalise_file(uri, rest)
+        rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
+        if not rest.startswith("/"):
+            raise InvalidLocation(f"root URI {uri!r} must name an absolute path; write file:///abs/path")
+        segments = [segment for segment in rest.split("/") if segment]
+        _refuse_dots([unquote(segment) for segment in segments], uri)
+        return "file:///" + "".join(f"{segment}/" for segment in segments)
     if match.group(2) is None:
         raise InvalidLocation(f"root URI {uri!r} lacks '//' after the scheme; write {scheme}://...")
     return _normalise_remote(S3_SCHEMES.get(scheme, scheme), rest)
@@ -82,15 +87,6 @@ def same_place(one: str, two: str) -> bool:
         return Path(local_path(one)).samefile(local_path(two))
     except OSError:  # one that is not there yet is no other's
         return real_root(one) == real_root(two)
-
-
-def _normalise_file(uri: str, rest: str) -> str:
-    rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
-    if not rest.startswith("/"):
-        raise InvalidLocation(f"root URI {uri!r} must name an absolute path; write file:///abs/path")
-    segments = [segment for segment in rest.split("/") if segment]
-    _refuse_dots([unquote(segment) for segment in segments], uri)
-    return "file:///" + "".join(f"{segment}/" for segment in segments)
 
 
 def _normalise_remote(scheme: str, rest: str) -> str:
