@@ -364,6 +364,25 @@ def test_temporary_files_are_not_listed_and_swept_when_old(storage: Storage, dir
     assert other.exists()
 
 
+def test_sweeping_beside_another_sweep_leaves_nothing(
+    storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that another process removes first ended the sweep; those behind it stayed until the next one."""
+    directory.mkdir(exist_ok=True)
+    for number in range(5):
+        (directory / f"_tmp-{number:032x}").write_bytes(b"half")
+    removing, beside = local.remove_quietly, iter(range(5))
+
+    def removed_by_both(path: str) -> None:
+        removing(path)
+        if next(beside) == 0:
+            next(directory.glob("_tmp-*")).unlink()
+
+    monkeypatch.setattr(local, "remove_quietly", removed_by_both)
+    assert 4 == storage.remove_temporary(older_than_seconds=0)
+    assert [] == list(directory.glob("_tmp-*"))
+
+
 def test_sweeping_where_nothing_is_removes_nothing(storage: Storage) -> None:
     """A place that does not exist is clean."""
     assert 0 == storage.remove_temporary()

@@ -147,10 +147,9 @@ def write_file(path: str, data: Data, flags: int) -> None:
 def overwrite_small(target: str, data: Data) -> bool:
     """Write over a small file of the same length in place, and return whether that was done. Waits for nothing.
 
-    It costs a tenth of a new file in its place, and leaves the directory alone, whose changes the next sync would have
-    to write. A file of the same length is never cut short by another writer, and not empty after a power failure. In
-    theory a reader sees some old and some new bytes: only for content that readers do not trust. A file that is a link,
-    or has further names, is left alone: it is a copy that must stay as it is.
+    It costs a tenth of a new file, and the next sync has no directory to write. A file of the same length is never cut
+    short, and not empty after a power failure. In theory a reader sees some old and some new bytes: only for content
+    that readers do not trust. A link, or a file with further names, is a copy that must stay as it is.
     """
     if len(data) > _IN_PLACE_BYTES:
         return False
@@ -220,14 +219,12 @@ def remove_temporary(directory: str, limit: float) -> int:
     The lock stays: another process may hold it.
     """
     removed = 0
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # another process was faster
                 if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime <= limit:
                     remove_quietly(entry.path)
                     removed += 1
-    except FileNotFoundError:  # no lakehouse, or another process was faster
-        pass
     return removed
 
 
