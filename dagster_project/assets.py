@@ -109,11 +109,7 @@ def step(
     """Return an asset, whose step opens the lakehouse and does one thing with it. It is retried if the storage fails.
 
     Args:
-        scope: one lakehouse, or a fleet.
-        name: the last part of its key.
-        work: what the step does.
-        after: the assets that it follows.
-        description: for the browser.
+        scope, name, work, after, description: what it is, does and follows.
         options: those of :class:`Options` that its launchpad has, with their defaults.
         policy: the field of lakehouses.yaml without which the step does nothing, unless it is asked to by an option.
         without: the outcome where there is no policy.

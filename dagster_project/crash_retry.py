@@ -46,13 +46,9 @@ _EVERY_SECONDS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What becomes of a maintenance whose run failed.
+    """What becomes of a maintenance whose run failed, and in a sentence why; "" for a run that no schedule requested.
 
-    Attributes:
-        died: whether the run died without a verdict.
-        repeats: how many times it had been requested again before.
-        wanted: whether it is to be requested once more, or has been.
-        why: in a sentence; empty for a run that no schedule requested.
+    ``died``: without a verdict. ``repeats``: requests before this one. ``wanted``: one more is made, or has been.
     """
 
     died: bool

@@ -83,14 +83,9 @@ def cursor_of(states: Mapping[str, SensorState]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What one poll found.
+    """What one poll found: the newest version, and the results of the checks that its root suffices for, with assets.
 
-    Attributes:
-        version: the newest version.
-        observed: what is to be recorded of it, if it is another one than that recorded last.
-        pays: whether a compaction pays.
-        state: what to remember of the lakehouse.
-        results: the results of the checks that the root suffices for, each with its asset.
+    ``observed`` is what to record, if the version is another one than that recorded last.
     """
 
     version: int

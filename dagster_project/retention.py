@@ -79,15 +79,11 @@ def deleting(
     """Return an asset that makes a plan, shows it, and deletes exactly that.
 
     Args:
-        scope: what it is for.
-        name: its name.
+        scope, name, after, description, more: as :func:`~dagster_project.assets.step` has them.
         policy: the field of lakehouses.yaml without which it deletes only when it is asked to.
         run: carries out the job; gets where to write the plan, and who reviews it.
-        after: the assets that it follows.
-        description: what it does, for the browser.
         data_version: the figure of the report that its data version is.
         evaluate: returns the results of its ``check_specs``, by its report.
-        more: further arguments of the asset.
     """
     given = scope.known is None or getattr(scope.known, policy) is not None
     asked = "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."

@@ -46,12 +46,9 @@ _GAINS: Final = ("what", "unit", "predicted", "realised")
 
 
 def of_report(report: Summarised, tables: Summarised | None = None, **more: Any) -> Metadata:
-    """Return a report: its sentences as ``outcome``, then ``more``, its tables and its figures.
+    """Return a report: its sentences as ``outcome``, then ``more`` that is not ``None``, its tables and its figures.
 
-    Args:
-        report: what was done.
-        tables: the report that has the tables, if it is another one: that of planning.
-        more: further entries; those that are ``None`` are left out.
+    ``tables``: the report that has the tables, if it is another one: that of planning.
     """
     found = given(outcome="\n".join(report.summary()), **more)
     found |= {each.title.replace(" ", "_"): of_table(each) for each in tables_of(tables or report) if each.rows}
@@ -245,13 +242,7 @@ def _time(millis: int | None) -> datetime | None:
 
 
 def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
-    """Return the plan of a deletion, file by file, and its outcome.
-
-    Args:
-        planned: the report of planning.
-        plan: the plan, as :func:`of_plan` returns it.
-        done: the report of carrying the plan out; ``None`` on a dry run.
-    """
+    """Return the plan of a deletion, as :func:`of_plan` has it, and its outcome: ``done`` is ``None`` on a dry run."""
     report, dry, why = replace(done or planned, plan=None), done is None, None  # its plan was a temporary file
     if isinstance(planned, expiration.Report) and planned.kept and not planned.versions_expired:
         rule = planned.kept[0]

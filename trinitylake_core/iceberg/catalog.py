@@ -157,11 +157,8 @@ class TrinityLakeCatalog(Views):
     def transaction(self, *, reason: str | None = None, isolation: str | None = None) -> CatalogTransaction:
         """Return a catalog of which all changes become one version: use it in a ``with`` block.
 
-        Args:
-            reason: why, for the history.
-            isolation: SNAPSHOT or SERIALIZABLE; by default that of the lakehouse definition.
-
-        Raises ``ForbiddenError``: the catalog, or the lakehouse, is read-only.
+        ``isolation``: SNAPSHOT or SERIALIZABLE; by default that of the lakehouse definition. Raises ``ForbiddenError``:
+        the catalog, or the lakehouse, is read-only.
         """
         with translated():
             begun = self._begin(reason, isolation)

@@ -24,10 +24,7 @@ from trinitylake_core.tables import (
 def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef | None = None) -> dict[str, Any]:
     """Return the arguments of ``create_table``, or with ``old`` of ``alter_table``, for Iceberg metadata.
 
-    Args:
-        metadata: what is at ``stored``.
-        stored: table type, and ``metadata_location`` as the definition has it.
-        old: the definition so far.
+    ``stored``: table type, and ``metadata_location`` as the definition has it.
     """
     kind, location = stored
     snapshot = metadata.current_snapshot()

@@ -20,12 +20,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a table.
+    """The figures of a table: of its current snapshot, but for two.
 
     Attributes:
-        snapshots: how many its newest metadata hold; ``committed_at_millis`` is when the current one was made.
-        manifests: those of the current snapshot.
-        data_files: those of the current snapshot, and so ``delete_files``, and the ``bytes`` of both.
+        snapshots: how many its newest metadata hold.
         small_files: data files below 75 % of the table's target size.
         old_bytes: what only older snapshots in its newest metadata keep.
     """

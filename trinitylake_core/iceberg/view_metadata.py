@@ -70,15 +70,10 @@ ViewUpdate = Annotated[
 
 
 def updated(metadata: ViewMetadata, updates: Sequence[ViewUpdate], millis: int) -> ViewMetadata:
-    """Return the metadata after the updates of one commit.
+    """Return the metadata after the updates of one commit, at ``millis`` by the log of versions.
 
     IDs of schemas and versions that are taken are assigned again, as two clients that replace a view at the same time
-    choose the same ones.
-
-    Args:
-        millis: now, for the log of versions.
-
-    Raises ``ValidationError``: an update that cannot be carried out; a dialect that would be lost.
+    choose the same ones. Raises ``ValidationError``: an update that is impossible, or loses a dialect.
     """
     change = _Change(metadata, millis)
     for update in updates:

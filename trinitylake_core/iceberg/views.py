@@ -48,11 +48,7 @@ ViewCommit = tuple[tuple[AssertViewUUID, ...], tuple[ViewUpdate, ...]]
 
 
 class StoredView(View):
-    """A view of a lakehouse.
-
-    Attributes:
-        metadata_location: the file with its metadata, for other catalogs; "" where the library made the view.
-    """
+    """A view, with the file of its metadata for other catalogs; "" where the library made the view."""
 
     def __init__(self, identifier: Identifier, metadata: ViewMetadata, metadata_location: str) -> None:
         super().__init__(identifier, metadata)

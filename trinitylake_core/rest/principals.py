@@ -28,11 +28,9 @@ _EXAMPLE: Final = "principals: {etl: {token_sha256: ..., write: ['sales.*'], rea
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request, and what they may do; their name is the author in the history.
+    """Who sent a request; their name is the author in the history. ``allowed`` are patterns of names by right.
 
-    Attributes:
-        name: the name.
-        allowed: patterns of names by right. A table is ``namespace.name``; ``*`` matches every character.
+    A table is ``namespace.name``; ``*`` matches every character.
     """
 
     name: str

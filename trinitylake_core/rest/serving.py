@@ -32,12 +32,9 @@ _STOP_SECONDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where an endpoint listens.
+    """Where an endpoint listens, the name of its lakehouse, and the bearer token of its only principal.
 
-    Attributes:
-        uri: its address.
-        token: the bearer token of its only principal; it is valid as long as the endpoint runs.
-        warehouse: the name of the lakehouse.
+    The token is valid as long as the endpoint runs.
     """
 
     uri: str
