@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -31,33 +30,11 @@ _MESSAGE: Final = b"\n\x04ping"
 """The protobuf message ``{echo: "ping"}``; the answer is the same."""
 _EVERY_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 10.0
+_REFUSALS: Final = 3
+"""So many in a row are too many. A refusal comes at once: the process is gone."""
+_SILENT_SECONDS: Final = 120.0
+"""A busy code server answers late, so this is long."""
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Patience:
-    """How long a code server may be of no use before it is given up.
-
-    Attributes:
-        refused: how many refusals in a row are too many. A refusal comes at once: the process is gone.
-        silent_seconds: how long it may give no answer at all. A busy one answers late, so this is long.
-    """
-
-    refused: int = 3
-    silent_seconds: float = 120.0
-    _refusals: int = 0
-    _silent_since: float | None = None
-
-    def lost(self, answer: bool | None, now: float) -> bool:  # noqa: FBT001 - what was answered
-        """Return whether to give up, after one more answer: yes, refused (``False``) or none in time (``None``)."""
-        if answer:
-            self._refusals, self._silent_since = 0, None
-            return False
-        if answer is None:
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            return now - self._silent_since >= self.silent_seconds
-        self._refusals += 1
-        return self._refusals >= self.refused
 
 
 def answers(socket: str, seconds: float = _ANSWER_SECONDS) -> bool | None:
@@ -73,15 +50,24 @@ def answers(socket: str, seconds: float = _ANSWER_SECONDS) -> bool | None:
 def watch(
     ask: Callable[[], bool | None],
     give_up: Callable[[], None],
-    patience: Patience,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Ask again and again, from the first answer on; give up when there is none any more."""
+    """Ask again and again, from the first answer on; give up after some refusals in a row, or a long silence."""
     while not ask():
         sleep(_EVERY_SECONDS)
-    while not patience.lost(ask(), time.monotonic()):
+    refusals, silent_since = 0, None
+    while True:
+        answer, now = ask(), clock()
+        if answer:
+            refusals, silent_since = 0, None
+        elif answer is None:
+            silent_since = now if silent_since is None else silent_since
+        else:
+            refusals += 1
+        if refusals >= _REFUSALS or (silent_since is not None and now - silent_since >= _SILENT_SECONDS):
+            return give_up()
         sleep(_EVERY_SECONDS)
-    give_up()
 
 
 def _end() -> None:
@@ -101,7 +87,7 @@ def main() -> None:
     if chosen.probe:
         sys.exit(0 if answers(chosen.socket) else 1)
     logging.basicConfig(level=logging.WARNING)
-    arguments = (lambda: answers(chosen.socket), _end, Patience())
+    arguments = (lambda: answers(chosen.socket), _end)
     threading.Thread(target=watch, args=arguments, name="watch", daemon=True).start()
     threading.Thread(target=dead_runs.watch, args=(chosen.location,), name="dead runs", daemon=True).start()
     warm.ask(os.environ)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dagster_project.code_server import Patience, answers, watch
+from dagster_project.code_server import answers, watch
+
+
+def _asked_until_given_up(*heard: tuple[bool | None, float]) -> int:
+    """Return how many of these answers, each at its time, were heard before the code server was given up."""
+    answers, times, ended = iter([True, *(answer for answer, _ in heard)]), iter([at for _, at in heard]), []
+    watch(lambda: next(answers), lambda: ended.append(1), lambda _: None, lambda: next(times))
+    assert [1] == ended
+    return len(heard) - len(list(times))
 
 
 def test_it_gives_up_after_three_refusals_in_a_row() -> None:
-    patience = Patience(refused=3)
-    assert [False, False, False, False, False, True] == [
-        patience.lost(answer, 0.0) for answer in (False, False, True, False, False, False)
-    ]
+    assert 6 == _asked_until_given_up(*((each, 0.0) for each in (False, False, True, False, False, False, True)))
 
 
 def test_one_that_is_busy_may_be_silent_for_a_while() -> None:
-    patience = Patience(silent_seconds=60)
-    heard = [(None, 0.0), (None, 59.0), (True, 60.0), (None, 70.0), (None, 129.0), (None, 130.0)]
-    assert [False, False, False, False, False, True] == [patience.lost(*each) for each in heard]
+    heard = [(None, 0.0), (None, 119.0), (True, 120.0), (None, 130.0), (None, 249.0), (None, 250.0), (True, 251.0)]
+    assert 6 == _asked_until_given_up(*heard)
 
 
 def test_before_the_first_answer_it_waits_however_long_loading_takes() -> None:
     answered = iter([False, None, False, False, False, True, True, False, False, False])
     ended, slept = [], []
-    watch(lambda: next(answered), lambda: ended.append(1), Patience(), slept.append)
+    watch(lambda: next(answered), lambda: ended.append(1), slept.append)
     assert ([1], [], 8) == (ended, list(answered), len(slept))
 
 
