@@ -239,6 +239,7 @@ def test_no_secret_of_a_catalog_is_shown_or_kept(catalog: TrinityLakeCatalog, tm
     "properties",
     [
         {"storage.no_such": "CANARY"},
+        {"storage.client_kwargs": "{CANARY"},
         {"storage.endpoint_url": "http://user:CANARY@127.0.0.1:1", "storage.retries": "0"},
         {"s3.endpoint": "http://user:CANARY@127.0.0.1:1", "storage.retries": "0"},
         {"s3.connect-timeout": "CANARY"},

@@ -33,11 +33,15 @@ _NUMBERS: Final = frozenset({"connect_timeout", "read_timeout"})
 def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the storage options in catalog properties; ``s3.*`` count only for a root on S3.
 
-    Raises ``InvalidInput``: a property that must be a number is none.
+    Raises ``InvalidInput``: a property that must be a number, or begins as JSON does, is none.
     """
-    own = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
-    is_json = {name for name, value in own.items() if isinstance(value, str) and value.startswith("{")}
-    options = {name: json.loads(value) if name in is_json else value for name, value in own.items()}
+    options = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
+    for name, value in options.items():
+        if isinstance(value, str) and value.startswith("{"):
+            try:
+                options[name] = json.loads(value)
+            except ValueError:  # its text holds the value, which may be a secret
+                raise InvalidInput(f"the property {PREFIX + name!r} begins like JSON, and is none") from None
     if root.lower().startswith("s3"):
         for theirs, ours in _SAME.items():
             if theirs in properties:
