@@ -75,6 +75,24 @@ def test_one_that_conflicts_does_not_hurt_the_others(lake: Lakehouse) -> None:
     assert ["t", "u"] == lake.refresh().tables("a")
 
 
+def test_one_whose_proof_fails_does_not_hurt_the_others(lake: Lakehouse) -> None:
+    """Whatever it raises: what one commit refers to may be in a storage that is not there, or denied."""
+    asked: list[Any] = []
+
+    def proof(base: Any) -> None:
+        asked.append(base)
+        if len(asked) > 1:  # the first time it is asked alone
+            raise StorageError("a file of this commit cannot be read")
+
+    def unprovable(txn: Any) -> None:
+        txn.create_table("a", "v")
+        txn.require(proof)
+
+    outcomes = _together(lake, lake.group(), _adds("t"), unprovable, _adds("u"))
+    assert ["2", "a file of this commit cannot be read", "2"] == [str(each) for each in outcomes]
+    assert ["t", "u"] == lake.refresh().tables("a")
+
+
 def test_a_group_that_loses_a_race_keeps_what_does_not_conflict(lake: Lakehouse) -> None:
     other = Lakehouse.open(lake.root, storage_options=FAST)
 

@@ -34,6 +34,8 @@ from tests.support.icebergs import SCHEMA, ids, rows
 from tests.support.lakes import FAST
 from tests.support.s3_servers import S3Server, free_port
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.changes import Fence, commit_summary
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.rest import Limits, Principals, Served, Warehouses, application, endpoint, serve
 from trinitylake_core.rest.principals import Principal, hashed
@@ -494,6 +496,26 @@ def test_a_file_of_principals_grants_only_what_it_lists(tmp_path: Path, text: st
     (path := tmp_path / "tokens.yaml").write_text(f"principals: {text.replace('HASH', '0' * 63)}", encoding="utf-8")
     with pytest.raises(InvalidInput, match=problem):
         Principals.of_file(path)
+
+
+def test_a_commit_makes_the_endpoint_read_no_file_of_its_machine(lake: Lakehouse, call: Client, tmp_path: Path) -> None:
+    """Since the first cleaning of tables, it reads the manifests of commits: /dev/zero would have no end."""
+    call("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+    call("POST", "/v1/lake/namespaces/a/tables", {"name": "t", "schema": _FIELDS})
+    (secret := tmp_path / "secret").write_bytes(b"x")
+    path = "/v1/lake/namespaces/a/tables/t"
+    commit(lake.files, lake.files.newest(), Fence(1, commit_summary(), of_tables=True))
+    for uri in (secret.as_uri(), (tmp_path / "missing").as_uri(), "file:///dev/zero", "/dev/zero"):
+        snapshot = {
+            "snapshot-id": 1,
+            "sequence-number": 1,
+            "timestamp-ms": int(time.time() * 1000),
+            "manifest-list": uri,
+        }
+        update = {"action": "add-snapshot", "snapshot": snapshot | {"summary": {"operation": "append"}, "schema-id": 0}}
+        answer = call("POST", path, {"requirements": [], "updates": [update]})
+        assert (403, "ForbiddenException") == answer.problem
+        assert "is not a place from which this endpoint reads files" in answer.text
 
 
 # -- what bad input gets -------------------------------------------------------------------------------

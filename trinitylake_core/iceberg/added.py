@@ -48,8 +48,10 @@ class _Added:
 class AddedFiles:
     """What one commit adds to tables."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, refuse: Callable[[str, Iterable[str]], None] | None = None) -> None:
+        """``refuse`` is called with each file before it is read, and with the locations of the tables before."""
         self._storage = storage
+        self._refuse = refuse
         self._located = Located(storage)
         self._tables: list[_Added] = []
         self._paths: set[str] | None = None
@@ -138,8 +140,11 @@ class AddedFiles:
 
     def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield what is in files, side by side; of a ``lenient`` one that cannot be read, nothing."""
+        known = [each.before.location for each in self._tables if each.before is not None]
 
         def read(uri: str) -> tuple[str, list[str]]:
+            if self._refuse is not None:
+                self._refuse(uri, known)
             try:
                 storage, path = self._located.find(uri)
                 return uri, list(parse(storage.read(path), uri))

@@ -75,9 +75,16 @@ class TrinityLakeCatalog(Views):
         made._stand_on(name, lake, {**properties, URI: lake.root})  # noqa: SLF001
         return made
 
-    def remember_metadata(self) -> None:
-        """Hold the metadata of tables that this commits, for its next commits. REQUIRES: no caller changes any."""
-        self._places.remember()
+    def serve_clients(self) -> None:
+        """Hold the metadata of tables that this commits, and refuse commits that name files of this machine.
+
+        REQUIRES: no caller changes metadata.
+        """
+        self._places.serve_clients()
+
+    def refuse_local(self, location: str) -> None:
+        """Refuse to read a file of this machine, but below the root or the warehouse. Raises ``ForbiddenError``."""
+        self._places.refuse_local(location)
 
     def _stand_on(self, name: str, lake: Lakehouse, properties: dict[str, str]) -> None:
         defaults = file_io_properties(lake.root, lake.storage.spec()[1])

@@ -20,7 +20,7 @@ class Attempt:
         self.txn = txn
         self._places = places
         self._written: list[str] = []
-        self._added = AddedFiles(places.storage)
+        self._added = AddedFiles(places.storage, places.refuse_local if places.serves_clients else None)
         txn.require(self._added.refuse_void)
 
     def write_metadata(

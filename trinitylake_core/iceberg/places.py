@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pyiceberg.exceptions import ForbiddenError, ValidationError
@@ -132,9 +132,29 @@ class Places:
         former = former_root(self.storage.root, location, metadata.location)
         return MovedIO(files, self.storage.root, former) if former else files
 
-    def remember(self) -> None:
-        """Hold the metadata that were written lately, so that the next commit to their table reads no file."""
+    def serve_clients(self) -> None:
+        """Hold the metadata that were written lately, so that the next commit to their table reads no file.
+
+        From now on :meth:`refuse_local` also refuses manifests that a commit names.
+        """
         self._recent = Recent(_RECENT_BYTES)
+
+    @property
+    def serves_clients(self) -> bool:
+        """Whether commits are those of clients elsewhere."""
+        return self._recent is not None
+
+    def refuse_local(self, location: str, known: Iterable[str] = ()) -> None:
+        """Refuse to read a file of this machine for a client, but below the root, the warehouse or ``known``.
+
+        Raises ``ForbiddenError``.
+        """
+        uri = full_uri(location)
+        allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
+        allowed += [full_uri(each).rstrip("/") + "/" for each in known]
+        is_local = "://" not in uri or uri.startswith("file:")
+        if is_local and (not uri.startswith(tuple(allowed)) or ".." in uri.split("/")):
+            raise ForbiddenError(f"{location!r} is not a place from which this endpoint reads files")
 
     def base_of_commit(self, location: str) -> TableMetadata:
         """Return the table metadata at a location, to commit on top of them. One ``get``, none if they are held.

@@ -89,7 +89,7 @@ def register_table(request: Request) -> Reply:
     wanted = request.parsed(Register)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    request.warehouse.refuse_local(wanted.location)
+    request.warehouse.catalog.refuse_local(wanted.location)
     return _loaded(request, request.warehouse.catalog.register_table(identifier, wanted.location, wanted.overwrite))
 
 

@@ -50,7 +50,7 @@ def register_view(request: Request) -> Reply:
     wanted = request.parsed(RegisterView)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    request.warehouse.refuse_local(wanted.location)
+    request.warehouse.catalog.refuse_local(wanted.location)
     return _loaded(request, request.warehouse.catalog.register_view(identifier, wanted.location))
 
 

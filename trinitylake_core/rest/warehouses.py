@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg import io
-from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
 
 from trinitylake_core.errors import InvalidInput, NotFound
 from trinitylake_core.iceberg import GROUP_COMMITS, TrinityLakeCatalog
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.rest.problems import Problem
-from trinitylake_core.tables import base_uri, full_uri
 
 _OPENED: Final = 64
 """So many catalogs stay open; those of the past are many, and each costs a few requests to open again."""
@@ -41,20 +39,6 @@ class Warehouse:
             virtual = own.get(io.S3_FORCE_VIRTUAL_ADDRESSING, "false")
             found["s3.path-style-access"] = "false" if virtual == "true" else "true"
         return found
-
-    def refuse_local(self, location: str) -> None:
-        """Refuse to read a file of the endpoint's machine, but below the lakehouse or where tables may lie besides.
-
-        Raises ``Problem`` (403).
-        """
-        uri, elsewhere = full_uri(location), self.catalog.properties.get(WAREHOUSE_LOCATION)
-        if "://" in uri and not uri.startswith("file:"):
-            return
-        places = [base_uri(self.catalog.properties[URI])]
-        places += [full_uri(elsewhere).rstrip("/") + "/"] if elsewhere else []
-        if not uri.startswith(tuple(places)) or ".." in uri.split("/"):
-            text = f"{location!r} is not a place from which this endpoint reads files"
-            raise Problem(403, "ForbiddenException", text)
 
 
 class Warehouses:
@@ -111,5 +95,5 @@ class Warehouses:
             catalog = TrinityLakeCatalog.over(lake, base, **properties)
         except (InvalidInput, NotFound) as error:
             raise Problem(404, "NotFoundException", f"no version {version!r} of {base!r}: {error}") from error
-        catalog.remember_metadata()
+        catalog.serve_clients()
         return catalog

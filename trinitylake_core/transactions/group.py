@@ -252,10 +252,10 @@ class _GroupChange:
         for entry in self.members:
             try:
                 prove(entry.txn)
-            except (CommitConflict, TransactionExpired) as error:
-                entry.error = error
             except AlreadyCommitted as done:  # by another process, to which the client sent the same request
                 entry.version = done.version
+            except Exception as error:  # noqa: BLE001 - also what its own proof raises concerns no other member
+                entry.error = error
             else:
                 kept.append(entry)
         self.members = kept
