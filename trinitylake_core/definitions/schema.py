@@ -242,19 +242,16 @@ class _Reader:
 
     def _set_type(self, column: Column, field: pa.Field, path: tuple[str, ...], old: Column) -> None:
         where, arrow = ".".join(path), field.type
-        hint = _metadata(field, TYPE_METADATA, where)
-        if not pa.types.is_nested(arrow):
-            column.type, properties = column_leaf(arrow, hint, where)
-            column.properties.update(properties)
-        elif pa.types.is_struct(arrow):
+        hint, nested = _metadata(field, TYPE_METADATA, where), pa.types.is_nested(arrow)
+        if nested and pa.types.is_struct(arrow):
             column.type = STRUCT
             children = [self.column(child, (*path, child.name), old.struct_fields) for child in arrow]
             column.struct_fields.extend(children)
-        elif pa.types.is_map(arrow):
+        elif nested and pa.types.is_map(arrow):
             column.type = MAP
             column.map_key.CopyFrom(self.column(arrow.key_field, (*path, "key"), [old.map_key], "key"))
             column.map_value.CopyFrom(self.column(arrow.item_field, (*path, "value"), [old.map_value], "value"))
-        elif _is_list(arrow):
+        elif nested and _is_list(arrow):
             column.type = LIST
             element = self.column(arrow.value_field, (*path, "element"), [old.list_element], "element")
             column.list_element.CopyFrom(element)
