@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import content, filled, new_lake, operations, reopened
+from tests.support.lakes import content, filled, new_lake, once, operations, reopened
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence, SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
@@ -38,18 +37,6 @@ def fence(lake: Lakehouse, before: int | None = None) -> Root:
     return commit(other.files, other.files.newest_seen, change)
 
 
-def first_time(action: Callable[[], None]) -> Callable[[], None]:
-    """Return a ``before_commit`` that acts the first time it is asked."""
-    calls: list[int] = []
-
-    def hook() -> None:
-        calls.append(len(calls))
-        if len(calls) == 1:
-            action()
-
-    return hook
-
-
 def test_a_fence_is_carried_on_and_only_grows(lake: Lakehouse) -> None:
     assert (7, 7, 9) == tuple(fence(lake, before).void_before_millis for before in (7, 5, 9))
     with lake.refresh().transaction() as txn:
@@ -74,7 +61,7 @@ def test_a_commit_that_meets_an_older_fence_asks_once_and_writes_nothing_again(l
         before = lake.refresh().storage.counts.snapshot()
         txn = lake.transaction()
         txn.create_table("ns0", f"mine{number}")
-        txn.commit(before_commit=first_time(meet))
+        txn.commit(before_commit=once(meet))
         counts = lake.storage.counts - before
         assert (expected + 1, 2, 2) == (counts.head, counts.put, counts.create)  # one for the version after its own
 
@@ -97,7 +84,7 @@ def test_a_base_that_expired_counts_as_fenced(lake: Lakehouse) -> None:
         commit(again.files, again.files.newest_seen, change)
 
     path = next(iter(txn._writes.values()))
-    txn.commit(before_commit=first_time(expire_and_fence))
+    txn.commit(before_commit=once(expire_and_fence))
     assert path != content(reopened(lake))["C===ns0     late    "]
 
 
@@ -107,7 +94,7 @@ def test_a_snapshot_that_meets_a_fence_writes_its_definition_again(
 ) -> None:
     """Also that of a full copy, which has no other file here: the cleaning may be removing the first one."""
     before = len(list(lake.storage.list("_lakehouse_def_")))
-    lake.create_snapshot("s", kind=kind, target_uri=target, before_commit=first_time(lambda: fence(lake)))
+    lake.create_snapshot("s", kind=kind, target_uri=target, before_commit=once(lambda: fence(lake)))
     assert before + 2 == len(list(lake.storage.list("_lakehouse_def_")))
     assert [] == list(lake.refresh().check())
 

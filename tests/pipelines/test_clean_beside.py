@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import compaction, expiration, load, orphans
-from tests.support.lakes import CancelBy, content, reopened
+from tests.support.lakes import CancelBy, content, once, reopened
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
@@ -28,18 +28,6 @@ def clean_now(lake: Lakehouse) -> orphans.Report:
     time.sleep(0.02)  # longer than a tick of the file system's clock
     how = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
     return orphans.run(reopened(lake), how)
-
-
-def once(action: Callable[[], Any]) -> Callable[[], None]:
-    """Return a hook before commits that acts the first time it is called."""
-    asked: list[int] = []
-
-    def hook() -> None:
-        asked.append(1)
-        if len(asked) == 1:
-            action()
-
-    return hook
 
 
 def broken(lake: Lakehouse) -> list[Any]:

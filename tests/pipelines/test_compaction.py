@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import compaction
 from pipelines.job import dry_run
-from tests.support.lakes import CancelBy, content, filled, new_lake
+from tests.support.lakes import CancelBy, content, filled, new_lake, once
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
 from trinitylake_core import Lakehouse
@@ -143,17 +143,6 @@ def test_spark_needs_a_session(place: Place) -> None:
 # Others commit meanwhile.
 
 
-def _once(action: Callable[[], object]) -> Callable[[], None]:
-    calls: list[int] = []
-
-    def hook() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            action()
-
-    return hook
-
-
 @pytest.mark.parametrize("place", ["disk", pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
 def test_a_compaction_rebases_over_commits(place: Place) -> None:
     """Three transactions land right before the root is created; none fails, all their changes are there."""
@@ -168,7 +157,7 @@ def test_a_compaction_rebases_over_commits(place: Place) -> None:
 
     lake = _open(place)
     version = lake.version
-    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(_once(commit_three)))
+    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(once(commit_three)))
     fresh = _open(place)
     assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
     assert OP_COMPACT == fresh.info().operation
@@ -181,7 +170,7 @@ def test_a_compaction_rebases_over_commits(place: Place) -> None:
 def test_a_compaction_starts_over_after_a_rollback(place: Place) -> None:
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)
-    cancel, planned = CancelBy(_once(lambda: writer.rollback(version=8, reason="test"))), list[int]()
+    cancel, planned = CancelBy(once(lambda: writer.rollback(version=8, reason="test"))), list[int]()
 
     def approve(report: compaction.Report) -> bool:
         planned.append(report.version_before)

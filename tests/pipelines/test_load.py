@@ -12,7 +12,7 @@ import pytest
 
 from pipelines import compaction, load, loading
 from pipelines.job import Cancel, dry_run
-from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, reopened
+from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, once, reopened
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import TreeReplaced
@@ -219,13 +219,7 @@ def test_several_files_some_compressed(tmp_path: Path) -> None:
 
 def raced(lake: Lakehouse, uri: str, meanwhile: Any, **how: Any) -> load.Report:
     """Load, while somebody else does something right before the commit."""
-    calls: list[int] = []
-
-    def first_time() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            meanwhile(Lakehouse.open(lake.storage))
-
+    first_time = once(lambda: meanwhile(Lakehouse.open(lake.storage)))
     return loaded(None, lake, uri, cancel=CancelBy(first_time), **how)
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines import expiration, restore, rollback, snapshot
-from pipelines.cli import main
 from pipelines.job import dry_run
+from tests.pipelines.conftest import Run
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Corrupt, Lakehouse, PlanOutdated, StorageError, locations, spec
@@ -161,32 +161,19 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
 # -- commands ------------------------------------------------------------------------------------------
 
 
-class _Cli:
-    """Runs commands; keeps what they printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], root: str) -> None:
-        self._capsys = capsys
-        self.root = root
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        options = ["--storage-option", "durable=false"]
-        engine = ["--engine", "local"] if words[0] in {"rollback", "restore", "export"} else []
-        code = main([*words, *options, *engine])
-        out, err = self._capsys.readouterr()
-        return code, out, err
-
-
 @pytest.fixture
-def cli(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> _Cli:
-    return _Cli(capsys, lake.root)
+def cli(run: Run) -> Run:
+    """Run a command in this process, on a disk that need not be waited for."""
+    local = {"rollback": ["--engine", "local"], "restore": ["--engine", "local"]}
+    return lambda *words: run(*words, "--storage-option", "durable=false", *local.get(words[0], []))
 
 
 def versions(out: str) -> list[int]:
     return [each["version"] for each in json.loads(out)["versions"]]
 
 
-def test_snapshots_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) -> None:
-    root, copy = cli.root, (tmp_path / "copy").as_uri()
+def test_snapshots_on_the_command_line(cli: Run, lake: Lakehouse, tmp_path: Path) -> None:
+    root, copy = lake.root, (tmp_path / "copy").as_uri()
     assert "no snapshots\n" == cli("snapshot", "list", root)[1]
     assert 0 == cli("snapshot", "create", root, "good", "--version", str(GOOD), "--expires-in", "30d")[0]
     full = ["--kind", "full", "--target", copy, "--engine", "local"]
@@ -229,9 +216,9 @@ def test_snapshots_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Pat
         (["history", "--operation", "magic"], 2, "is not one of"),
     ],
 )
-def test_exit_codes(cli: _Cli, lake: Lakehouse, words: list[str], code: int, message: str) -> None:
+def test_exit_codes(cli: Run, lake: Lakehouse, words: list[str], code: int, message: str) -> None:
     before = listing(Path(lake.root.removeprefix("file://")))
-    got, _, err = cli(*words[0].split(), cli.root, *words[1:])
+    got, _, err = cli(*words[0].split(), lake.root, *words[1:])
     assert (code, True) == (got, message in err), err
     assert before == listing(Path(lake.root.removeprefix("file://")))
 
@@ -287,9 +274,8 @@ def test_no_request_after_the_commit_turns_success_into_failure(tmp_path: Path, 
     assert reopened(made).version == lake.catch_up().version
 
 
-def test_writers_are_stopped_before_a_rollback(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writers_are_stopped_before_a_rollback(lake: Lakehouse, cli: Run) -> None:
     """The first step of the runbook: a plan holds, however many writers try to commit in between."""
-    cli = _Cli(capsys, lake.root)
     assert (2, True) == ((wrong := cli("freeze", lake.root))[0], "a reason is required" in wrong[2])
     assert 2 == cli("freeze", lake.root, "--reason", "incident", "--for", "soon")[0]
     code, out, _ = cli("freeze", lake.root, "--reason", "incident", "--for", "2h")

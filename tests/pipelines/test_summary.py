@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import cli
 from pipelines.cli.report import summarised
 from pipelines.diff import Report as Difference
 from pipelines.expiration import Report as Expired
 from pipelines.orphans import Report as Cleaned
 from pipelines.summary import count, tables_of
 from pipelines.sweep.sweep import Size, UnknownFiles
+from tests.pipelines.conftest import Run as Ran
 from trinitylake_core import Change, Lakehouse
 
 Run = Callable[..., list[str]]
@@ -24,14 +24,13 @@ LATER = 30 * 86_400_000
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run: Ran) -> Run:
     """Run a command on this machine; return its lines."""
-    monkeypatch.delenv("TRINITYLAKE_ROOT", raising=False)
 
-    def call(*words: str, code: int = 0) -> list[str]:
-        capsys.readouterr()
-        assert code == cli.main([*words, "--engine", "local"])
-        return capsys.readouterr().out.splitlines()
+    def call(*words: str) -> list[str]:
+        ran = run(*words, "--engine", "local")
+        assert 0 == ran.code, ran.err
+        return ran.out.splitlines()
 
     return call
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,25 +11,17 @@ from typing import Any
 
 import pytest
 
-from pipelines import cli
 from pipelines.cli.resolve_root import root_of
+from tests.pipelines.conftest import Run as Ran
 from trinitylake_core import InvalidInput, Lakehouse
 
 Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run: Ran) -> Run:
     """Return a function that runs a command with ``--json`` and returns its document."""
-    for name in ("TRINITYLAKE_ROOT", "TRINITYLAKE_LAKEHOUSES"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*words: str) -> Any:
-        capsys.readouterr()
-        cli.main([*words, "--json"])
-        return json.loads(capsys.readouterr().out)
-
-    return call
+    return lambda *words: run(*words, "--json").json
 
 
 @pytest.fixture

@@ -37,6 +37,12 @@ class CancelBy:
     check: Callable[[], None]
 
 
+def once(action: Callable[[], object]) -> Callable[[], None]:
+    """Return a hook that acts the first time it is called."""
+    left = [action]
+    return lambda: None if not left else (left.pop()(), None)[1]
+
+
 def new_lake(directory: Path, order: int = 4, target: int = TINY, **definition: Any) -> Lakehouse:
     """Create a lakehouse with short names and tiny nodes below a directory."""
     sizes = dict.fromkeys(("namespace", "table", "view"), NAME_SIZE)

@@ -92,7 +92,7 @@ def server_process(command: Sequence[str], port: int, log: Path, seconds: float 
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
-            _wait_for(process, port, log, seconds)
+            wait_for_port(process, port, log, seconds)
             yield
         finally:
             process.terminate()
@@ -103,7 +103,8 @@ def server_process(command: Sequence[str], port: int, log: Path, seconds: float 
                 process.wait()
 
 
-def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path, seconds: float) -> None:
+def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path, seconds: float) -> None:
+    """Return when a process listens; raise ``RuntimeError`` with the end of its log if it ends or takes too long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:

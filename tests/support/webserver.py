@@ -7,7 +7,6 @@ block ends all processes are gone, or the test fails.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Final
 
 import psutil
 
-from tests.support.s3_servers import free_port
+from tests.support.s3_servers import free_port, wait_for_port
 
 PROJECT: Final = Path(__file__).absolute().parent.parent.parent
 _START_SECONDS: Final = 300.0
@@ -46,15 +45,7 @@ class Webserver:
 
     def wait(self) -> None:
         """Return when it answers."""
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return
-        raise RuntimeError(f"dagster-webserver did not start: {self.log.read_text(errors='replace')[-2000:]}")
+        wait_for_port(self.process, self.port, self.log, _START_SECONDS)
 
 
 def make_home(directory: Path) -> Path:
