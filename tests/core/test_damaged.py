@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes import content, filled, new_lake, reopened
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, directory_of, files_of, listing
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
@@ -77,9 +77,9 @@ def test_a_rollback_leaves_an_unreadable_newest_root_behind(lake: Lakehouse, how
     assert (newest - 1, [newest]) == (cold.version, [each.version for each in cold.unreadable])
     assert digests == [cold.at(version=version).digest() for version in range(newest)]
     assert list(range(newest - 1, -1, -1)) == [info.version for info in cold.history()]
-    before = listing(Path(lake.root.removeprefix("file://")))
+    before = files_of(lake)
     planned = cold.rollback(version=newest - 2, reason="r", dry_run=True)
-    assert before == listing(Path(lake.root.removeprefix("file://")))
+    assert before == files_of(lake)
     assert (newest, 2, [root_path(newest)]) == (
         planned.version, planned.versions_undone, [hole.file for hole in planned.not_compared]
     )  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_rollback_over_it_may_fail_at_any_request(lake: Lakehouse, lost: bool)
     """Afterwards it is the same garbage, or the rollback is done; and it can be repeated."""
     digest = lake.at(version=6).digest()
     harm(lake, 8)
-    directory = Path(lake.root.removeprefix("file://"))
+    directory = directory_of(lake)
     before, at, failed = listing(directory), 0, True
     while failed:
         storage = open_storage(*lake.storage.spec())

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import export, orphans
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, files_of
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
@@ -48,19 +48,15 @@ def meaning(lake: Lakehouse) -> dict[tuple[str, str, str | None], bytes]:
     return {(each.kind, each.namespace, each.name): encode(lake.definition_of(each)) for each in lake.objects()}
 
 
-def files(lake: Lakehouse) -> dict[str, bytes]:
-    return listing(Path(lake.root.removeprefix("file://")))
-
-
 def test_everything_is_as_it_is_elsewhere(lake: Lakehouse, backup: Lakehouse) -> None:
     """With ``exact`` nothing else is left; what came in has files of its own, what was the same keeps its file."""
     before, theirs = content(lake), content(backup)
-    there = files(backup)
+    there = files_of(backup)
     done = lake.restore(["*"], source=backup, exact=True, reason="expired too much")
     after = reopened(lake)
     assert meaning(backup) == meaning(after)
     assert ({"added": 11, "removed": 1, "changed": 1}, backup.root) == (done.counts, done.source)
-    assert there == files(backup)
+    assert there == files_of(backup)
     for key, path in content(after).items():
         same = before.get(key) == theirs[key]
         assert same == (path == theirs[key])
@@ -97,17 +93,17 @@ def test_names_are_encoded_anew_where_sizes_differ(lake: Lakehouse, tmp_path: Pa
         txn.create_table("far", "n" * 30)
     lake.restore(["far.short"], source=other.refresh(), reason="r")
     assert ["short"] == reopened(lake).tables("far")
-    before = files(lake)
+    before = files_of(lake)
     with pytest.raises(InvalidInput, match="nnnn"):
         lake.restore(["far.*"], source=other, reason="r")
-    assert before == files(lake)
+    assert before == files_of(lake)
 
 
 def test_a_dry_run_proves_the_definitions_and_writes_nothing(lake: Lakehouse, backup: Lakehouse) -> None:
-    before = files(lake)
+    before = files_of(lake)
     plan = lake.restore(["ns0", "ns0.*"], source=backup, reason="r", dry_run=True)
     assert (11, None) == (len(plan.changes), plan.version_after)
-    assert before == files(lake)
+    assert before == files_of(lake)
 
 
 BAD: list[tuple[Any, type[Exception], str]] = [
@@ -122,10 +118,10 @@ BAD: list[tuple[Any, type[Exception], str]] = [
 def test_bad_input_changes_nothing(
     lake: Lakehouse, backup: Lakehouse, how: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    before = files(lake)
+    before = files_of(lake)
     with pytest.raises(error, match=message):
         lake.restore(**how, source=backup)
-    assert before == files(lake)
+    assert before == files_of(lake)
 
 
 def test_a_namespace_is_not_dropped_from_under_what_does_not_match(lake: Lakehouse, backup: Lakehouse) -> None:
@@ -143,12 +139,12 @@ def test_a_damaged_definition_elsewhere_is_named_and_nothing_written(
     path = content(backup)[backup.codec.table("ns0", "t003")]
     surgery = Surgery(backup.root, backup.definition.order)
     data = surgery.read(path)
-    before = files(lake)
+    before = files_of(lake)
     for harm in (lambda: surgery.remove(path), lambda: surgery.write(path, data[:-3] + b"xyz")):
         harm()
         with pytest.raises(Corrupt, match="t003"):
             lake.restore(["ns0.*"], source=backup, reason="r", dry_run=dry_run)
-        assert before == files(lake)
+        assert before == files_of(lake)
         surgery.write(path, data)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from tests.support.lakes import new_lake, reopened
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.locations import root_path
 from trinitylake_core.tree.node import Messages, Node
@@ -20,7 +20,7 @@ FEW = 50
 
 def _followed(lake: Lakehouse, count: int) -> None:
     """Put ``count`` commits of one message each on top of a root with 200 other messages, behind the API's back."""
-    directory, root = Path(lake.root.removeprefix("file://")), lake.root_node
+    directory, root = directory_of(lake), lake.root_node
     old = Messages.of((f"B===old{number:013}", f"{number:060}", "old") for number in range(200))
     before = root
     for version in range(root.version + 1, root.version + 1 + count):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, files_of
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
@@ -93,10 +93,6 @@ def expire(lake: Lakehouse, oldest: int) -> None:
     lake.refresh()
 
 
-def files(lake: Lakehouse) -> dict[str, bytes]:
-    return listing(Path(lake.root.removeprefix("file://")))
-
-
 def drop(lake: Lakehouse, namespace: str = "ns0") -> None:
     with reopened(lake).transaction() as txn:
         txn.drop_namespace(namespace, cascade=True)
@@ -132,11 +128,11 @@ def test_a_bad_rollback_says_so_and_changes_nothing(
 ) -> None:
     if how.get("expected_version") and more.get("force"):
         return  # whoever forces a rollback does not ask what was planned
-    before = files(lake)
+    before = files_of(lake)
     with pytest.raises(error, match=message) as caught:
         lake.rollback(**how, **more)
     assert error is type(caught.value) or error is Corrupt
-    assert before == files(lake)
+    assert before == files_of(lake)
 
 
 RESTORES: list[tuple[list[str], dict[str, Any], type[Exception], str]] = [
@@ -158,10 +154,10 @@ RESTORES: list[tuple[list[str], dict[str, Any], type[Exception], str]] = [
 def test_a_bad_restore_says_so_and_changes_nothing(
     lake: Lakehouse, only: list[str], how: dict[str, Any], error: type[Exception], message: str, dry_run: bool
 ) -> None:
-    before = files(lake)
+    before = files_of(lake)
     with pytest.raises(error, match=message):
         lake.restore(only, **how, dry_run=dry_run)
-    assert before == files(lake)
+    assert before == files_of(lake)
 
 
 def test_a_snapshot_that_expired_is_no_target(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +179,10 @@ def test_every_missing_or_damaged_file_of_a_target_is_named(sound: Lakehouse) ->
         data = surgery.read(path)
         for harm in (lambda path=path: surgery.remove(path), lambda path=path: surgery.write(path, b"\x07rubbish")):
             harm()
-            before = files(sound)
+            before = files_of(sound)
             with pytest.raises(Corrupt, match=path):
                 reopened(sound).rollback(version=target, reason="r")
-            assert before == files(sound)
+            assert before == files_of(sound)
             surgery.write(path, data)
     assert target + 2 == reopened(sound).rollback(version=target, reason="r").version_after
 
@@ -415,11 +411,11 @@ def test_a_snapshot_outlives_its_version(sound: Lakehouse) -> None:
 
 def test_a_name_that_is_taken_leaves_no_file_behind(sound: Lakehouse) -> None:
     sound.create_snapshot("one")
-    before = files(sound)
+    before = files_of(sound)
     for kind in ("minimal", "partial"):
         with pytest.raises(Exception, match="already exists"):
             sound.create_snapshot("one", kind=kind)
-    assert before == files(sound)
+    assert before == files_of(sound)
 
 
 # -- costs ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines import orphans
 from tests.support.lakes import content, new_lake, reopened
-from tests.support.surgery import listing
+from tests.support.surgery import files_of
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
@@ -66,7 +66,7 @@ def prove(lake: Lakehouse, *tables: str) -> Lakehouse:
 
 def state_of(lake: Lakehouse, saved: str) -> TransactionDef.State | None:
     path = transaction_path(saved)
-    data = listing(Path(lake.root.removeprefix("file://"))).get(path)
+    data = files_of(lake).get(path)
     return None if data is None else decode_transaction(data, path).state
 
 
@@ -108,14 +108,14 @@ def test_a_conflict_leaves_no_commit_of_the_same_transaction_without_its_files(l
 
 
 def test_an_aborted_transaction_cannot_be_resumed_and_clean_removes_its_files(lake: Lakehouse) -> None:
-    before = set(listing(Path(lake.root.removeprefix("file://"))))
+    before = set(files_of(lake))
     saved = save(lake)
     resumed(lake, saved).abort()
     assert state_of(lake, saved) == TransactionDef.ABORTED
     with pytest.raises(TransactionNotFound, match=saved):
         resumed(lake, saved)
     clean(lake)
-    left = set(listing(Path(lake.root.removeprefix("file://"))))
+    left = set(files_of(lake))
     assert not [path for path in left - before if "-txn-" in path or "-node-" in path or "-table-" in path]
     prove(lake)
 
@@ -274,10 +274,10 @@ def test_a_running_root_that_is_none_is_never_deleted(lake: Lakehouse, how: str)
     """A TransactionDef that points to the newest root: resuming it is refused, and the root stays."""
     saved = save(lake)
     edit(lake, saved, running_root_node_file_path=root_path(1))
-    before = listing(Path(lake.root.removeprefix("file://")))
+    before = files_of(lake)
     with pytest.raises(Corrupt, match="no running root"):
         getattr(resumed(lake, saved), how)()
-    assert before == listing(Path(lake.root.removeprefix("file://")))
+    assert before == files_of(lake)
     prove(lake)
 
 

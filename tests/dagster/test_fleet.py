@@ -25,6 +25,7 @@ from pipelines.deadline_pool import Bounded
 from pipelines.summary import utc
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, webhook
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
 
 __all__ = ["webhook"]  # a fixture
@@ -317,7 +318,7 @@ def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
     lakes.add("missing", commits=None)
     damaged = lakes.add("damaged")
     assert damaged is not None
-    (Path(damaged.root.removeprefix("file://")) / damaged.root_node.path).write_bytes(b"garbage")
+    (directory_of(damaged) / damaged.root_node.path).write_bytes(b"garbage")
     lakes.add("mistake", commits=None, rot=1)
     result = lakes.tick()
     names = {"missing", "damaged", "mistake"}

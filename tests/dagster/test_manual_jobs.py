@@ -19,6 +19,7 @@ from pipelines import export
 from pipelines.files.unreadable import Unreadable
 from tests.dagster.test_assets import STEP, node_file
 from tests.support.lakes import compacted, reopened
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, LakehouseFrozen
 from trinitylake_core.locations import root_path
 
@@ -224,7 +225,7 @@ def test_a_rollback_leaves_a_damaged_newest_version(
     older = lake.at(version=version - 1).root_node.node.children
     new = [path for path in lake.root_node.node.children if path not in older]
     path = lake.root_node.path if damage == "root" else new[0]
-    file = Path(lake.root.removeprefix("file://")) / path
+    file = directory_of(lake) / path
     file.write_bytes(file.read_bytes()[:200])
     broken = failure(launched(local, "verify", instance))
     assert path in [row["file"] for row in values(broken.metadata)["violations"]]

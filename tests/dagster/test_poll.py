@@ -6,7 +6,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -22,6 +21,7 @@ from dagster_project.sensor import LakehouseTick
 from pipelines.deadline_pool import Bounded
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
 
 __all__ = ["webhook"]  # a fixture
@@ -43,13 +43,13 @@ def tick(
 
 
 def broken_root(settings: LakehouseSettings, lake: Lakehouse) -> None:
-    (Path(lake.root.removeprefix("file://")) / lake.root_node.path).write_bytes(b"garbage")
+    (directory_of(lake) / lake.root_node.path).write_bytes(b"garbage")
 
 
 def test_a_missing_lakehouse_fails_a_check_and_is_told_once_until_it_is_back(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, webhook: Received
 ) -> None:
-    root = Path(lake.root.removeprefix("file://"))
+    root = directory_of(lake)
     away = root.rename(root.with_name("away"))
     failed, cursor, reason = tick(settings, instance, None, webhook)
     assert [("reachable", False)] == failed

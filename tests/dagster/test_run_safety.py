@@ -19,6 +19,7 @@ from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
 from tests.support.lakes import CancelBy
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
 from trinitylake_core.commits.commit import now_millis
 
@@ -184,7 +185,7 @@ def test_an_asset_that_is_cancelled_right_before_its_commit_commits_nothing(
     refused(*materialised(local, asset, instance), asked)
     assert version == Lakehouse.open(lake.root).version
     assert before <= files(lake)
-    assert not (asset == assets.BACKUP and list(Path(lake.root.removeprefix("file://")).parent.glob("copy/_0*")))
+    assert not (asset == assets.BACKUP and list(directory_of(lake).parent.glob("copy/_0*")))
 
 
 def test_a_run_that_was_given_up_commits_nothing(

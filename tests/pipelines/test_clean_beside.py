@@ -12,7 +12,7 @@ import pytest
 
 from pipelines import compaction, expiration, load, orphans
 from tests.support.lakes import CancelBy, content, once, reopened
-from tests.support.surgery import listing
+from tests.support.surgery import directory_of, listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
@@ -71,7 +71,7 @@ def test_a_job_that_a_young_fence_does_not_concern_goes_on(lake: Lakehouse) -> N
     how = orphans.Config(engine="local")
 
     def plant_and_clean() -> None:
-        directory = Path(lake.root.removeprefix("file://"))
+        directory = directory_of(lake)
         before = set(listing(directory))
         txn = reopened(lake).transaction()
         txn.create_table("ns0", "gone")

@@ -11,6 +11,7 @@ from pipelines import cli, compaction, expiration
 from pipelines.cli import output
 from pipelines.cli.command import Call
 from tests.support.lakes import filled, new_lake
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
 
 
@@ -138,9 +139,9 @@ def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: False)
     version = lake.refresh().version
-    files = sorted(Path(lake.root.removeprefix("file://")).rglob("*"))
+    files = sorted(directory_of(lake).rglob("*"))
     assert 3 == cli.main([words[0], lake.root, *words[1:]])
-    assert (version, files) == (lake.refresh().version, sorted(Path(lake.root.removeprefix("file://")).rglob("*")))
+    assert (version, files) == (lake.refresh().version, sorted(directory_of(lake).rglob("*")))
 
 
 # -- snapshot drop -------------------------------------------------------------------------------------

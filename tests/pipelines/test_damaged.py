@@ -13,7 +13,7 @@ from pipelines.cli import main
 from pipelines.job import Cancel, dry_run
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, CancelBy, filled, new_lake, reopened
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, files_of
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, spec
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import StorageError
@@ -43,7 +43,7 @@ def expire(lake: Lakehouse, keep: int = 1, cancel: Cancel | None = None, **more:
 
 def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse) -> None:
     """Not through a handle that was opened for looking back, nor through one that stood on a version before."""
-    before = listing(Path(lake.root.removeprefix("file://")))
+    before = files_of(lake)
     for handle in (Lakehouse.open(lake.root, storage_options=FAST, damaged=True), lake.at(version=7)):
         with pytest.raises(Corrupt):
             expire(handle)
@@ -51,7 +51,7 @@ def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse
             orphans.run(handle, orphans.Config("local", older_than_seconds=0, allow_recent=True))
         with pytest.raises(Corrupt):
             compaction.run(handle, compaction.Config("local"))
-        assert before == listing(Path(lake.root.removeprefix("file://")))
+        assert before == files_of(lake)
 
 
 def test_maintenance_goes_on_after_the_rollback(lake: Lakehouse) -> None:

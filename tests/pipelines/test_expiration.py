@@ -12,12 +12,12 @@ import pytest
 
 from pipelines import expiration, orphans
 from pipelines.job import NEVER_CANCELLED, dry_run, silent
-from tests.pipelines.test_orphans import assert_sound, directory_of
+from tests.pipelines.test_orphans import assert_sound
 from tests.support.generator import DAY
 from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
 from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import S3Server
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, directory_of, files_of
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.commit import now_millis
@@ -115,10 +115,10 @@ def test_nothing_to_do_commits_nothing(tmp_path: Path) -> None:
     """Not even to make room for the version that the last run committed."""
     lake = filled(new_lake(tmp_path), tables=20)
     assert expire(lake, keep_last=2).version_after is not None
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     for rules in ({"keep_last": 2}, {"keep_last": 50}, {}):
         assert expire(lake, **rules).version_after is None
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
     for _ in range(6):
         last = expire(lake, older_than_seconds=0)
     assert last.version_after is None
@@ -151,15 +151,15 @@ def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
         with lake.refresh().transaction() as txn:
             txn.alter_table("ns0", "t000", properties={"a": str(random.random())})
     lake.refresh().create_snapshot("kept", version=4)
-    before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
+    before = {path: len(data) for path, data in files_of(lake).items()}
     later = now_millis() + LATER
     orphans.run(lake, orphans.Config(engine="local", now_millis=later))
     planned = expire(lake, later, keep_last=2, review=dry_run)
-    assert listing(directory_of(lake)).keys() <= before.keys()
-    before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
+    assert files_of(lake).keys() <= before.keys()
+    before = {path: len(data) for path, data in files_of(lake).items()}
     done = expire(lake, later, keep_last=2)
     orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
-    gone = before.keys() - listing(directory_of(lake)).keys()
+    gone = before.keys() - files_of(lake).keys()
     assert planned.freed is not None
     assert (len(gone), sum(before[path] for path in gone)) == (planned.freed.files, planned.freed.bytes)
     assert planned.freed.versions == done.versions_expired == planned.versions_expired
@@ -170,7 +170,7 @@ def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
 def test_leftovers_of_a_killed_run_are_deleted_by_the_next(tmp_path: Path) -> None:
     """Also by one that has nothing to expire itself; and a boundary file that was not written yet is."""
     lake = filled(new_lake(tmp_path), tables=20)
-    files = listing(directory_of(lake))
+    files = files_of(lake)
     oldest = expire(lake, keep_last=3).boundary_after
     _ = [(directory_of(lake) / root_path(v)).write_bytes(files[root_path(v)]) for v in range(oldest)]
     (directory_of(lake) / spec.BOUNDARY_FILE).unlink()
@@ -199,7 +199,7 @@ def test_an_expiration_heals_a_boundary_file_that_lies(tmp_path: Path, lie: byte
 def test_late_roots_below_the_boundary_are_removed(tmp_path: Path) -> None:
     """Of writers that created the root of an expired version and died before they looked; by `clean`, too."""
     lake = filled(new_lake(tmp_path), tables=40)
-    files = listing(directory_of(lake))
+    files = files_of(lake)
     oldest = expire(lake, keep_last=3).boundary_after
     late = directory_of(lake) / root_path(2)
     late.write_bytes(files[root_path(2)])
@@ -274,10 +274,10 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="another lakehouse"):
         expire(other, plan=uri)
     expire(lake, keep_last=6)
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     with pytest.raises(PlanOutdated):
         expire(lake, plan=uri)
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
 
 
 # -- the fence -------------------------------------------------------------------------------------------

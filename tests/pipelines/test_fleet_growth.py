@@ -10,6 +10,7 @@ import pytest
 
 from pipelines import fleet
 from tests.support.lakes import filled, new_lake, reopened
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
 
 
@@ -43,6 +44,6 @@ def test_rates_are_those_of_the_versions_that_are_kept(lake: Lakehouse, monkeypa
 
 def test_an_oldest_root_that_cannot_be_read_leaves_the_rest(lake: Lakehouse) -> None:
     oldest = lake.at(version=lake.stats().oldest_version)
-    (Path(lake.root.removeprefix("file://")) / oldest.root_node.path).write_bytes(b"garbage")
+    (directory_of(lake) / oldest.root_node.path).write_bytes(b"garbage")
     found = fleet.growth_of(reopened(lake))
     assert (None, True) == (found.since, (found.waiting_bytes or 0) > 0)

@@ -23,7 +23,7 @@ from pipelines.sweep.sweep import Sweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, directory_of, files_of, listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
@@ -57,10 +57,6 @@ def plant(lake: Lakehouse, path: str, data: bytes = b"left over") -> str:
 
 def a_table(lake: Lakehouse) -> bytes:
     return lake.storage.read(content(lake)["C===ns0     t000    "])
-
-
-def directory_of(lake: Lakehouse) -> Path:
-    return Path(lake.root.removeprefix("file://"))
 
 
 def assert_sound(lake: Lakehouse, boundary: int = 0) -> None:
@@ -180,10 +176,10 @@ def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path) -> None:
 def test_a_dry_run_deletes_nothing_and_tells_all(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     path = plant(lake, node_path(), b"x" * 100)
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     report = clean(lake, later(), review=dry_run)
     assert (1, 100, 0, True) == (report.orphan_files, report.orphan_bytes, report.attempted, report.dry_run)
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
     assert path in before
 
 
@@ -191,12 +187,12 @@ def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
     """The guard property refuses cleaning and expiration; a dry run is still answered."""
     lake = filled(new_lake(tmp_path, properties={"maintenance.delete.enabled": "false"}), tables=4)
     plant(lake, node_path())
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
         clean(lake, later())
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
         expiration.run(lake, expiration.Config(engine="local", keep_last=1))
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
     assert 1 == clean(lake, later(), review=dry_run).orphan_files
 
 
@@ -210,7 +206,7 @@ def test_doubt_aborts(tmp_path: Path, what: str) -> None:
     txn.create_table("ns0", "saved")
     saved = transaction_path(txn.save())
     plant(lake, node_path())
-    running = next(path for path in listing(directory_of(lake)) if path == _running(lake, saved))
+    running = next(path for path in files_of(lake) if path == _running(lake, saved))
     damaged = {
         "node": lake.root_node.node.children[0] if lake.root_node.node.children else "",
         "root": root_path(3),
@@ -219,10 +215,10 @@ def test_doubt_aborts(tmp_path: Path, what: str) -> None:
         "transaction": saved,
     }[what]
     plant(lake, damaged, b"garbage")
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     with pytest.raises(Corrupt):
         clean(lake, later())
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
 
 
 def _running(lake: Lakehouse, saved: str) -> str:
@@ -388,10 +384,10 @@ def test_a_plan_that_no_longer_holds_deletes_nothing(
     uri = (tmp_path / "plan.parquet").as_uri()
     assert 1 == clean(lake, later(), plan_to=uri).orphan_files
     change(lake, path)
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     with pytest.raises(error):
         clean(Lakehouse.open(lake.root, storage_options=FAST), plan=uri)
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
 
 
 def test_a_doctored_plan_deletes_no_live_and_no_foreign_file(tmp_path: Path) -> None:
@@ -456,12 +452,12 @@ def _time_to_live(lake: Lakehouse) -> int:
 def test_a_transaction_that_an_old_inventory_does_not_list_keeps_its_files(tmp_path: Path) -> None:
     """Its nodes were listed, and it was saved right afterwards."""
     lake = filled(new_lake(tmp_path), tables=4)
-    before = set(listing(directory_of(lake)))
+    before = set(files_of(lake))
     txn = Transaction(lake.files, lake.root_node, began_at_millis=now_millis())
     txn.create_table("ns0", "saved")
     saved = txn.save()
     dead = plant(lake, node_path())
-    paths = [path for path in listing(directory_of(lake)) if path != transaction_path(saved)]
+    paths = [path for path in files_of(lake) if path != transaction_path(saved)]
     assert set(paths) - before - {dead}
     table = pa.table({"path": paths, "size": [9] * len(paths), "modified": [now_millis()] * len(paths)})
     pq.write_table(table, tmp_path / "i.parquet")
@@ -496,11 +492,11 @@ def test_a_dead_transaction_goes_with_its_files_and_a_live_one_stays(tmp_path: P
     for name, began in (("live", now), ("dead", now - 2 * ttl)):
         txn = Transaction(lake.files, lake.root_node, began_at_millis=began)
         txn.create_table("ns0", name)
-        before = set(listing(directory_of(lake)))
-        lives[name] = (txn.save(), set(listing(directory_of(lake))) - before)
+        before = set(files_of(lake))
+        lives[name] = (txn.save(), set(files_of(lake)) - before)
     report = clean(lake, later())
     assert (1, 1, 3) == (report.transactions, report.dead_transactions, report.deleted)
-    left = set(listing(directory_of(lake)))
+    left = set(files_of(lake))
     assert lives["live"][1] <= left
     assert lives["dead"][1].isdisjoint(left)
     lake.refresh().resume_transaction(lives["live"][0]).commit()
@@ -535,12 +531,12 @@ def test_a_root_that_is_wrong_about_its_height_stops_everything(tmp_path: Path, 
     with surgery.node(lake.root_node.path) as node:
         node.height = height
     plant(lake, node_path())
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     with pytest.raises(CorruptNode, match="height"):
         clean(lake, later())
     with pytest.raises(CorruptNode, match="height"):
         export.run(reopened(lake), (tmp_path / "copy").as_uri(), export.Config(engine="local"))
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
 
 
 @pytest.mark.parametrize("millis", ["soon", "-1", "9" * 5000])
@@ -553,9 +549,9 @@ def test_a_node_whose_time_is_no_number_is_marked_as_any_other(tmp_path: Path, m
     with Surgery(lake.root, lake.definition.order).node(lake.root_node.node.children[0]) as node:
         node.system["created_at_millis"] = millis
     orphan = plant(lake, node_path())
-    before = set(listing(directory_of(lake)))
+    before = set(files_of(lake))
     assert 1 == clean(lake, later()).deleted
-    assert {orphan} == before - set(listing(directory_of(lake)))
+    assert {orphan} == before - set(files_of(lake))
 
 
 def test_a_lakehouse_definition_that_a_root_names_as_the_first_generation_did_is_kept(tmp_path: Path) -> None:
@@ -565,7 +561,7 @@ def test_a_lakehouse_definition_that_a_root_names_as_the_first_generation_did_is
     with Surgery(lake.root, lake.definition.order).node(root_path(1)) as node:
         node.system = {name: value for name, value in node.system.items() if not name.startswith("lakehouse_def")}
         node.system["lakehouse"] = path
-    before = listing(directory_of(lake))
+    before = files_of(lake)
     assert 0 == clean(reopened(lake), later()).deleted
-    assert before == listing(directory_of(lake))
+    assert before == files_of(lake)
     assert 4 == reopened(lake).at(version=1).definition.order

@@ -14,7 +14,7 @@ from pipelines import expiration, restore, rollback, snapshot
 from pipelines.job import dry_run
 from tests.pipelines.conftest import Run
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, files_of
 from trinitylake_core import Corrupt, Lakehouse, PlanOutdated, StorageError, locations, spec
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.spec import BOUNDARY_FILE
@@ -217,10 +217,10 @@ def test_snapshots_on_the_command_line(cli: Run, lake: Lakehouse, tmp_path: Path
     ],
 )
 def test_exit_codes(cli: Run, lake: Lakehouse, words: list[str], code: int, message: str) -> None:
-    before = listing(Path(lake.root.removeprefix("file://")))
+    before = files_of(lake)
     got, _, err = cli(*words[0].split(), lake.root, *words[1:])
     assert (code, True) == (got, message in err), err
-    assert before == listing(Path(lake.root.removeprefix("file://")))
+    assert before == files_of(lake)
 
 
 # -- what is done is told as done ----------------------------------------------------------------------

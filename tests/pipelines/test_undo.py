@@ -13,7 +13,7 @@ from pipelines import undo
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.lakes import compacted, filled, new_lake, reopened
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, directory_of, listing
 from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, Refused, VersionNotFound
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
@@ -81,7 +81,7 @@ def test_everything_since_a_time_is_undone(deployed: Lakehouse) -> None:
 def test_what_others_committed_after_it_is_not_undone_in_silence(deployed: Lakehouse, commit: Commit) -> None:
     """The dry run shows it, the run refuses it, and ``others`` undoes it too."""
     commit("ada@home", "after", "hers too")
-    directory = Path(deployed.root.removeprefix("file://"))
+    directory = directory_of(deployed)
     before = listing(directory)
     planned = undone(deployed, author="bot@*", review=dry_run)
     assert ([9, 7], [10]) == ([each.version for each in planned.undone], [each.version for each in planned.others])

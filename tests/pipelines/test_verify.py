@@ -37,7 +37,7 @@ from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import silent
 from pipelines.stats import deep
 from pipelines.trees.walk import NODE, Visitor, descend
-from tests.pipelines.test_orphans import directory_of, later, plant
+from tests.pipelines.test_orphans import later, plant
 from tests.support.damage import (
     BROKEN,
     Break,
@@ -49,7 +49,7 @@ from tests.support.damage import (
 from tests.support.generator import build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.rounds import Rounds
-from tests.support.surgery import Surgery, listing
+from tests.support.surgery import Surgery, directory_of, files_of
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import Corrupt, VersionNotFound
 from trinitylake_core.locations import node_path, root_path
@@ -374,7 +374,7 @@ def test_deep_statistics_tell_what_files_are_there_for(tmp_path: Path) -> None:
     assert (1, 77) == (found.reach.nothing.files, found.reach.nothing.bytes)
     assert (1, 6) == (found.reach.foreign.files, found.reach.foreign.bytes)
     parts = (found.reach.newest, found.reach.history, found.reach.nothing)
-    everything = {path: len(data) for path, data in listing(directory_of(lake)).items() if path != "README.md"}
+    everything = {path: len(data) for path, data in files_of(lake).items() if path != "README.md"}
     everything.pop(spec.HINT_FILE)
     assert (len(everything), sum(everything.values())) == (sum(p.files for p in parts), sum(p.bytes for p in parts))
     assert found.oldest_version_age_seconds is not None

@@ -25,6 +25,7 @@ from pipelines.job import silent
 from pipelines.trees import subtrees
 from pipelines.trees.subtrees import Flush, flush_subtrees, subtree_row
 from tests.support.lakes import content, filled, new_lake, reopened
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage import open_storage
@@ -121,7 +122,7 @@ def test_what_fails_in_a_worker_is_raised_as_itself(
     dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damage(worker: Watched, messages: Sequence[Row]) -> None:
-        (tmp := Path(dirty.root.removeprefix("file://")) / messages[0][0]["path"]).write_bytes(b"garbage")
+        (tmp := directory_of(dirty) / messages[0][0]["path"]).write_bytes(b"garbage")
         assert tmp.exists()
 
     monkeypatch.setattr(Watched, "disturb", damage)

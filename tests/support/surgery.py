@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from trinitylake_core import spec
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage.local import LOCK_FILE
 from trinitylake_core.storage.root_uris import local_path, normalise_root
@@ -195,3 +195,13 @@ def listing(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.name != LOCK_FILE
     }
+
+
+def directory_of(lake: Lakehouse) -> Path:
+    """Return where a lakehouse on a disk is."""
+    return Path(lake.root.removeprefix("file://"))
+
+
+def files_of(lake: Lakehouse) -> dict[str, bytes]:
+    """Return all files of a lakehouse on a disk, as :func:`listing` does."""
+    return listing(directory_of(lake))
