@@ -41,7 +41,7 @@ from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, V
 
 from pipelines import expiration, orphans
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
-from tests.support.lakes import compacted, operations
+from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import check_schema, decode_view, encode
@@ -357,14 +357,6 @@ def test_a_transaction_expires_metadata_only_after_its_commit(catalog: TrinityLa
 
 
 # -- maintenance beside it, and the past ---------------------------------------------------------------
-
-
-def test_a_compaction_in_between_is_no_race(catalog: TrinityLakeCatalog) -> None:
-    table = with_table(catalog, "sales.orders", 1)
-    compacted(catalog.lakehouse)
-    table.append(rows(2))
-    assert [1, 2] == ids(catalog.load_table("sales.orders"))
-    assert ["compact", "commit"] == operations(catalog.lakehouse)[-2:]
 
 
 def test_after_a_rollback_a_writer_that_stands_on_what_is_gone_must_load_the_table_again(

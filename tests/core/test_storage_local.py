@@ -539,16 +539,6 @@ def test_without_a_barrier_that_reaches_them_helpers_sync_for_themselves(
     assert not open_storage(root, {"durable": False}).covered().spec()[1]["durable"]
 
 
-def test_without_syncfs_files_are_synced_one_by_one(
-    storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other systems than Linux are slower, not less safe."""
-    monkeypatch.setattr(local, "_syncfs", None)
-    storage.write_many([("a", b"x"), ("b", b"x"), ("c", b"x")])
-    storage.barrier()
-    assert ["sync a", "sync b", "sync c", "sync ."] == order.events
-
-
 @pytest.mark.parametrize(
     ("release", "reports"),
     [

@@ -504,18 +504,6 @@ def test_a_transaction_past_its_time_is_refused(tmp_path: Path, monkeypatch: pyt
 # -- when the storage fails ----------------------------------------------------------------------------------
 
 
-def test_a_commit_whose_definitions_were_not_written_can_be_tried_again(lake: Lakehouse) -> None:
-    txn = lake.transaction()
-    txn.create_table("other", "t")
-    attach(lake.storage, FaultPlan("fail_from", at=1, kinds={"put"}))
-    with pytest.raises(StorageError):
-        txn.commit()
-    detach(lake.storage)
-    assert 1 == reopened(lake).version
-    assert 2 == txn.commit()
-    assert [] == list(reopened(lake).check(definitions=True))
-
-
 def test_a_hint_that_cannot_be_written_fails_no_commit(lake: Lakehouse, caplog: pytest.LogCaptureFixture) -> None:
     txn = lake.transaction()
     txn.create_table("other", "t")

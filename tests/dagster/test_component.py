@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,6 @@ def test_a_mistake_is_told_with_stanza_and_field(tmp_path: Path) -> None:
     for attributes in ({}, {"file": "x", "lakehouses": []}):
         with pytest.raises(dg.DagsterInvalidDefinitionError, match="either `file` or `lakehouses`"):
             built(tmp_path, **attributes)
-
-
-@pytest.mark.slow
-def test_a_fresh_project_of_dg_maintains_a_lakehouse(tmp_path: Path) -> None:
-    """Checked, listed and launched by `dg`."""
-    proved(tmp_path, Path(sysconfig.get_path("scripts")), [str(CHECKOUT)])
 
 
 @pytest.mark.slow

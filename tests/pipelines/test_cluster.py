@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OBJECTS = 4_400
+OBJECTS = 5_000
 """So many that a load, whose shares hold a thousand keys at least, has more of them than there are workers."""
 WORKERS = 3
 """One more than Spark claims to have while no executor has registered."""
@@ -49,13 +51,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     The compaction must be proved and committed once, the verification find nothing, though an executor was killed.
     """
     folder = tmp_path_factory.mktemp("cluster")
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(OBJECTS), str(WORKERS), str(folder)],
-        capture_output=True, text=True, timeout=850, check=False, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    ) as program:  # fmt: skip
+        try:
+            out, err = program.communicate(timeout=850)
+        finally:  # with its servers, also where it takes too long
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, err[-4000:]
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
 
 

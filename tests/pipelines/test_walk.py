@@ -19,17 +19,13 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.locations import root_path
 
 ORDER = 5
-here = pytest.mark.parametrize("engine", ["local"], indirect=True)
-"""Of what queries alone decide; that both engines answer them alike, the other tests and those of a sweep prove."""
 
 
-on_both = pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
-
-
-@pytest.fixture(params=["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
+@pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Both engines."""
-    made = open_engine(request.param, request.getfixturevalue("spark") if request.param == "spark" else None)
+    """This process, or Spark in the one test that has both; that queries mean the same on both: test_engine."""
+    name = getattr(request, "param", "local")
+    made = open_engine(name, request.getfixturevalue("spark") if name == "spark" else None)
     yield made
     made.close()
 
@@ -58,7 +54,7 @@ def leaves_of(walked: Walk) -> list[str]:
     return [row["path"] for row in rows(walked, NODE) if not row["height"]]
 
 
-@on_both
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
 def test_nodes_that_versions_share_are_read_once(lake: Lakehouse, engine: Engine) -> None:
     seen, before = list[int](), lake.storage.counts.snapshot()
     source = TreeSource(lake.storage, ORDER)
@@ -69,7 +65,6 @@ def test_nodes_that_versions_share_are_read_once(lake: Lakehouse, engine: Engine
     assert (lake.storage.counts - before).get == (len(nodes) if engine.name == "local" else 0)
 
 
-@here
 def test_each_file_says_which_versions_reach_it(lake: Lakehouse, engine: Engine) -> None:
     def reached(*versions: int) -> dict[str, tuple[int, int]]:
         walked = walk(engine, TreeSource(lake.storage, ORDER, figures=False), starts(*versions), silent)
@@ -88,7 +83,6 @@ def test_each_file_says_which_versions_reach_it(lake: Lakehouse, engine: Engine)
     assert every.keys() == set().union(*each.values())
 
 
-@here
 def test_roots_of_different_heights_share_one_walk(lake: Lakehouse, engine: Engine) -> None:
     last = lake.version
     walked = walk(
@@ -120,7 +114,6 @@ def test_a_walk_without_figures_names_the_same_files(lake: Lakehouse, monkeypatc
     assert found[0] == found[1] == found[2]
 
 
-@here
 @pytest.mark.parametrize("figures", [True, False])
 def test_a_leaf_in_the_place_of_another_is_found(tmp_path: Path, figures: bool, engine: Engine) -> None:
     lake = filled(new_lake(tmp_path, order=ORDER), tables=40)
@@ -159,7 +152,6 @@ def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Pat
     assert not set(kept()) - before
 
 
-@here
 def test_a_walk_from_nowhere_finds_nothing(lake: Lakehouse, engine: Engine) -> None:
     walked = walk(engine, TreeSource(lake.storage, ORDER), [], silent)
     assert (0, []) == (walked.nodes_read, rows(walked, NODE, NAMED))
