@@ -193,8 +193,7 @@ class Sweep:
 
     def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
         """List everything, or read an inventory, before anything is marked; return how much there is."""
-        found = self._first_listing() if inventory is None else self._inventory(inventory, options)
-        self._files = found.keep(progress=lambda rows: self._progress("list", rows, None))
+        self._files = self._first_listing() if inventory is None else self._inventory(inventory, options).keep()
         self._note_transactions()
         kinds = self._by_kind(self._files)
         unknown = kinds.get(UNKNOWN, Size())
@@ -216,7 +215,8 @@ class Sweep:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
         below = self.engine.map(partial(_list_each, wanted=wanted), prefixes, SCHEMA, self._storage, each=1)
-        return union(self.engine, [self._table(top.files), below])
+        kept = below.keep(progress=lambda rows: self._progress("list", rows, None))
+        return union(self.engine, [self._table(top.files), kept])
 
     def _inventory(self, uri: str, options: Mapping[str, Any]) -> Rows:
         """Return each file of an inventory once: of two entries the younger one counts."""
@@ -400,7 +400,6 @@ class Sweep:
 
     def release(self) -> None:
         """Release the disk and memory of the tables."""
-        self._forget_marks()
         self.engine.close()
 
 

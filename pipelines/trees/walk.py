@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.engine.local import LocalEngine
@@ -41,8 +42,10 @@ KEYS: Final = 3
 MESSAGES: Final = 4
 TEXT_BYTES: Final = 5
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
-"""A node and its bytes, an edge to a child, a definition that a node names, or a figure of a node."""
+"""A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node."""
 _NODES_PER_TASK: Final = 32
+_NAMES_TOGETHER: Final = 1 << 17
+"""Names in leaves that are compared: versions share nearly all names, and few leaves."""
 _MANY_BYTES: Final = 1 << 18
 """A node file of this size holds many messages; then they are better not turned into objects."""
 
@@ -76,11 +79,36 @@ class TreeSource:
 def _visits(
     rows: Iterator[Row], storage: Storage, *, order: int, files: bool, figures: bool, damaged: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield what a walk keeps of nodes. One ``get`` each, read ahead."""
+    """Yield what a walk keeps of nodes. One ``get`` each, read ahead.
+
+    What neighbouring leaves name is yielded once, with the first and the last version of these leaves.
+    """
+    names: list[tuple[pa.StringArray, int, int]] = []
     while some := list(islice(rows, READ_AHEAD)):
-        for asked, (_, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
-            with suppress(CorruptNode) if damaged else nullcontext():
-                yield from _visit(asked, data, order=order, files=files, figures=figures)
+        for asked, (path, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
+            leaf = None if figures or asked["height"] != 0 or isinstance(data, FileMissing) else data
+            if leaf is not None and (plain := decode_many([leaf], [path], order)) is not None:
+                yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
+                names += [(plain[0].values, asked["first"], asked["last"])] if files else []
+            else:
+                with suppress(CorruptNode) if damaged else nullcontext():
+                    yield from _visit(asked, data, order=order, files=files, figures=figures)
+        if sum(len(each) for each, _, _ in names) > _NAMES_TOGETHER:
+            yield from _named_once(names)
+            names = []
+    yield from _named_once(names)
+
+
+def _named_once(names: Sequence[tuple[pa.StringArray, int, int]]) -> Iterator[tuple[Any, ...]]:
+    """Yield each of the names in leaves, given with their first and last version, once."""
+    if not names:
+        return
+    counts = [len(each) for each, _, _ in names]
+    versions = (np.repeat([each[column] for each in names], counts) for column in (1, 2))
+    table = pa.table([pa.chunked_array([each for each, _, _ in names]), *versions], ["path", "first", "last"])
+    once = table.group_by("path", use_threads=False).aggregate([("first", "min"), ("last", "max")])
+    for path, first, last in zip(*(once[each].to_pylist() for each in ("path", "first_min", "last_max")), strict=True):
+        yield NAMED, path, None, first, last, None
 
 
 def _visit(
@@ -95,12 +123,6 @@ def _visit(
     path, wanted, first, last = asked["path"], asked["height"], asked["first"], asked["last"]
     if isinstance(data, FileMissing):
         raise CorruptNode(f"node file {path!r} is missing, but a tree points to it", path=path, invariant="I10")
-    plain = decode_many([data], [path], order) if wanted == 0 and not figures else None
-    if plain is not None:
-        yield NODE, path, 0, first, last, len(data)
-        for each in plain[0].values.to_pylist() if files else ():
-            yield NAMED, each, None, first, last, None
-        return
     many = not figures and len(data) > _MANY_BYTES
     node, waiting = decode_head(data, path, order) if many else (decode(data, path, order), None)
     if node.height is None or node.height > MAX_HEIGHT:
@@ -115,8 +137,8 @@ def _visit(
     if figures:
         counted = {KEYS: len(node.keys), MESSAGES: len(node.buffer), TEXT_BYTES: node.estimated_bytes()}
         yield from ((role, path, node.height, first, last, size) for role, size in counted.items())
-    for child in node.children:
-        yield CHILD, child, node.height - 1, first, last, None
+    for place, child in enumerate(node.children):
+        yield CHILD, child, node.height - 1, first, last, place
     if files:
         values = node.buffer.values if waiting is None else waiting.drop_null().to_pylist()
         named = [*node.values, *(value for value in values if value is not None)]
@@ -146,12 +168,16 @@ class Visitor:
     choose: Callable[[Walk, int], Work]
     key: str = ""
 
-    def children(self, height: int) -> str:
-        """Return the query of the distinct children of a height, with the tightest of what their parents record."""
+    def children(self, height: int, *, in_place: bool) -> str:
+        """Return the query of the distinct children of a height, with the tightest of what their parents record.
+
+        ``in_place``: those of one place in their parents, which name nearly the same, follow one another.
+        """
         rest = [name for name in self.asked.names if name not in {"path", "height"}]
         tightest = (f"{'min' if name in LOWEST else 'max'}({name}) AS {name}" for name in rest)
+        order = "ORDER BY min(size)" if in_place else ""
         return f"""SELECT path, height, {", ".join(tightest)} FROM walked
-            WHERE role = {CHILD} AND height = {height} GROUP BY path, height"""
+            WHERE role = {CHILD} AND height = {height} GROUP BY path, height {order}"""
 
 
 @dataclass(slots=True)
@@ -245,7 +271,8 @@ def _descend(
         starts = _without(found.engine, found.engine.table(roots, found.visitor.asked), known)
         height = _visit_level(found, _placed(found, engine, starts, few), ROOT)
     for below in range(height - 1, -1, -1):
-        pending = _without(found.engine, found.ask(found.visitor.children(below)), known).keep(repeatable=True)
+        children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
+        pending = _without(found.engine, children, known).keep(repeatable=True)
         try:
             if pending.count():
                 _visit_level(found, _placed(found, engine, pending, few), below)

@@ -63,6 +63,15 @@ def by_path(files: list[Listed]) -> dict[str, Listed]:
     return found
 
 
+def test_a_listing_reports_progress_before_it_is_complete(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path / "lake"), tables=8)
+    seen = list[tuple[str, int]]()
+    total = Sweep(local_engine.LocalEngine(), lake.storage, 4, lambda phase, done, _: seen.append((phase, done)))
+    found = total.list_files(None, {})
+    assert len({done for phase, done in seen if phase == "list"}) > 1
+    assert seen[-1] == ("list", found.files)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_listed_and_not_marked_is_told_by_age_and_kind(tmp_path: Path, engine: Engine, seed: int) -> None:
     pick, lake = Random(seed), new_lake(tmp_path / "lake")

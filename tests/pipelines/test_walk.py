@@ -83,6 +83,17 @@ def test_each_file_says_which_versions_reach_it(lake: Lakehouse, engine: Engine)
     assert every.keys() == set().union(*each.values())
 
 
+@pytest.mark.parametrize("together", [1, walking._NAMES_TOGETHER])
+def test_what_leaves_of_several_versions_name_is_a_row_once(
+    lake: Lakehouse, engine: Engine, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(walking, "_NAMES_TOGETHER", together)
+    source = TreeSource(lake.storage, ORDER, figures=False)
+    walked = walk(engine, source, starts(lake.version - 1, lake.version), silent)
+    named = [row["path"] for row in walked.levels[-1].list() if row["role"] == NAMED]
+    assert len(named) == len({*named}) > 30
+
+
 def test_roots_of_different_heights_share_one_walk(lake: Lakehouse, engine: Engine) -> None:
     last = lake.version
     walked = walk(
