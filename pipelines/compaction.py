@@ -147,7 +147,7 @@ class Report:
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
     """Return an estimate of a compaction of the newest version. Reads the top of the tree only."""
     work = _Compaction(lake.refresh(), config or Config(), None, None, NEVER_CANCELLED, silent)
-    return work.estimated(work.open(1))
+    return work.estimated(work.open(1)[1])
 
 
 @lake_first
@@ -201,15 +201,15 @@ class _Compaction(JobRun[Config, Report]):
         self.bytes_read = self.files.store.counts.bytes_read
 
     def open(self, tasks: int) -> tuple[Ref, list[Ref]]:
+        """Return the tree, opened at its top, and its dirty subtrees."""
         require_writable(self.files, self.base)
         tree = self.rewriter.ref_of(self.base.node)
         return tree, self.rewriter.frontier(tree, tasks)
 
-    def estimated(self, opened: tuple[Ref, list[Ref]]) -> Estimate:
-        node, frontier = self.base.node, opened[1]
-        nodes = sum(subtrees.nodes_hit(ref.weight(), ref.keys, ref.height, self.writer.order) for ref in frontier)
-        rows = max(1, len(node.keys) + len(node.buffer))
-        size = node.nbytes * self.writer.order * 2 // (3 * rows)
+    def estimated(self, frontier: list[Ref]) -> Estimate:
+        node, order = self.base.node, self.writer.order
+        nodes = sum(subtrees.nodes_hit(ref.weight(), ref.keys, ref.height, order) for ref in frontier)
+        cost = subtrees.rewrite_cost(node, order, nodes)
         return Estimate(
             version=self.base.version,
             engine=expected_engine(self.config.engine, self.spark, nodes, self.config.spark_from_nodes),
@@ -217,33 +217,39 @@ class _Compaction(JobRun[Config, Report]):
             messages=node.subtree_messages,
             subtrees=len(frontier),
             nodes=nodes,
-            bytes=nodes * size,
-            requests=2 * nodes + 2,
+            bytes=cost.bytes,
+            requests=cost.requests,
         )
 
-    def clean(self) -> bool:
-        node = self.base.node
-        return node.subtree_messages == 0 and not len(node.buffer)
-
     def run(self) -> Report:
-        if self.clean():
-            planned = self.estimated((self.rewriter.ref_of(self.base.node), []))
+        node = self.base.node
+        if node.subtree_messages == 0 and not len(node.buffer):
+            planned = self.estimated([])
             return self.refused(planned) or self.report(planned, None)
-        opened = self.open(self.config.tasks or worker_pool.cores())
-        planned = self.estimated(opened)
+        tree, frontier = self.open(self.config.tasks or worker_pool.cores())
+        planned = self.estimated(frontier)
         self.watch.lap("plan")
         if refused := self.refused(planned):
             return refused
         self.files.refuse_unsafe(self.base)
         engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
         with closing(engine):
-            pieces, flushed = self.flush(engine, planned.nodes, opened[1])
+            pieces, flushed = self.flush(engine, planned.nodes, frontier)
         planned = replace(planned, engine=engine.name, subtrees=len(pieces) or planned.subtrees)
-        node = self.root_of(self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed)))
+        node = self.join(tree, subtrees.adopted(self.rewriter, pieces, flushed))
         self.watch.lap("flush")
-        root = self.commit(node, planned)
+        self.progress("commit", 0, 1)
+        summary = commit_summary(
+            reason=self.config.reason,
+            messages=planned.messages,
+            nodes_written=len(self.writer.written),
+            compacted_version=self.base.version,
+            engine=planned.engine,
+        )
+        change = CompactionChange(node, summary, recounted(self.files, self.base, node))
+        root = commit(self.files, self.base, change, before_commit=self.cancel.check)
         self.watch.lap("commit")
-        return self.report(planned, root, node, flushed)
+        return replace(self.report(planned, root, node, flushed), rebased_over=change.rebased_over)
 
     def refused(self, planned: Estimate) -> Report | None:
         """Return the report that the review did not approve, if there is one."""
@@ -259,48 +265,26 @@ class _Compaction(JobRun[Config, Report]):
         if engine.name == "spark":
             self.watch.lap("session")
         pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
-        store, stamp = self.files.store, self.rewriter.stamp
-        return pieces, self.proved(subtrees.flush_all(engine, store, pieces, stamp, tasks, self.progress))
-
-    def proved(self, results: list[Row]) -> list[Row]:
-        if not all(result["proved"] for result in results):
+        flushed = subtrees.flush_all(engine, self.files.store, pieces, self.rewriter.stamp, tasks, self.progress)
+        if not all(result["proved"] for result in flushed):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
         self.watch.lap("tasks")
-        return results
+        return pieces, flushed
 
-    def join(self, tree: Ref, results: dict[int, Ref]) -> Ref:
-        if not results:
-            return self.rewriter.flush(tree, dirty_children)
+    def join(self, tree: Ref, flushed: dict[int, Ref]) -> Node:
+        """Return the root of the tree with the flushed subtrees in it, proved; what is dirty besides is flushed."""
 
         def descend(ref: Ref) -> Ref:
-            done = results.get(id(ref))
+            done = flushed.get(id(ref))
             return self.rewriter.flush(ref, dirty_children, descend) if done is None else done
 
-        return self.rewriter.flush(tree, dirty_children, descend)
-
-    def root_of(self, tree: Ref) -> Node:
-        self.rewriter.open(tree)
-        node = self.rewriter.node_of(tree)
+        joined = self.rewriter.flush(tree, dirty_children, descend if flushed else None)
+        self.rewriter.open(joined)
+        node = self.rewriter.node_of(joined)
         self.writer.flush()
         if not self.rewriter.proved():
             raise Corrupt("the proof of the compaction failed: nothing was committed; please report this as a bug")
         return node
-
-    def commit(self, node: Node, planned: Estimate) -> Root:
-        self.progress("commit", 0, 1)
-        summary = commit_summary(
-            reason=self.config.reason,
-            messages=planned.messages,
-            nodes_written=len(self.writer.written),
-            compacted_version=self.base.version,
-            engine=planned.engine,
-        )
-        change = CompactionChange(node, summary, recounted(self.files, self.base, node))
-        root = commit(self.files, self.base, change, before_commit=self.cancel.check)
-        self.rebased_over = change.rebased_over
-        return root
-
-    rebased_over = 0
 
     def report(
         self, planned: Estimate, root: Root | None, node: Node | None = None, flushed: list[Row] | None = None
@@ -324,7 +308,6 @@ class _Compaction(JobRun[Config, Report]):
             bytes_written=self.writer.bytes_written
             + sum(each["bytes_written"] for each in done)
             + (0 if root is None else root.node.nbytes),
-            rebased_over=self.rebased_over,
             proved=root is not None,
             seconds=dict(self.watch.seconds),
         )

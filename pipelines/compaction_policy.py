@@ -9,17 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines import compaction
-from pipelines.trees.subtrees import nodes_counted
+from pipelines.trees.subtrees import RewriteCost, nodes_counted, rewrite_cost
 from trinitylake_core import Lakehouse
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a compaction is expected to cost: nodes that it reads and writes, requests, and bytes that it writes."""
-
-    nodes: int
-    requests: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +32,10 @@ def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
     return round(in_root), round(in_root + row * below / max(1, len(node.keys) + 1))
 
 
-def estimate(lake: Lakehouse) -> Estimate:
+def estimate(lake: Lakehouse) -> RewriteCost:
     """Return the cost of a compaction of a version, from what its root counts of each child."""
-    node = lake.root_node.node
-    nodes = nodes_counted(node, lake.definition.order)
-    rows = max(1, len(node.keys) + len(node.buffer))
-    return Estimate(nodes, 2 * nodes + 2, nodes * node.nbytes * lake.definition.order * 2 // (3 * rows))
+    node, order = lake.root_node.node, lake.definition.order
+    return rewrite_cost(node, order, nodes_counted(node, order))
 
 
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files import plans
 from pipelines.files.gc_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
 from pipelines.files.listing import ROOT, Listed, listed
@@ -34,7 +35,7 @@ from pipelines.job import (
     silent,
 )
 from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
-from pipelines.sweep.sweep import Deleted, Freed, delete, reclaimable_by
+from pipelines.sweep.sweep import Deleted, Marking, Sweep, delete
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
@@ -46,6 +47,7 @@ from trinitylake_core.short_repr import Brief
 from trinitylake_core.versions import Root, raise_boundary
 
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
+_FREED_SHOWN: Final = 1000
 DEFAULT_KEEP_LAST: Final = 100
 DEFAULT_AGE_SECONDS: Final = 7 * DAY
 
@@ -94,6 +96,38 @@ class Config:
         if self.keep_last is None and self.older_than_seconds is None:
             return DEFAULT_KEEP_LAST, DEFAULT_AGE_SECONDS
         return self.keep_last, self.older_than_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFreed:
+    """What one version holds alone: no other version, snapshot or transaction reaches it."""
+
+    version: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What only expiring versions reach.
+
+    Attributes:
+        versions: how many expire.
+        files: everything that only they reach, their roots among it; also what several of them share.
+        bytes: its size.
+        nodes_read: nodes read to find out, each once.
+        each: by version what no other one holds, the first thousand.
+        snapshots: how many snapshots lie here; what they reach is not freed.
+        transactions: how many saved transactions are alive; what they reach is not freed.
+    """
+
+    versions: int
+    files: int
+    bytes: int
+    nodes_read: int
+    each: tuple[VersionFreed, ...]
+    snapshots: int = 0
+    transactions: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -196,10 +230,7 @@ def run(
         ReadOnly, InvalidInput, Corrupt, StorageError.
     """
     config = config or Config()
-    if config.plan is not None and review is dry_run:
-        raise InvalidInput(_AS_IT_IS)
-    if config.plan_to is not None and review is None:
-        review = dry_run
+    review = plans.review_of(config, review, _AS_IT_IS)
     report = _Expiration(lake, config, engine, review, cancel or NEVER_CANCELLED, progress or silent).run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
@@ -320,11 +351,35 @@ class _Expiration(JobRun[Config, Report]):
 
     def planned(self, boundary: int, kept: tuple[RetentionReason, ...]) -> Report:
         """Return the plan of an expiration: versions, reasons to keep the rest, files freed. Write it if configured."""
-        freed = reclaimable_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
+        freed = self.freed_by(boundary)
         self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
         return self.counted(replace(self.report, dry_run=True, kept=kept, freed=freed))
+
+    def freed_by(self, boundary: int) -> Freed:
+        """Return the files that a new boundary frees. A listing, and one ``get`` per node of all versions together."""
+        before, ttl = self.retained, self.retained.definition.txn_ttl_millis
+        count = boundary - max(before.boundary, before.newest.oldest_version)
+        if count == 0:
+            return Freed(0, 0, 0, 0, (), len(before.snapshots))
+
+        def refuse_expired(now: GcRoots) -> None:
+            if now.boundary != before.boundary:
+                raise PlanOutdated("another expiration came in between; plan again")
+
+        engine = choose_engine_for_all(self.config.engine, self.spark, before.newest)
+        sweep = Sweep(engine, self.files.storage, before.definition.order, self.progress)
+        try:
+            sweep.list_files(None, {})
+            marking = Marking(self.files, sweep, ttl, now_millis())
+            marking.mark(refuse_expired)
+            total, alone = sweep.exclusive_sizes(boundary)
+        finally:
+            sweep.release()
+        each = [VersionFreed(version, size.files, size.bytes) for version, size in alone.items()]
+        marked = len(before.snapshots), len(marking.saved.paths)
+        return Freed(count, total.files, total.bytes, sweep.nodes_read, tuple(each[:_FREED_SHOWN]), *marked)
 
     def write_plan(self, uri: str, boundary: int) -> None:
         keep_last, age = self.rules.keep_last, self.rules.age_seconds
@@ -407,10 +462,8 @@ class _Expiration(JobRun[Config, Report]):
             done.add(part)
             self.progress("delete", done.attempted, len(found))
         self.report = replace(
-            self.report, leftovers=sum((each.version or 0) < self.oldest for each in found),
-            attempted=done.attempted, deleted=done.deleted, already_gone=done.already_gone,
-            failed=done.failed, bytes=done.bytes, failures=done.failures,
-        )  # fmt: skip
+            self.report, leftovers=sum((each.version or 0) < self.oldest for each in found), **done.counts()
+        )
 
     def heal_hint(self) -> None:
         """Write the hint again if it misleads; a commit has just written it. One ``get``, rarely a ``put``."""

@@ -44,7 +44,7 @@ from pipelines.loading import (
 )
 from pipelines.source.lines import Place, blocks, text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
-from pipelines.trees.subtrees import adopt, root_of
+from pipelines.trees.subtrees import adopt
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
@@ -356,8 +356,7 @@ class _Load(JobRun[Config, Report]):
         The right edges, where the next range is joined, are read at the same time, a round trip per level.
         """
         rewriter = Rewriter(writer, self.target.stamp, prove=True)
-        order = self.target.order
-        trees = [adopt(rewriter, root_of(each, order), (each["low"], each["high"])) for each in built]
+        trees = [adopt(rewriter, each) for each in built]
         rewriter.open_right_edges(trees[:-1])
         node = rewriter.node_of(reduce(rewriter.join_without_key, trees))
         writer.flush()

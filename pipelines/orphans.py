@@ -229,10 +229,7 @@ class Cleaning(JobRun[Config, Report]):
 
     def __post_init__(self) -> None:
         config = self.config
-        if config.plan is not None and self.review is dry_run:
-            raise InvalidInput(_AS_IT_IS)
-        if config.plan_to is not None and self.review is None:
-            self.review = dry_run
+        self.review = plans.review_of(config, self.review, _AS_IT_IS)
         newest = self.files.newest()
         self.files.note_newest(newest)
         require_writable(self.files, newest)
@@ -287,27 +284,21 @@ class Cleaning(JobRun[Config, Report]):
     # -- the steps -----------------------------------------------------------------------------------
 
     def run(self) -> Report:
-        """Clean, and write what was deleted to the ledger."""
-        try:
-            report = self.again_and_again()
-        finally:
-            self.sweep.release()
-        if report.attempted:
-            _LEDGER.info("%s %s: %s", self.job, report.root, json.dumps(asdict(report), sort_keys=True))
-        return report
-
-    def again_and_again(self) -> Report:
-        """Clean, from the start again whenever what is kept changed under the marking."""
+        """Clean, from the start again whenever what is kept changed under the marking; note what was deleted."""
         for _ in range(_RESTARTS):
             try:
-                return self.attempt()
-            except RootsExpired as vanished:
-                _LOG.info("starting over: %s", vanished)
-            except Corrupt as error:
-                if self.marking is None or not self.marking.roots_changed():
+                report = self.attempt()
+            except (RootsExpired, Corrupt) as error:
+                changed = isinstance(error, RootsExpired) or (self.marking is not None and self.marking.roots_changed())
+                if not changed:
                     raise
                 _LOG.info("starting over: %s", error)
-            self.sweep.release()
+            else:
+                if report.attempted:
+                    _LEDGER.info("%s %s: %s", self.job, report.root, json.dumps(asdict(report), sort_keys=True))
+                return report
+            finally:
+                self.sweep.release()
             self.sweep = self.new_sweep()
         raise Corrupt("what is kept changed again and again while it was marked; nothing was deleted, try again later")
 
@@ -373,9 +364,19 @@ class Cleaning(JobRun[Config, Report]):
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
 
         Raises:
+            InvalidInput: no cleaning deletes one of them.
             PlanOutdated: something that is kept by now reaches one of them.
         """
-        self.sweep.load(self.checked(plan.files(), marked.boundary))
+
+        def checked() -> Iterator[Listed]:
+            for file in plan.files():
+                if not self.sweep.may_go(file, marked.boundary):
+                    raise InvalidInput(
+                        f"the plan names {file.path!r}, which `{self.job}` never deletes; nothing was deleted"
+                    )
+                yield file
+
+        self.sweep.load(checked())
         reached = self.sweep.live_orphans()
         if reached:
             raise PlanOutdated(
@@ -383,15 +384,6 @@ class Cleaning(JobRun[Config, Report]):
                 "deleted, make a new plan"
             )
         return self.sweep.confirm_plan(cutoff)
-
-    def checked(self, files: Iterator[Listed], boundary: int) -> Iterator[Listed]:
-        """Yield the files of a plan. Raises ``InvalidInput`` for one that no cleaning deletes."""
-        for file in files:
-            if not self.sweep.may_go(file, boundary):
-                raise InvalidInput(
-                    f"the plan names {file.path!r}, which `{self.job}` never deletes; nothing was deleted"
-                )
-            yield file
 
     def write_plan(self, uri: str, marked: GcRoots, found: Report) -> Report:
         reason = (
@@ -425,17 +417,9 @@ class Cleaning(JobRun[Config, Report]):
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         temporary = self.files.storage.remove_temporary(age)
         self.watch.lap("delete")
-        return replace(
-            found,
-            attempted=done.attempted + gone,
-            deleted=done.deleted,
-            already_gone=done.already_gone + gone,
-            failed=done.failed,
-            bytes=done.bytes,
-            failures=done.failures,
-            temporary_removed=temporary,
-            requests=in_tasks,
-        )
+        done.attempted += gone
+        done.already_gone += gone
+        return replace(found, **done.counts(), temporary_removed=temporary, requests=in_tasks)
 
     def fence(self, marked: GcRoots, cutoff: int, orphan_files: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""

@@ -16,7 +16,7 @@ from pipelines.files import plans
 from pipelines.files.gc_roots import gc_roots
 from pipelines.files.listing import Listed
 from pipelines.files.tablefiles import iceberg_tables, refuse_no_iceberg, tables_of
-from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, dry_run, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
 from pipelines.summary import Table, count, failures_table, unchanged
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -189,10 +189,7 @@ def run(
     """
     refuse_no_iceberg()
     config = config or Config()
-    if config.plan is not None and review is dry_run:
-        raise InvalidInput(_AS_IT_IS)
-    if config.plan_to is not None and review is None:
-        review = dry_run
+    review = plans.review_of(config, review, _AS_IT_IS)
     return _Expiration(lake.refresh(), config, progress or silent).run(review, cancel or NEVER_CANCELLED)
 
 

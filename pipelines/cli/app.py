@@ -137,9 +137,8 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
     logging.getLogger("pipelines.engine_choice").setLevel(logging.INFO if getattr(options, "verbose", False) else 0)
     progress = printed(sys.stderr) if sys.stderr is not None and not options.quiet else None
     with ExitStack() as stack:
-        call = Call(
-            options, root, given, progress or _silent, stack, None, "WARN" if debug else "OFF", everywhere, named
-        )
+        shown, log_level = progress or (lambda *_: None), "WARN" if debug else "OFF"
+        call = Call(options, root, given, shown, stack, None, log_level, everywhere, named)
         if progress is not None:
             stack.callback(progress.close)
         if options.json:
@@ -177,10 +176,6 @@ def _ask(lines: Iterable[Line], progress: Printed | None) -> bool:
     except click.Abort:
         raise KeyboardInterrupt from None
     raise Declined("nothing was done")
-
-
-def _silent(phase: str, done: int, total: int | None) -> None:
-    """Show nothing."""
 
 
 # -- what went wrong -------------------------------------------------------------------------------------

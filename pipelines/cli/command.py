@@ -221,7 +221,12 @@ class Call:
             return dry_run
         if ask is None or result is None:
             return None
-        return lambda planned: _does_nothing(planned) or ask(result(planned).lines)
+
+        def agreed(planned: R) -> bool:
+            first = next(iter(planned.summary())) if hasattr(planned, "summary") else ""
+            return first.startswith("nothing ") or ask(result(planned).lines)
+
+        return agreed
 
     def config(self, kind: type[C], **given: Any) -> C:
         """Return the configuration of a job: the options with the names of its fields, and what is given."""
@@ -249,7 +254,8 @@ class Call:
         remote, master = options.remote, options.master
         if not (remote or master):
             remote, master = (os.environ.get(f"TRINITYLAKE_SPARK_{name}") for name in ("REMOTE", "MASTER"))
-        mode = "connect" if remote else "local" if not master or _is_local(master) else "master"
+        local = not master or (master.startswith("local") and not master.startswith("local-cluster"))
+        mode = "connect" if remote else "local" if local else "master"
         return SessionConfig(
             mode=mode,
             master=master or "local[*]",
@@ -258,15 +264,6 @@ class Call:
             conf=conf,
             log_level=self.log_level,
         )
-
-
-def _does_nothing(planned: Any) -> bool:
-    """Whether a plan changes nothing, so that there is nothing to ask: its first sentence begins so."""
-    return hasattr(planned, "summary") and next(iter(planned.summary())).startswith("nothing ")
-
-
-def _is_local(master: str) -> bool:
-    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 # -- commands ------------------------------------------------------------------------------------------
@@ -315,18 +312,15 @@ class Command(click.Command):
         )
         rest = super().parse_args(ctx, list(marked))
         if not ctx.resilient_parsing:
-            self._refuse_excluding(ctx)
+            first: dict[str, str] = {}
+            for each in self.options:
+                if each.group and ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
+                    if each.group in first:
+                        raise click.UsageError(f"{each.opts[0]} is not allowed with {first[each.group]}", ctx)
+                    first[each.group] = each.opts[0]
             self._assign(ctx)
             _choose(ctx)
         return rest
-
-    def _refuse_excluding(self, ctx: click.Context) -> None:
-        first: dict[str, str] = {}
-        for each in self.options:
-            if each.group and ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
-                if each.group in first:
-                    raise click.UsageError(f"{each.opts[0]} is not allowed with {first[each.group]}", ctx)
-                first[each.group] = each.opts[0]
 
     def _assign(self, ctx: click.Context) -> None:
         """Assign the words to the arguments: ROOT may be left out."""
@@ -334,8 +328,10 @@ class Command(click.Command):
         given = (ctx.params.pop(name.lower()) for name, _ in names)
         words = [word.removeprefix(_MARK) for word in given if word is not None]
         root = os.environ.get(ROOT_VARIABLE)
-        if root and names and names[0][0] == ROOT and _leaves_out_root(names, words):
-            words = [root, *words]
+        if root and names and names[0][0] == ROOT:  # left out by the number of words, or else by the look of the first
+            few = len(words) < sum(required for _, required in names)
+            if few or (len(words) < len(names) and _LIKE_A_ROOT.match(words[0]) is None):
+                words = [root, *words]
         for name, required in names[len(words) :]:
             if required:
                 hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""
@@ -394,13 +390,6 @@ def _choose(ctx: click.Context) -> None:
         from pipelines.session import check_pyspark
 
         check_pyspark()
-
-
-def _leaves_out_root(names: Sequence[tuple[str, bool]], words: Sequence[str]) -> bool:
-    """Whether the words begin behind ROOT: by their number, and where that leaves a choice, by their look."""
-    if len(words) < sum(required for _, required in names):
-        return True
-    return len(words) < len(names) and _LIKE_A_ROOT.match(words[0]) is None
 
 
 def reported(call: Call, done: Summarised, *more: str, code: int = DONE) -> Result:

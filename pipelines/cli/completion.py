@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 from click.shell_completion import (
@@ -107,23 +107,20 @@ def root_left_out(context: click.Context) -> bool:
 def _of_lakehouse(
     context: click.Context, find: Callable[[Lakehouse, str], Iterator[str]], incomplete: str
 ) -> Iterator[str]:
-    # click gives up before the arguments where the last word is an option without its value
-    given = [context.params.get("root"), context.params.get("src"), *context.args[:1], os.environ.get(ROOT_VARIABLE)]
-    for root in given:
-        if root:
-            with suppress(TrinityLakeError, OSError):
-                lake = _opened(root, context.params.get("storage_option") or ())
-                yield from (each for each in find(lake, incomplete) if each.startswith(incomplete))
-                return
-
-
-def _opened(root: str, given: Any) -> Lakehouse:
     from pipelines.cli.resolve_root import applicable, environment_options, root_of, storage_options
     from trinitylake_core import Lakehouse
 
-    uri, of_name = root_of(root)
-    options = {**applicable(environment_options(os.environ), uri), **of_name, **storage_options(given)}
-    return Lakehouse.open(uri, storage_options=options)
+    # click gives up before the arguments where the last word is an option without its value
+    places = [context.params.get("root"), context.params.get("src"), *context.args[:1], os.environ.get(ROOT_VARIABLE)]
+    for root in places:
+        if root:
+            with suppress(TrinityLakeError, OSError):
+                uri, of_name = root_of(root)
+                given = storage_options(context.params.get("storage_option") or ())
+                options = {**applicable(environment_options(os.environ), uri), **of_name, **given}
+                lake = Lakehouse.open(uri, storage_options=options)
+                yield from (each for each in find(lake, incomplete) if each.startswith(incomplete))
+                return
 
 
 def _in_time(find: Callable[[], Iterator[str]]) -> list[str]:

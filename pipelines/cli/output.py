@@ -42,10 +42,11 @@ def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged
             terminal.page(chain(first, shown))
             return
         lines = terminal.lines(lines)
-    for line in _flat(lines):
-        if progress is not None:
-            progress.close()
-        write(f"{line}\n")
+    for part in lines:
+        for line in part if isinstance(part, report.Table) else [part]:
+            if progress is not None:
+                progress.close()
+            write(f"{line}\n")
     flush()
 
 
@@ -70,14 +71,6 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
-
-
-def _flat(lines: Iterable[Line]) -> Iterator[str]:
-    for line in lines:
-        if isinstance(line, report.Table):
-            yield from line
-        else:
-            yield line
 
 
 def write(text: str) -> None:

@@ -204,11 +204,9 @@ table = Table
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None else repr(value) if isinstance(value, float) else plain(_number(value))
-
-
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, Size) else value
+    if isinstance(value, float):
+        return repr(value)
+    return "" if value is None else plain(int(value) if isinstance(value, Size) else value)
 
 
 def _is_number_column(cells: Sequence[Any]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -20,11 +20,13 @@ from pyarrow import parquet
 from pipelines.engine.model import LONG, TEXT
 from pipelines.files.gc_roots import GcRoots
 from pipelines.files.listing import Listed, listed, split_uri
+from pipelines.job import Review, dry_run
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
 from trinitylake_core.storage import Storage, open_storage, options_for
 
+R = TypeVar("R")
 _METADATA: Final = b"trinitylake.plan"
 _FORMAT: Final = 1
 _ROWS: Final = 50_000
@@ -68,6 +70,24 @@ class PlanRow(NamedTuple):
 
     file: Listed
     reason: str
+
+
+class _Planned(Protocol):
+    @property
+    def plan(self) -> str | None: ...
+    @property
+    def plan_to(self) -> str | None: ...
+
+
+def review_of(config: _Planned, review: Review[R] | None, as_it_is: str) -> Review[R] | None:
+    """Return the review of a job that has plans: one that writes a plan, and has no review, is a dry run.
+
+    Raises:
+        InvalidInput: a plan is carried out as it is, so that it cannot be a dry run; ``as_it_is`` is the message.
+    """
+    if config.plan is not None and review is dry_run:
+        raise InvalidInput(as_it_is)
+    return dry_run if config.plan_to is not None and review is None else review
 
 
 def options_of(uri: str | None, given: Mapping[str, Any] | None, storage: Storage) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
-from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files.gc_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
 from pipelines.files.listing import (
     CANDIDATES,
@@ -35,16 +34,23 @@ from pipelines.files.listing import (
     read_inventory,
     shards,
 )
-from pipelines.job import Progress, Session
+from pipelines.job import Progress
 from pipelines.trees.walk import Start, TreeSource, walk
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import Corrupt, PlanOutdated, StorageError
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root
 
 BATCH: Final = 1000
+_TRIES: Final = 20
+"""How often saved transactions may come and go while they are marked."""
 _REASONS: Final = 20
+SHOWN: Final = 20
+"""How many names a report shows."""
+_SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
+_LOADED: Final = 100_000
+_TEXT: Final = pa.schema({"text": TEXT})
+_REACHED: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
 DELETED: Final = pa.schema(
     {
         "attempted": LONG, "deleted": LONG, "already_gone": LONG, "failed": LONG, "bytes": LONG, "requests": LONG,
@@ -70,6 +76,10 @@ class Deleted:
     requests: int = 0
     failures: dict[str, str] = field(default_factory=dict)
 
+    def counts(self) -> dict[str, Any]:
+        """Return the fields that reports of jobs have, too."""
+        return {name: each for name, each in asdict(self).items() if name != "requests"}
+
     def add(self, part: Deleted) -> None:
         """Add what became of other files."""
         for name in ("attempted", "deleted", "already_gone", "failed", "bytes", "requests"):
@@ -81,26 +91,22 @@ class Deleted:
 def delete(storage: Storage, files: Iterable[tuple[str, int]]) -> Iterator[Deleted]:
     """Delete files, given as path and size, and yield what became of each batch. One ``delete`` per batch."""
     remaining = iter(files)
-    while batch := dict(islice(remaining, BATCH)):
-        yield _delete_batch(storage, batch)
-
-
-def _delete_batch(storage: Storage, sizes: Mapping[str, int]) -> Deleted:
-    before = storage.counts.delete
-    try:
-        result = storage.delete_many(list(sizes))
-    except StorageError as error:
-        failures = {path: str(error) for path in islice(sizes, _REASONS)}
-        return Deleted(len(sizes), failed=len(sizes), requests=storage.counts.delete - before, failures=failures)
-    return Deleted(
-        attempted=len(sizes),
-        deleted=len(result.deleted),
-        already_gone=len(result.missing),
-        failed=len(result.failed),
-        bytes=sum(sizes[path] for path in result.deleted),
-        requests=storage.counts.delete - before,
-        failures=dict(islice(result.failed.items(), _REASONS)),
-    )
+    while sizes := dict(islice(remaining, BATCH)):
+        before = storage.counts.delete
+        try:
+            result = storage.delete_many(list(sizes))
+        except StorageError as error:
+            done = Deleted(failed=len(sizes), failures={path: str(error) for path in islice(sizes, _REASONS)})
+        else:
+            done = Deleted(
+                deleted=len(result.deleted),
+                already_gone=len(result.missing),
+                failed=len(result.failed),
+                bytes=sum(sizes[path] for path in result.deleted),
+                failures=dict(islice(result.failed.items(), _REASONS)),
+            )
+        done.attempted, done.requests = len(sizes), storage.counts.delete - before
+        yield done
 
 
 def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
@@ -109,26 +115,12 @@ def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ..
         yield (*(getattr(part, name) for name in DELETED.names[:-1]), list(part.failures.items()))
 
 
-def deleted_of(row: Row) -> Deleted:
-    """Return the result of a deletion from a row of :func:`delete_rows`."""
-    return Deleted(**{**row, "failures": dict(row["failures"])})
-
-
-SHOWN: Final = 20
-"""How many names a report shows."""
-
-
 @dataclass(slots=True)
 class Size:
     """A number of files and their bytes."""
 
     files: int = 0
     bytes: int = 0
-
-    def add(self, other: Size) -> None:
-        """Count what was counted elsewhere."""
-        self.files += other.files
-        self.bytes += other.bytes
 
 
 @dataclass(slots=True)
@@ -158,12 +150,6 @@ class Totals:
     def bytes(self) -> int:
         """Their size."""
         return sum(each.bytes for each in self.kinds.values())
-
-
-_SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
-_LOADED: Final = 100_000
-_TEXT: Final = pa.schema({"text": TEXT})
-_REACHED: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
 
 
 class Sweep:
@@ -197,8 +183,8 @@ class Sweep:
         self._note_transactions()
         kinds = self._by_kind(self._files)
         unknown = kinds.get(UNKNOWN, Size())
-        some = self._ask(f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}")
-        named = tuple(row["path"] for row in some.list())
+        query = f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}"
+        named = tuple(row["path"] for row in self.engine.sql(query, files=self._listed).list())
         self.unknown = UnknownFiles(unknown.files, unknown.bytes, self.unknown.directories, named)
         total = Size(sum(each.files for each in kinds.values()), sum(each.bytes for each in kinds.values()))
         self._progress("list", total.files, None)
@@ -209,7 +195,7 @@ class Sweep:
 
     def _note_transactions(self) -> None:
         """Take the saved transactions from the first listing."""
-        self._transactions = self._transactions_in(self._listed())
+        self._transactions = self._transactions_in(self._listed)
 
     def _in_shards(self, top: Shards, wanted: Wanted = everything) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
@@ -277,7 +263,7 @@ class Sweep:
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
         names = f"SELECT f.* FROM files f WHERE {self._may_go(boundary)}"
-        unreached = self._without_live(names, files=self._listed()).keep()
+        unreached = self._without_live(names, files=self._listed).keep()
         young = f"SELECT {_SUMS} FROM files f WHERE modified_millis >= {cutoff_millis}"
         unknown = f"SELECT {_SUMS} FROM files f WHERE modified_millis IS NULL"
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
@@ -295,7 +281,7 @@ class Sweep:
 
     def remove_live(self) -> Totals:
         """Take what has been marked since off the orphans; return the totals of what is left."""
-        return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed()))
+        return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed))
 
     def _keep_orphans(self, orphans: Rows) -> Totals:
         self._orphans = orphans.keep()
@@ -307,11 +293,13 @@ class Sweep:
         absent = (f"NOT EXISTS (SELECT 1 FROM {name} l WHERE l.path = f.path)" for name in live)
         return self.engine.sql(" AND ".join([query, *absent]), **tables, **live)
 
+    @property
     def _listed(self) -> Rows:
         if self._files is None:
             raise RuntimeError("nothing was listed yet")
         return self._files
 
+    @property
     def _doomed(self) -> Rows:
         if self._orphans is None:
             raise RuntimeError("nothing was subtracted yet")
@@ -319,7 +307,7 @@ class Sweep:
 
     def orphans(self) -> Iterator[Listed]:
         """Yield the orphans."""
-        for row in self._doomed().stream():
+        for row in self._doomed.stream():
             yield Listed(**row)
 
     # -- plans ---------------------------------------------------------------------------------------
@@ -336,14 +324,14 @@ class Sweep:
         found: list[str] = []
         for live in self._live:
             query = f"SELECT l.path FROM live l JOIN orphans o ON o.path = l.path LIMIT {SHOWN}"
-            found += [row["path"] for row in self.engine.sql(query, live=live, orphans=self._doomed()).list()]
+            found += [row["path"] for row in self.engine.sql(query, live=live, orphans=self._doomed).list()]
         return found[:SHOWN]
 
     def confirm_plan(self, cutoff_millis: int) -> tuple[Totals, int]:
         """Keep of a plan what is still listed and old enough; return its totals, and how many files are gone."""
         there = "EXISTS (SELECT 1 FROM planned p WHERE p.path = f.path)"
-        tables = {"files": self._listed(), "planned": self._doomed()}
-        planned = self.engine.sql("SELECT count(DISTINCT path) AS files FROM planned", planned=self._doomed()).one()
+        tables = {"files": self._listed, "planned": self._doomed}
+        planned = self.engine.sql("SELECT count(DISTINCT path) AS files FROM planned", planned=self._doomed).one()
         known = self.engine.sql(f"SELECT {_SUMS} FROM files f WHERE {there}", **tables).one()
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis} AND {there}"
         return self._keep_orphans(self._without_live(old, **tables)), planned["files"] - known["files"]
@@ -352,11 +340,11 @@ class Sweep:
 
     def act(self) -> Deleted:
         """Delete the orphans."""
-        total, done = self._doomed().count(), Deleted()
+        total, done = self._doomed.count(), Deleted()
         if total:
-            files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._doomed())
+            files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._doomed)
             for row in self.engine.map(delete_rows, files, DELETED, self._storage, each=BATCH).stream():
-                done.add(deleted_of(row))
+                done.add(Deleted(**{**row, "failures": dict(row["failures"])}))
                 self._progress("delete", done.attempted, total)
         return done
 
@@ -366,7 +354,7 @@ class Sweep:
         """Return the files that only versions below one reach, and by version what no other version reaches."""
         reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
         ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"
-        sized = self.engine.sql(ours, files=self._listed(), reach=reach).keep()
+        sized = self.engine.sql(ours, files=self._listed, reach=reach).keep()
         query = """SELECT last, sum(files) AS files, sum(bytes) AS bytes FROM (
             SELECT last, 1 AS files, 0 AS bytes FROM reach WHERE first = last
             UNION ALL SELECT last, 0 AS files, bytes FROM sized WHERE first = last) e GROUP BY last"""
@@ -381,7 +369,7 @@ class Sweep:
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
             WHERE t.last IS NULL AND {self._may_go(boundary)}
             OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
-        found = self.engine.sql(query, files=self._listed(), tags=self._tags().keep("path")).list()
+        found = self.engine.sql(query, files=self._listed, tags=self._tags().keep("path")).list()
         nothing = {each: Size() for each in ("newest", "history", "nothing")}
         return nothing | {row["reach"]: _size(row) for row in found}
 
@@ -390,9 +378,6 @@ class Sweep:
         query = "SELECT path, min(first) AS first, max(last) AS last FROM live GROUP BY path"
         live = union(self.engine, self._live, "path, first, last")
         return self.engine.sql(f"SELECT * FROM ({query}) tags {where}", live=live)
-
-    def _ask(self, query: str) -> Rows:
-        return self.engine.sql(query, files=self._listed())
 
     def _by_kind(self, files: Rows) -> dict[str, Size]:
         rows = self.engine.sql(f"SELECT kind, {_SUMS} FROM files f GROUP BY kind", files=files).list()
@@ -414,10 +399,6 @@ def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted) -> Iter
 def _read_each(rows: Iterator[Row], storage: Storage, *, options: Mapping[str, Any]) -> Iterator[Listed]:
     for row in rows:
         yield from read_inventory(row["text"], options, storage.root)
-
-
-_TRIES: Final = 20
-"""How often saved transactions may come and go while they are marked."""
 
 
 class RootsExpired(PlanOutdated):
@@ -517,64 +498,3 @@ class Marking:
 
     def _live(self) -> SavedTransactions:
         return live_transactions(self._files.storage, self._sweep.transactions(), self._ttl_millis, self._now)
-
-
-_FREED_SHOWN: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class VersionFreed:
-    """What one version holds alone: no other version, snapshot or transaction reaches it."""
-
-    version: int
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """What only expiring versions reach.
-
-    Attributes:
-        versions: how many expire.
-        files: everything that only they reach, their roots among it; also what several of them share.
-        bytes: its size.
-        nodes_read: nodes read to find out, each once.
-        each: by version what no other one holds, the first thousand.
-        snapshots: how many snapshots lie here; what they reach is not freed.
-        transactions: how many saved transactions are alive; what they reach is not freed.
-    """
-
-    versions: int
-    files: int
-    bytes: int
-    nodes_read: int
-    each: tuple[VersionFreed, ...]
-    snapshots: int = 0
-    transactions: int = 0
-
-
-def reclaimable_by(
-    spark: Session, files: LakehouseStore, before: GcRoots, boundary: int, engine: str, progress: Progress
-) -> Freed:
-    """Return the files that a new boundary frees. A listing, and one ``get`` per node of all versions together."""
-    count = boundary - max(before.boundary, before.newest.oldest_version)
-    if count == 0:
-        return Freed(0, 0, 0, 0, (), len(before.snapshots))
-    storage = files.storage
-    sweep = Sweep(choose_engine_for_all(engine, spark, before.newest), storage, before.definition.order, progress)
-    try:
-        sweep.list_files(None, {})
-        marking = Marking(files, sweep, before.definition.txn_ttl_millis, now_millis())
-        marking.mark(partial(_refuse_expired, before))
-        total, alone = sweep.exclusive_sizes(boundary)
-    finally:
-        sweep.release()
-    each = [VersionFreed(version, size.files, size.bytes) for version, size in alone.items()]
-    marked = len(before.snapshots), len(marking.saved.paths)
-    return Freed(count, total.files, total.bytes, sweep.nodes_read, tuple(each[:_FREED_SHOWN]), *marked)
-
-
-def _refuse_expired(before: GcRoots, now: GcRoots) -> None:
-    if now.boundary != before.boundary:
-        raise PlanOutdated("another expiration came in between; plan again")

@@ -102,7 +102,7 @@ class TableSweep(Sweep):
         query = """SELECT o.* FROM orphans o JOIN again a ON a.path = o.path
             WHERE a.modified_millis = o.modified_millis AND a.bytes = o.bytes"""
         again = self._first_listing().keep("path")
-        return self._keep_orphans(self.engine.sql(query, orphans=self._doomed(), again=again))
+        return self._keep_orphans(self.engine.sql(query, orphans=self._doomed, again=again))
 
     @property
     def read(self) -> dict[str, int]:
@@ -125,7 +125,7 @@ class TableSweep(Sweep):
         if directories:
             table = self.engine.table([{"path": each} for each in directories], _PATHS)
             query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
-            self._live.append(self.engine.sql(query, files=self._listed(), held=table).keep("path"))
+            self._live.append(self.engine.sql(query, files=self._listed, held=table).keep("path"))
 
     def _unreadable(self) -> list[Doubt]:
         """Return the doubts of files that are missing or cannot be read: about each table that needs one of them."""

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -47,8 +47,7 @@ class Slice:
 
     def weight(self) -> int:
         """Return the number of messages in it."""
-        messages = self.node.subtree_messages
-        return len(self.node.buffer) if messages is None else messages
+        return len(self.node.buffer) if self.node.subtree_messages is None else self.node.subtree_messages
 
 
 Piece: TypeAlias = Ref | Slice
@@ -67,20 +66,16 @@ def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list
     pieces: list[Piece] = []
     for ref in subtrees:
         if id(ref) in cut:
-            pieces += _slices(rewriter, ref, total / (PIECES * tasks))
+            bounds = [*_bounds([child.weight() for child in rewriter.open(ref).refs], total / (PIECES * tasks))]
+            pieces += (Slice(ref, start, stop, *rewriter.part_of(ref, start, stop)) for start, stop in bounds)
         else:
             rewriter.leave(ref)
             pieces.append(ref)
     return pieces
 
 
-def _slices(rewriter: Rewriter, ref: Ref, limit: float) -> Iterator[Slice]:
-    """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
-    for start, stop in list(_bounds([child.weight() for child in rewriter.open(ref).refs], limit)):
-        yield Slice(ref, start, stop, *rewriter.part_of(ref, start, stop))
-
-
 def _bounds(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
+    """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
     begin, heavy, last = 0, 0, 0
     for index, more in enumerate(weights):
         if heavy and more and heavy + more > limit:
@@ -91,12 +86,6 @@ def _bounds(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
         last = index + 1 if more else last
     if heavy:
         yield begin, last
-
-
-def join_slices(rewriter: Rewriter, parts: list[tuple[Slice, Work]]) -> None:
-    """Put what became of slices into the nodes they were cut from. REQUIRES: in the order of ``split_for_tasks``."""
-    for each, part in reversed(parts):  # from the right: what is left of it keeps its place
-        rewriter.replace_children(each.ref, each.start, each.stop, part)
 
 
 HANDED_BACK: Final = pa.schema(
@@ -127,20 +116,14 @@ def subtree_result(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[st
     return where | {"keys": keys, "messages": messages}
 
 
-def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
-    """Return the subtree that :func:`subtree_result` wrote: a file, or its underfull root."""
-    if row["inline"] is None:
-        within = row["low"], row["high"]
-        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
-    return decode(row["inline"], "a node returned by a task", order)
-
-
-def adopt(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
-    """Return the result of a task as a subtree of a rewriter, and add it to its proof."""
-    if isinstance(root, Node):
-        return rewriter.ref_of(root, within)
-    rewriter.enter(root)
-    return root
+def adopt(rewriter: Rewriter, row: Mapping[str, Any]) -> Ref:
+    """Return the subtree that :func:`subtree_result` wrote, a file or its underfull root; a rewriter proves it, too."""
+    within = row["low"], row["high"]
+    if row["inline"] is not None:
+        return rewriter.ref_of(decode(row["inline"], "a node returned by a task", rewriter.store.order), within)
+    tree = Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
+    rewriter.enter(tree)
+    return tree
 
 
 _TASK_CACHE_BYTES: Final = 32 << 20
@@ -168,6 +151,20 @@ def nodes_hit(messages: int, keys: int | None, height: int, order: int) -> int:
         total += width * (1 - (1 - 1 / width) ** min(messages, 1 << 30)) if width > 1 else 1
         width = max(1.0, width / (order * 2 / 3))
     return max(1, round(total))
+
+
+class RewriteCost(NamedTuple):
+    """What a compaction is expected to cost: nodes that it reads and writes, requests, and bytes that it writes."""
+
+    nodes: int
+    requests: int
+    bytes: int
+
+
+def rewrite_cost(root: Node, order: int, nodes: int) -> RewriteCost:
+    """Return the cost of rewriting so many nodes, if their rows are as large as those of the root."""
+    rows = max(1, len(root.keys) + len(root.buffer))
+    return RewriteCost(nodes, 2 * nodes + 2, nodes * (root.nbytes * order * 2 // (3 * rows)))
 
 
 def nodes_counted(root: Node, order: int) -> int:
@@ -421,13 +418,10 @@ def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Row]) ->
             parts.append((piece, part))
             found |= {id(ref): ref for ref in part.refs}
         else:
-            found[id(piece)] = _adopted(rewriter, each)
-    join_slices(rewriter, parts)
+            found[id(piece)] = adopt(rewriter, each)
+    for piece, part in reversed(parts):  # from the right: what is left of a slice keeps its place
+        rewriter.replace_children(piece.ref, piece.start, piece.stop, part)
     return found
-
-
-def _adopted(rewriter: Rewriter, row: Row) -> Ref:
-    return adopt(rewriter, root_of(row, rewriter.store.order), (row["low"], row["high"]))
 
 
 def _counted(children: Sequence[Row]) -> int:
@@ -442,4 +436,4 @@ def _part(rewriter: Rewriter, row: Row) -> Work:
         raise Corrupt("a slice lost leaves on its way: nothing was committed; please report this as a bug")
     between = [(row["pivot"], row["value"]) for row in children[:-1]]
     keys, values = [key for key, _ in between], [DeletedPivot() if value is None else value for _, value in between]
-    return Work(keys, values, [_adopted(rewriter, row) for row in children])
+    return Work(keys, values, [adopt(rewriter, row) for row in children])

@@ -9,14 +9,17 @@ from typing import Any
 
 from pipelines import fleet as surveys
 from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, option
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, option
 from pipelines.cli.resolve_root import found_file
-from pipelines.fleet import Config, Member, Report, State
+from pipelines.fleet import Config, Member, State
 from pipelines.summary import utc
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import normalise_root
 
 _FORMATS = ("table", "csv", "json", "openmetrics")
+_HEADER = ["lakehouse", "debt", "messages", "objects", "version", "committed"]
+_HEADER += ["snapshots", "backup", "grows", "problem"]
+_SPARE = ("grows", "snapshots", "committed", "objects")
 
 
 @command(
@@ -48,19 +51,16 @@ def fleet(call: Call) -> Result:
     options = call.options
     if options.timeout < 1:
         raise InvalidInput(f"--timeout must be at least 1 second: {options.timeout}")
-    members = list(_members(_file(options.file), call))
+    path = found_file() if options.file is None else Path(options.file)
+    if path is None:
+        raise InvalidInput("there is no lakehouses.yaml here or above; name a file: trinitylake fleet FILE")
+    members = list(_members(path, call))
     done = surveys.run(members, Config(seconds=float(options.timeout)))
     code = FOUND_PROBLEMS if done.unreachable else DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)
-    return Result(done, _lines(done), code, _table(done))
-
-
-def _file(given: str | None) -> Path:
-    path = found_file() if given is None else Path(given)
-    if path is None:
-        raise InvalidInput("there is no lakehouses.yaml here or above; name a file: trinitylake fleet FILE")
-    return path
+    table, again = (report.Table(_HEADER, map(_cells, done.states), spare=_SPARE) for _ in range(2))
+    return Result(done, [table, "", *done.summary()], code, again)
 
 
 def _members(path: Path, call: Call) -> Iterator[Member]:
@@ -68,29 +68,14 @@ def _members(path: Path, call: Call) -> Iterator[Member]:
     if path.suffix in {".yaml", ".yml", ".json"}:
         yield from surveys.members_of(path, call.options_for)
         return
-    for line in _lines_of(path):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None
+    for line in lines:
         root = line.partition("#")[0].strip()
         if root:
             yield Member(root, normalise_root(root), partial(call.options_for, root))
-
-
-def _lines_of(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from None
-
-
-def _table(done: Report) -> report.Table:
-    header = ["lakehouse", "debt", "messages", "objects", "version", "committed", "snapshots", "backup"]
-    header += ["grows", "problem"]
-    return report.Table(header, map(_cells, done.states), spare=("grows", "snapshots", "committed", "objects"))
-
-
-def _lines(done: Report) -> Iterator[Line]:
-    yield _table(done)
-    yield ""
-    yield from done.summary()
 
 
 def _cells(state: State) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pipelines import compaction, version_ref
 from pipelines import load as loading
 from pipelines import register as registering
@@ -10,7 +12,7 @@ from pipelines.cli import report
 from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option, reported
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
-from pipelines.doctor import TableRetention, advice, table_retention
+from pipelines.doctor import advice, table_retention
 from pipelines.loading import EXISTING, REFUSE
 from trinitylake_core.durations import shown
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
@@ -69,22 +71,16 @@ def load(call: Call) -> Result:
     """Load objects."""
     options = call.options
     if options.source.startswith(registering.SCHEME):
-        registered = _register(call)
+        properties = dict(key_value("--catalog-property", each) for each in options.catalog_property)
+        catalog = options.source.removeprefix(registering.SCHEME)
+        what = call.config(registering.Config, catalog=catalog, properties=properties)
+        registered = registering.run(call.open(), what, review=call.review(), progress=call.progress)
         return Result(registered, report.fields(registered))
     if options.catalog_property:
         raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
     source = call.options_of(options.source, options.source_storage_option)
     config = call.config(loading.Config)
     return reported(call, call.carry_out(loading.run, call.open(), options.source, config, source_options=source))
-
-
-def _register(call: Call) -> registering.Report:
-    options = call.options
-    properties = dict(key_value("--catalog-property", each) for each in options.catalog_property)
-    config = call.config(
-        registering.Config, catalog=options.source.removeprefix(registering.SCHEME), properties=properties
-    )
-    return registering.run(call.open(), config, review=call.review(), progress=call.progress)
 
 
 @command(
@@ -141,15 +137,11 @@ def doctor(call: Call) -> Result:
     found = list(check_conformance(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
-    tables = _table_retention(call) if ok else None
+    tables = None
+    if ok:
+        with suppress(NotALakehouse, Corrupt):  # `verify` examines what is damaged
+            tables = table_retention(call.open())
     data = {"root": call.root, "ok": ok, "checks": found, "tables": tables}
     warned = [] if tables is None else advice(tables, f"versions for {shown(tables.kept_seconds)}")
     lines = in_order(report.table(["check", "result", "observed"], rows), warned)
     return Result(data, lines, DONE if ok else FOUND_PROBLEMS)
-
-
-def _table_retention(call: Call) -> TableRetention | None:
-    try:
-        return table_retention(call.open())
-    except (NotALakehouse, Corrupt):  # `verify` examines what is damaged
-        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -57,18 +57,11 @@ def ls(call: Call) -> Result:
 def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
     """Return objects with what definitions of Iceberg tables hold of their data. One ``get`` each, in parallel."""
     known = lake.storage.map(entries, lambda each: {**asdict(each), **_data_of(lake, each)})
-    columns = ("rows", "bytes", "snapshot")
-    shown = (
-        [
-            each["kind"],
-            qualified(each["namespace"], each["name"]),
-            each["rows"],
-            each["bytes"] and Size(each["bytes"]),
-            each["snapshot"],
-        ]
-        for each in known
+    texts = (
+        (each, qualified(each["namespace"], each["name"]), each["bytes"] and Size(each["bytes"])) for each in known
     )
-    table = report.table(["kind", "name", *columns], shown)
+    shown = ([each["kind"], name, each["rows"], size, each["snapshot"]] for each, name, size in texts)
+    table = report.table(["kind", "name", "rows", "bytes", "snapshot"], shown)
     exact = report.table(list(_LONG), ([each[name] for name in _LONG] for each in known))
     data = {"root": lake.root, "version": lake.version, "objects": known}
     return Result(data, or_else(in_order(table), "no objects"), table=exact)
@@ -231,18 +224,13 @@ def tree(call: Call) -> Result:
     levels = list(_levels(lake, call.options.depth, call.progress))
     data = {"root": lake.root, "version": lake.version, "order": lake.definition.order, "levels": levels}
     header = [name.replace("_", " ") for name in Level.__slots__]
-    rows = [_level_cells(level) for level in levels]
+    shown: dict[str, Callable[[Any], Any]] = {"key_fill": "{:.0%}".format, "fill": "{:.0%}".format, "bytes": Size}
+    rows = [
+        [shown[name](value) if name in shown else value for name, value in asdict(level).items()] for level in levels
+    ]
     facts = {"version": lake.version, "order": lake.definition.order}
     exact = report.table(header, (list(asdict(level).values()) for level in levels))
     return Result(data, in_order(report.fields(facts), report.table(header, rows)), table=exact)
-
-
-def _level_cells(level: Level) -> list[Any]:
-    shown = asdict(level)
-    return [
-        f"{value:.0%}" if name in {"key_fill", "fill"} else Size(value) if name == "bytes" else value
-        for name, value in shown.items()
-    ]
 
 
 def _levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:

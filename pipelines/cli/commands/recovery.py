@@ -18,7 +18,7 @@ from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, comma
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarised
 from pipelines.summary import count, utc
-from trinitylake_core import Lakehouse, SnapshotInfo, spec
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import KINDS
 
@@ -335,14 +335,16 @@ def snapshot_list(call: Call) -> Result:
     lake = call.open()
     found = lake.snapshots()
     header = ["name", "version", "kind", "created", "expires", "copy"]
-    table = report.table(header, map(_snapshot_cells, found))
+    expires = (
+        None if each.expires_at is None else f"{utc(each.expires_at)}{' (expired)' * each.expired}" for each in found
+    )
+    rows = (
+        [each.name, each.version, each.kind, each.created_at, ends, each.target_uri]
+        for each, ends in zip(found, expires, strict=True)
+    )
+    table = report.table(header, rows)
     data = {"root": lake.root, "version": lake.version, "snapshots": found}
     return Result(data, [table] if found else ["no snapshots"], table=table)
-
-
-def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
-    expires = None if info.expires_at is None else f"{utc(info.expires_at)}{' (expired)' * info.expired}"
-    return [info.name, info.version, info.kind, info.created_at, expires, info.target_uri]
 
 
 @command(

@@ -9,23 +9,46 @@ from pipelines import tables_clean as cleaning
 from pipelines import tables_expire as expiring
 from pipelines import tables_health as looking
 from pipelines import verify as verifying
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option, reported
+from pipelines.cli.command import (
+    DONE,
+    FOUND_PROBLEMS,
+    Call,
+    Option,
+    Result,
+    age,
+    command,
+    in_order,
+    option,
+    reported,
+)
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarised
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
 SOME_FAILED = 4
-PLANS = (
+_PLANNED = (
+    DRY_RUN,
+    VERBOSE,
+    YES,
     option("--plan-to", metavar="URI", help="write the plan to this Parquet file; change nothing"),
     option("--plan", metavar="URI", help="carry out this plan, if it is still valid"),
 )
-_SAFETY_AGE = age(
-    "--older-than",
-    "older_than_seconds",
-    default=orphans.SAFETY_AGE_SECONDS,
-    help="safety age: keep younger files (default 3d)",
-)
+
+
+def _cleaning(under_way: str, *more: Option) -> tuple[Option, ...]:
+    """Return the options of a cleaning, with what may have to start over while it runs."""
+    default, meaning = orphans.SAFETY_AGE_SECONDS, "safety age: keep younger files (default 3d)"
+    return (
+        age("--older-than", "older_than_seconds", default=default, help=meaning),
+        option(
+            "--allow-recent", is_flag=True, help=f"allow a safety age below 24h; {under_way} under way may start over"
+        ),
+        *_PLANNED,
+        *more,
+        ENGINE,
+        *SPARK,
+    )
 
 
 def deleting(call: Call, job: Any, kind: type[Any], *engine: Any) -> Result:
@@ -44,10 +67,7 @@ def deleting(call: Call, job: Any, kind: type[Any], *engine: Any) -> Result:
     options=(
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
         age("--older-than", "older_than_seconds", help="keep versions up to this age: 90s, 12h, 3d"),
-        DRY_RUN,
-        VERBOSE,
-        YES,
-        *PLANS,
+        *_PLANNED,
         REASON,
         ENGINE,
         *SPARK,
@@ -65,20 +85,13 @@ def expire(call: Call) -> Result:
 @command(
     "clean",
     "trinitylake clean file:///data/lake --dry-run",
-    options=(
-        _SAFETY_AGE,
-        option("--allow-recent", is_flag=True, help="allow a safety age below 24h; jobs under way may start over"),
-        DRY_RUN,
-        VERBOSE,
-        YES,
-        *PLANS,
+    options=_cleaning(
+        "jobs",
         option(
             "--inventory",
             metavar="URI",
             help="take the file listing from this Parquet or CSV file: path, size, modified",
         ),
-        ENGINE,
-        *SPARK,
     ),
     details="Removes only files whose names the format defines; unknown files and nested lakehouses are reported and\n"
     "left alone. If any file that decides what to keep cannot be read, nothing is removed.",
@@ -118,22 +131,16 @@ def verify(call: Call) -> Result:
     """Check one version, or all."""
     version_ref.warn_of_future(call.open)
     options = call.options
-    chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
+    chosen: str | int = verifying.ALL if options.all else verifying.NEWEST
+    if options.version is not None:
+        plain = version_ref.plain_number(options.version)
+        chosen = version_ref.at(call.open(damaged=True), options.version).version if plain is None else plain
     if (options.sample is not None or options.deep) and not options.tables:
         raise InvalidInput("--sample and --deep are about the files of tables, so they need --tables")
     tables = None if not options.tables else 1.0 if options.sample is None else options.sample
     config = call.config(verifying.Config, versions=chosen, tables=tables)
     storage = open_storage(call.root, call.options_for(call.root))
-    return _verified(verifying.run(storage, config, call.spark, progress=call.progress))
-
-
-def _version(call: Call) -> int:
-    text = str(call.options.version)
-    plain = version_ref.plain_number(text)
-    return version_ref.at(call.open(damaged=True), text).version if plain is None else plain
-
-
-def _verified(done: verifying.Report) -> Result:
+    done = verifying.run(storage, config, call.spark, progress=call.progress)
     findings = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
     data = {name: findings if name == "findings" else getattr(done, name) for name in _OF_VERIFICATION}
     return Result(data, in_order(*summarised(done)), DONE if done.ok else FOUND_PROBLEMS)
@@ -174,10 +181,7 @@ def tables_health(call: Call) -> Result:
         ),
         option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
         age("--refs-older-than", "max_ref_age_seconds", help="keep tags and branches up to this age (default: all)"),
-        DRY_RUN,
-        VERBOSE,
-        YES,
-        *PLANS,
+        *_PLANNED,
     ),
     details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
     "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
@@ -192,16 +196,7 @@ def tables_expire(call: Call) -> Result:
     "tables clean",
     "trinitylake tables clean file:///data/lake --dry-run",
     arguments=PATTERN,
-    options=(
-        _SAFETY_AGE,
-        option("--allow-recent", is_flag=True, help="allow a safety age below 24h; writers under way may start over"),
-        DRY_RUN,
-        VERBOSE,
-        YES,
-        *PLANS,
-        ENGINE,
-        *SPARK,
-    ),
+    options=_cleaning("writers"),
     details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
     "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
     "was created. Nothing is removed from a directory in doubt; --verbose lists these. Commits with files\n"

@@ -63,7 +63,9 @@ def serve(call: Call) -> Result:
             f"serving needs the extra 'rest' ({error.name}): pip install 'trinitylake-maintenance[rest]'"
         ) from error
     options = call.options
-    openers: dict[str, Callable[[], Lakehouse]] = {options.name or _last(call.root): call.open}
+    openers: dict[str, Callable[[], Lakehouse]] = {
+        options.name or call.root.rstrip("/").rpartition("/")[2] or "lake": call.open
+    }
     for each in options.also:
         name, equals, root = each.partition("=")
         if not (name and equals and root) or name in openers:
@@ -88,10 +90,6 @@ def serve(call: Call) -> Result:
     end.daemon = True  # where none of these threads is left, the process ends before
     end.start()
     return Result({"served": warehouses.names}, ["stopped"])
-
-
-def _last(root: str) -> str:
-    return root.rstrip("/").rpartition("/")[2] or "lake"
 
 
 def _opened(root: str, call: Call) -> Lakehouse:
