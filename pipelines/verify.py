@@ -5,8 +5,8 @@ Passes over the versions, on Spark or in this process, with the same findings:
 1. **roots**: system rows, the link to the version before, the lakehouse definition, boundary and snapshots;
 2. **nodes**: level by level, each shared node read once and examined against what all its parents record; what the
    oldest version means is proved from the same nodes: namespaces, and with ``definitions`` every definition;
-3. **contents**: the same for what changed from each version to the next (see ``contents``);
-4. with ``deep`` **tables**: what the metadata of Iceberg tables refer to (see ``deep_tables``).
+3. with ``deep`` **tables**: what the metadata of the Iceberg tables that nodes name refer to (see ``deep_tables``);
+4. **contents**: what changed from each version to the next, proved as the oldest version is (see ``checks``).
 
 A damaged file is a finding. The subtree below it is skipped, and everything else is still verified.
 """
@@ -28,7 +28,7 @@ from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_
 from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
-from pipelines.trees.walk import FOREVER, Start, TreeSource
+from pipelines.trees.walk import FOREVER, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
@@ -143,7 +143,7 @@ def run(
     Costs two ``get`` per version, a third where roots are large or Spark reads them; one per lakehouse definition, one
     per node of all versions together, one per node that differs between two versions, on both sides; one
     ``list`` for a thousand roots; with ``definitions`` one per definition; with ``tables`` one ``head`` per table, too;
-    with ``deep`` instead the nodes and definitions once more, and what ``prove_table_files`` costs.
+    with ``deep`` instead what ``prove_table_files`` costs.
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
@@ -247,15 +247,16 @@ class _Verification:
         first = alike[0] if alike else _NO_VERSION
         known = self.newest if self.newest is not None and self.newest.version == first else None
         content = GatheredContent(shape.codec, version=first, read_definitions=definitions, root=known, tables=tables)
-        self.nodes_read = checks.nodes(starts, content).nodes
+
+        def prove_tables(walked: Walk) -> None:
+            self.watch.lap("nodes")
+            self.table_files = prove_table_files(walked, self.found, self.progress, share or 0.0)
+            self.watch.lap("tables")
+
+        self.nodes_read = checks.nodes(starts, content, also=prove_tables if self.config.deep else None).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")
-        if self.config.deep and share is not None:
-            trees = TreeSource(storage, shape.order, figures=False, damaged=True)
-            roots = [Start(each["path"], each["first"], each["last"]) for each in starts]
-            self.table_files = prove_table_files(self.engine, trees, roots, self.found, self.progress, share)
-            self.watch.lap("tables")
         return sorted(others)
 
     def snapshot_starts(self) -> list[dict[str, object]]:

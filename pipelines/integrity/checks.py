@@ -9,7 +9,7 @@ finding of the walk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -116,17 +116,24 @@ class Checks:
         self._found.rows([row for row in found if row["invariant"] != _OTHER])
         return [row["first"] for row in found if row["invariant"] == _OTHER]
 
-    def nodes(self, roots: Sequence[Row], content: GatheredContent, visited: Sequence[Sequence[Kept]] = ()) -> Walked:
+    def nodes(
+        self,
+        roots: Sequence[Row],
+        content: GatheredContent,
+        visited: Sequence[Sequence[Kept]] = (),
+        also: Callable[[Walk], None] | None = None,
+    ) -> Walked:
         """Check nodes level by level, one ``get`` each. One Spark job per level of many nodes.
 
         Args:
             roots: what to begin with.
             content: of the first version of all: proved from the same nodes, with its definitions if wanted.
             visited: what is kept of roots that were examined.
+            also: called with the walk, which then keeps the definitions that nodes name, too.
         """
         before = self._storage.counts.snapshot()
         kept = [dict(zip(KEPT.names, row, strict=True)) for rows in visited for row in rows]
-        visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, content=content))
+        visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, content=content, files=also is not None))
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
         walk = descend(self._engine, self._storage, visitor, first, self._progress, visited=kept, few=few)
@@ -135,6 +142,8 @@ class Checks:
             sums = walk.ask(f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}").one()
             if not self._found.enough():
                 prove_entries(walk, content, self._found)
+            if also is not None:
+                also(walk)
         finally:
             walk.drop()
             self._engine.close()
@@ -144,11 +153,11 @@ class Checks:
         self._add_content(content)
         return Walked(walk.nodes_read, max(0, nbytes - here))
 
-    def _choose(self, walk: Walk, height: int, *, content: GatheredContent) -> Work:
+    def _choose(self, walk: Walk, height: int, *, content: GatheredContent, files: bool) -> Work:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         if self._found.most_wanted() is not None and walk.levels:
             add_findings(walk.engine, walk.rows(), self._found)
-        examiner = Examiner(self._shape.order, self._shape.codec, content.version)
+        examiner = Examiner(self._shape.order, self._shape.codec, content.version, files=files)
         if height == 0 and not content.read_definitions:
             examiner = replace(examiner, above=above_leaves(walk))
         return partial(visits, examiner=examiner, most=self._found.most_wanted())

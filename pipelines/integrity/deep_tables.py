@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -26,7 +26,7 @@ from pipelines.files.tablewalk import (
 )
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
-from pipelines.trees.walk import FOREVER, NAMED, Start, TreeSource, Walk, walk
+from pipelines.trees.walk import FOREVER, NAMED, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import violation
 from trinitylake_core.errors import TrinityLakeError
@@ -46,37 +46,34 @@ _NEEDED: Final = """SELECT o.label, o.metadata, o.definition, l.path, l.about,
     GROUP BY o.label, o.metadata, o.definition, l.path, l.about"""
 
 
-def prove_table_files(
-    engine: Engine, trees: TreeSource, starts: Sequence[Start], found: Found, progress: Progress, share: float
-) -> dict[str, int]:
-    """Prove the files of a share of the tables in the trees of roots; return how many of each kind were examined.
+def prove_table_files(walked: Walk, found: Found, progress: Progress, share: float) -> dict[str, int]:
+    """Prove the files of a share of the tables that a walk names; return how many of each kind were examined.
 
-    One ``get`` for each distinct node, definition of a table, metadata file, manifest list and manifest, and one
-    ``head`` for each other live file. Nodes and definitions that cannot be read are left out. Definitions in messages
-    that wait are proved, too, until a compaction: the files that an overwritten one names belong to older versions.
+    One ``get`` for each distinct definition of a table, metadata file, manifest list and manifest, and one ``head`` for
+    each other live file. Definitions that cannot be read are left out. Definitions in messages that wait are proved,
+    too, until a compaction: the files that an overwritten one names belong to older versions.
     """
-    with closing(engine):
-        walked = walk(engine, trees, starts, progress)
-        tables = TableWalk(engine, trees.storage, progress, share=share, lenient=True)
-        tables.follow(walked.levels)
-        if not tables.found:
-            return {}
-        asked = _ask_for_files(engine, trees.storage, tables, progress)
-        _add_findings(engine, walked, tables, asked, found)
-        return _counts(engine, tables, asked, found)
+    engine, storage = walked.engine, walked.storage
+    tables = TableWalk(engine, storage, progress, share=share, lenient=True)
+    tables.follow(walked.levels)
+    if not tables.found:
+        return {}
+    live = _keep(tables.ask(f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path"))
+    total = live.count()
+    asked = engine.map(_asked, live, _ASKED, storage, each=READ_AHEAD)
+    asked = _keep(asked, lambda rows: progress("ask for files", rows, total))
+    _add_findings(engine, walked, tables, asked, found)
+    query = f"SELECT path FROM found WHERE role = {UNKNOWN!r}"
+    unknown = union(engine, [tables.ask(query), engine.sql(query, found=asked)])
+    own = tables.ask(f"{query} AND label <> ''").count()
+    found.counts[TABLES], found.counts[TABLES_UNKNOWN] = tables.read[METADATA] - own, own
+    read = {kind: tables.read[role] for role, kind in _READ.items()}
+    elsewhere = engine.sql("SELECT DISTINCT path FROM unknown", unknown=unknown).count()
+    return {**read, FILES: asked.count(), FILES_UNKNOWN: elsewhere}
 
 
 def _keep(rows: Rows, progress: Kept | None = None) -> Rows:
     return rows.keep("path", repeatable=True, progress=progress)
-
-
-def _ask_for_files(engine: Engine, storage: Storage, tables: TableWalk, progress: Progress) -> Rows:
-    """Return the live files that are not read, each with what is wrong with it. One ``head`` each."""
-    live = tables.ask(f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path")
-    live = _keep(live)
-    total = live.count()
-    asked = engine.map(_asked, live, _ASKED, storage, each=READ_AHEAD)
-    return _keep(asked, lambda rows: progress("ask for files", rows, total))
 
 
 def _asked(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:
@@ -128,13 +125,3 @@ def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:
             objects = Lakehouse.open(storage).at(version=version).objects(kind=TABLE)
             names |= {each.path: f"{each.namespace}.{each.name}" for each in objects if each.path in first}
     return names
-
-
-def _counts(engine: Engine, tables: TableWalk, asked: Rows, found: Found) -> dict[str, int]:
-    query = f"SELECT path FROM found WHERE role = {UNKNOWN!r}"
-    unknown = union(engine, [tables.ask(query), engine.sql(query, found=asked)])
-    own = tables.ask(f"{query} AND label <> ''").count()
-    found.counts[TABLES], found.counts[TABLES_UNKNOWN] = tables.read[METADATA] - own, own
-    read = {kind: tables.read[role] for role, kind in _READ.items()}
-    elsewhere = engine.sql("SELECT DISTINCT path FROM unknown", unknown=unknown).count()
-    return {**read, FILES: asked.count(), FILES_UNKNOWN: elsewhere}

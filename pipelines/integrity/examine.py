@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Row
 from pipelines.integrity.findings import VIOLATION
-from pipelines.trees.walk import CHILD, NODE, ROOT
+from pipelines.trees.walk import CHILD, NAMED, NODE, ROOT
 from trinitylake_core.check import (
     Expected,
     VersionContent,
@@ -50,7 +50,7 @@ ASKED: Final = pa.schema(
     }
 )  # fmt: skip
 """What parents record about a child; ``parent`` is one of them. NULL = nothing."""
-FINDING: Final = 2
+FINDING: Final = -1
 ENTRY: Final = 3
 KIND: Final = 4
 EXISTS: Final = 5
@@ -63,6 +63,7 @@ KEPT: Final = pa.schema(
 )  # fmt: skip
 """What is kept of a node: itself and its bytes, what it records of its children, and its findings.
 
+With files also the definitions that it and its messages name (:data:`pipelines.trees.walk.NAMED`).
 Of the version whose content is proved also its entries (``path`` is the key). Of entries that are settled where they
 were read only sums are kept: how many objects of each kind they are (``path`` is the kind), and which namespaces they
 are (``EXISTS``) or lie in (``NEEDED``).
@@ -97,12 +98,14 @@ class Examiner:
         content_of: the first of all versions that are walked; the entries of the nodes that it reaches are kept.
         above: hashes of all keys in nodes above the leaves, also of messages (:func:`hashes_of`), if they are known:
             the value that a leaf has for another key counts, and is settled.
+        files: whether the definitions that nodes name are kept.
     """
 
     order: int
     codec: KeyCodec
     content_of: int
     above: IntArray | None = None
+    files: bool = False
     _buffered: dict[_Pair, str | None] = field(default_factory=dict)
 
     def __call__(self, row: Row, data: bytes | FileMissing) -> list[Kept]:
@@ -129,6 +132,9 @@ class Examiner:
         ):
             kept += (_finding(row, each) for each in found)
         kept += (_child(row, *each) for each in expected.children(node, path, height))
+        if self.files:
+            named = (*node.values, *(value for value in node.buffer.values if value is not None))
+            kept += (_kept(NAMED, row, each, None) for each in named)
         if row["first"] == self.content_of:
             kept += self._kept_entries(row, node, height, sound=sound)
         return kept

@@ -9,7 +9,7 @@ verification what is wrong with them. Each file carries the first and the last o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -66,18 +66,16 @@ class TreeSource:
     Attributes:
         files: whether to collect the definition paths that nodes and roots name.
         figures: whether to count keys, messages and the size of text in nodes; without, a leaf costs half.
-        damaged: whether a node that cannot be read is left out with all below it, instead of ending the walk.
     """
 
     storage: Storage
     order: int
     files: bool = True
     figures: bool = True
-    damaged: bool = False
 
 
 def _visits(
-    rows: Iterator[Row], storage: Storage, *, order: int, files: bool, figures: bool, damaged: bool
+    rows: Iterator[Row], storage: Storage, *, order: int, files: bool, figures: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what a walk keeps of nodes. One ``get`` each, read ahead.
 
@@ -91,8 +89,7 @@ def _visits(
                 yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
                 names += [(plain[0].values, asked["first"], asked["last"])] if files else []
             else:
-                with suppress(CorruptNode) if damaged else nullcontext():
-                    yield from _visit(asked, data, order=order, files=files, figures=figures)
+                yield from _visit(asked, data, order=order, files=files, figures=figures)
         if sum(len(each) for each, _, _ in names) > _NAMES_TOGETHER:
             yield from _named_once(names)
             names = []
@@ -219,7 +216,7 @@ def walk(
     Nodes in the tables ``known``, kept by their key ``path``, and what only they reach, are left out. Every path in the
     levels is that of a file that is reached. Raises as :func:`descend`, and ``CorruptNode`` for the first damaged node.
     """
-    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures, damaged=trees.damaged)
+    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
     rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
     visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path")
     return descend(engine, trees.storage, visitor, rows, progress, known=known)
