@@ -14,7 +14,7 @@ Writers go on during a load. Their commits stay, unless they touch objects that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -23,13 +23,17 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
+import pyarrow as pa
+
 from pipelines import loading
 from pipelines.engine import Row, Rows
+from pipelines.engine.model import GroupWork
 from pipelines.engine_choice import choose_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
 from pipelines.loading import (
     EXISTING,
     REFUSE,
+    SHOWN,
     SKIP,
     Built,
     Counts,
@@ -37,12 +41,9 @@ from pipelines.loading import (
     Target,
     Wrong,
     prove_complete,
-    refuse_missing_namespaces,
-    refuse_there,
-    refuse_twice,
     refuse_wrong,
 )
-from pipelines.source.lines import Place, blocks, text_files
+from pipelines.source.lines import Place, blocks, in_words, text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.subtrees import adopt
 from trinitylake_core import Lakehouse
@@ -50,8 +51,8 @@ from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summa
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.commits.frozen import refuse_frozen
-from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.storage import options_for
+from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, ObjectNotFound
+from trinitylake_core.storage import Storage, options_for
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -59,6 +60,8 @@ from trinitylake_core.versions import Root, objects_of
 
 _LOG: Final = logging.getLogger(__name__)
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
+_SHARE: Final = "share"
+"""The column with the number of a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +217,12 @@ class _Load(JobRun[Config, Report]):
             self.watch.lap("build")
         return self.committed(counts, made)
 
-    def progress_of(self, phase: str) -> Callable[[int, int | None], None]:
-        return partial(self.progress, phase)
+    def grouped(
+        self, phase: str, work: GroupWork, rows: Rows, schema: pa.Schema, *storages: Storage, by: str, key: str = ""
+    ) -> Rows:
+        """Return the result of work on blocks or parts, by ``number``, or on shares."""
+        weight, progress = "objects" if by == _SHARE else "weight", partial(self.progress, phase)
+        return self.engine.map_groups(work, rows, schema, *storages, by=by, weight=weight, key=key, progress=progress)
 
     def read(self) -> Rows:
         """Return all objects of the source as slices."""
@@ -224,34 +231,20 @@ class _Load(JobRun[Config, Report]):
         given = self.engine.table(rows, loading.BLOCK).keep("number", repeatable=True)
         try:
             work = partial(loading.sampled, target=self.target)
-            sample = self.engine.map_groups(
-                work,
-                given,
-                loading.SAMPLE,
-                self.source,
-                by="number",
-                weight="weight",
-                progress=self.progress_of("sample"),
-            )
-            self.cut(sample)
+            self.cut(self.grouped("sample", work, given, loading.SAMPLE, self.source, by="number"))
             work = partial(loading.read, target=self.target, cuts=self.cuts)
-            new = self.engine.map_groups(
-                work,
-                given,
-                loading.SLICE,
-                self.source,
-                by="number",
-                weight="weight",
-                key="share",
-                progress=self.progress_of("read bytes"),
-            )
+            new = self.grouped("read bytes", work, given, loading.SLICE, self.source, by="number", key=_SHARE)
         except InvalidInput:
-            self.refuse_wrong(given)
+            wrong = partial(loading.wrong, target=self.target)
+            rows_of_wrong = self.engine.map(wrong, given, loading.WRONG, self.source, each=1).list()
+            found = [Wrong(_place(row), row["why"]) for row in rows_of_wrong]
+            refuse_wrong(self.source, sum(row["wrong"] for row in rows_of_wrong), found)
             raise
         self.objects = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()["objects"]
         if not self.objects:
-            files = f"{len(self.sources)} file{'s' if len(self.sources) != 1 else ''}"
-            raise InvalidInput(f"there is nothing to load at {self.named}: {files}, no lines")
+            raise InvalidInput(
+                f"there is nothing to load at {self.named}: {count(len(self.sources), 'file')}, no lines"
+            )
         self.progress("read", self.objects, self.objects)
         return new
 
@@ -266,12 +259,6 @@ class _Load(JobRun[Config, Report]):
         self.cuts = loading.cuts_between([*new, *((key, each) for key in keys)], self.engine.tasks())
         sample.drop()
 
-    def refuse_wrong(self, given: Rows) -> None:
-        work = partial(loading.wrong, target=self.target)
-        rows = self.engine.map(work, given, loading.WRONG, self.source, each=1).list()
-        found = [Wrong(_place(row), row["why"]) for row in rows]
-        refuse_wrong(self.source, sum(row["wrong"] for row in rows), found)
-
     def existing(self) -> Rows:
         """Return the entries of the base as slices. One ``get`` per node."""
         node = self.base.node
@@ -285,10 +272,7 @@ class _Load(JobRun[Config, Report]):
         base = loading.Base(self.base.path, bytes(self.base.data))
         work = partial(loading.existing, target=self.target, base=base, cuts=self.cuts)
         given = self.engine.table(rows, loading.PART).keep("number", repeatable=True)
-        storage, progress = self.lake.files.store.storage, self.progress_of("read tree")
-        return self.engine.map_groups(
-            work, given, loading.SLICE, storage, by="number", weight="weight", key="share", progress=progress
-        )
+        return self.grouped("read tree", work, given, loading.SLICE, self.lake.storage, by="number", key=_SHARE)
 
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
         """Compare with what is there, proved, and decide what to load; return all slices, too."""
@@ -296,11 +280,7 @@ class _Load(JobRun[Config, Report]):
         rows = self.engine.sql("SELECT objects, hash FROM old", old=old).list()
         self.unchanged = Tally(sum(row["objects"] for row in rows), sum(int(row["hash"]) for row in rows))
         both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
-        progress = self.progress_of("compare")
-        made = self.engine.map_groups(
-            loading.compared, both, loading.FOUND, by="share", weight="objects", progress=progress
-        )
-        found = made.list()
+        found = self.grouped("compare", loading.compared, both, loading.FOUND, by=_SHARE).list()
         found.sort(key=itemgetter("share", "key", "file", "offset"))
         self.refuse(found)
         tallies = [row for row in found if row["what"] == loading.ALL_THERE]
@@ -314,22 +294,33 @@ class _Load(JobRun[Config, Report]):
         """Refuse what cannot be loaded. Raises ``InvalidInput``, ``ObjectNotFound``, ``AlreadyExists``."""
         kinds = (loading.TWICE, loading.MISSING, loading.THERE, loading.ALL_THERE)
         twice, missing, there, counted = ([row for row in found if row["what"] == kind] for kind in kinds)
-        codec = self.target.codec
+        codec, source = self.target.codec, self.source
+
+        def named(key: str) -> str:
+            name = codec.decode(key)
+            return f"{name.kind} {str(name)!r}"
+
         if twice:
-            refuse_twice(self.source, codec, twice[0]["key"], [_place(row) for row in twice[:2]])
+            where = " and ".join(in_words(source, _place(row)) for row in twice[:2])
+            raise InvalidInput(f"{named(twice[0]['key'])} appears twice: {where}; nothing was loaded")
         if missing:
-            refuse_missing_namespaces(codec, [row["key"] for row in missing])
+            names = ", ".join(repr(codec.split(row["key"])[1]) for row in missing[:SHOWN])
+            raise ObjectNotFound(
+                f"there is no namespace {names}{', ...' if len(missing) > SHOWN else ''}; load it, too: "
+                '{"create_namespace": {"namespace": ...}}'
+            )
         if there and self.config.existing == REFUSE:
-            places = [(row["key"], _place(row)) for row in there]
-            refuse_there(self.source, codec, places, sum(row["objects"] for row in counted))
+            names = ", ".join(f"{named(row['key'])} ({in_words(source, _place(row))})" for row in there[:SHOWN])
+            number = sum(row["objects"] for row in counted)
+            raise AlreadyExists(
+                f"{number} objects exist already: {names}{', ...' if number > SHOWN else ''}; `--existing skip` leaves "
+                "such objects as they are, `--existing replace` gives them the new definition"
+            )
 
     def build(self, both: Rows) -> Sequence[Built]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
         work = partial(loading.built, target=self.target, existing=self.config.existing)
-        storage, progress = self.lake.files.store.storage, self.progress_of("build")
-        found = self.engine.map_groups(
-            work, both, loading.BUILT, storage, by="share", weight="objects", progress=progress
-        ).list()
+        found = self.grouped("build", work, both, loading.BUILT, self.lake.storage, by=_SHARE).list()
         return sorted(found, key=itemgetter("first"))
 
     def committed(self, counts: Counts, built: Sequence[Built]) -> Report:

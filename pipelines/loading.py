@@ -34,7 +34,7 @@ from trinitylake_core.definitions import (
     table_def,
     view_def,
 )
-from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, ObjectNotFound
+from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import Storage
@@ -68,35 +68,6 @@ def refuse_wrong(source: Storage, count: int, found: Sequence[Wrong]) -> None:
     listed = "".join(f"\n  {place}: {each.why}" for place, each in zip(places, first, strict=True))
     more = f"\n  ... and {count - len(first)} more" if count > len(first) else ""
     raise InvalidInput(f"{count} lines cannot be loaded; nothing was loaded:{listed}{more}")
-
-
-def refuse_twice(source: Storage, codec: KeyCodec, key: str, places: Sequence[Place]) -> None:
-    """Refuse an object that is given more than once. Raises ``InvalidInput``."""
-    where = " and ".join(in_words(source, each) for each in places)
-    raise InvalidInput(f"{_named(codec, key)} appears twice: {where}; nothing was loaded")
-
-
-def refuse_there(source: Storage, codec: KeyCodec, found: Sequence[tuple[str, Place]], count: int) -> None:
-    """Refuse objects that exist already. Raises ``AlreadyExists``."""
-    named = ", ".join(f"{_named(codec, key)} ({in_words(source, place)})" for key, place in found[:SHOWN])
-    raise AlreadyExists(
-        f"{count} objects exist already: {named}{', ...' if count > SHOWN else ''}; `--existing skip` leaves such "
-        "objects as they are, `--existing replace` gives them the new definition"
-    )
-
-
-def refuse_missing_namespaces(codec: KeyCodec, homes: Sequence[str]) -> None:
-    """Refuse objects whose namespace does not exist. Raises ``ObjectNotFound``."""
-    named = ", ".join(repr(codec.split(key)[1]) for key in homes[:SHOWN])
-    raise ObjectNotFound(
-        f"there is no namespace {named}{', ...' if len(homes) > SHOWN else ''}; load it, too: "
-        '{"create_namespace": {"namespace": ...}}'
-    )
-
-
-def _named(codec: KeyCodec, key: str) -> str:
-    name = codec.decode(key)
-    return f"{name.kind} {str(name)!r}"
 
 
 REFUSE: Final = "refuse"
@@ -235,18 +206,6 @@ def _value_of(line: bytes) -> Any:
         raise InvalidInput(f"not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidInput("nested too deeply") from None
-
-
-def wrong_in(source: Storage, block: Block, target: Target) -> tuple[int, list[Wrong]]:
-    """Return the number of lines that begin in a block and are no objects, and the first of them."""
-    count, found = 0, list[Wrong]()
-    for place, line in lines(source, block):
-        try:
-            _object(line, place, target)
-        except InvalidInput as error:
-            count += 1
-            found += [Wrong(place, str(error))] if count <= WRONG_SHOWN else []
-    return count, found
 
 
 class Writing:
@@ -530,7 +489,13 @@ def read(groups: Groups, source: Storage, *, target: Target, cuts: Sequence[str]
 def wrong(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[tuple[Any, ...]]:
     """Yield the first wrong lines of each block; the first of them counts them all."""
     for row in rows:
-        count, found = wrong_in(source, _block(row), target)
+        count, found = 0, list[Wrong]()
+        for place, line in lines(source, _block(row)):
+            try:
+                _object(line, place, target)
+            except InvalidInput as error:
+                count += 1
+                found += [Wrong(place, str(error))] if count <= WRONG_SHOWN else []
         for number, each in enumerate(found):
             yield each.place.file, each.place.offset, each.why, 0 if number else count
 
