@@ -160,15 +160,11 @@ def run(
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Compact the newest version of a lakehouse.
+    """Compact the newest version of a lakehouse; the handle moves to it.
 
-    Args:
-        lake: any handle of the lakehouse; it moves to the newest version.
-        config: how.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         review: called with the plan, before anything is written; ``False`` writes nothing.
         cancel: checked right before the root is created.
-        progress: called with phase, done and total.
 
     Raises:
         CommitConflict: rollbacks, or cleanings without a safety age, kept coming in between.

@@ -73,14 +73,20 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     ``get`` for each definition, a ``get`` and a ``head`` for each table of the oldest version, and at most two more for
     the age of the oldest version that is kept.
     """
-    found = TableRetention(max(0.0, ((now_millis() if now is None else now) - _oldest_millis(lake)) / 1000))
+    first = lake.at(version=lake.stats().oldest_version)
+    since = first.info().created_at_millis
+    snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
+    if snapshots:
+        name = min(snapshots, key=lambda each: each.version).name
+        since = min(since, lake.at(snapshot=name).info().created_at_millis)
+    found = TableRetention(max(0.0, ((now_millis() if now is None else now) - since) / 1000))
     cleaned = lake.root_node.tables_void_before_millis > 0
     entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found.more = len(entries) > most
     for name, table in _tables(lake, entries[:most]):
         found.look(name, table, cleaned=cleaned)
-    files, before = TableFiles(lake.storage), lake.at(version=lake.stats().oldest_version)
-    oldest = list(_tables(before, islice(before.objects(kind=TABLE), most)))
+    files = TableFiles(lake.storage)
+    oldest = list(_tables(first, islice(first.objects(kind=TABLE), most)))
     lost = [name for name, gone in lake.storage.map(oldest, lambda each: (each[0], files.lost(each[1]))) if gone]
     found.lost, found.lost_count = lost[:_NAMED], len(lost)
     return found if found.tables or oldest else None
@@ -90,16 +96,6 @@ def _tables(lake: Lakehouse, entries: Iterable[ObjectEntry]) -> Iterator[tuple[s
     """Yield those that are Iceberg tables with metadata; none of a definition that cannot be read: ``verify`` does."""
     for entry, table in iceberg_tables(lake.storage, entries, {}):
         yield f"{entry.namespace}.{entry.name}", table
-
-
-def _oldest_millis(lake: Lakehouse) -> int:
-    """Return the time of the oldest version, or snapshot in this lakehouse, that is kept."""
-    oldest = lake.at(version=lake.stats().oldest_version).info().created_at_millis
-    snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
-    if not snapshots:
-        return oldest
-    first = min(snapshots, key=lambda each: each.version)
-    return min(oldest, lake.at(snapshot=first.name).info().created_at_millis)
 
 
 def advice(found: TableRetention, age: str) -> Iterator[str]:

@@ -87,18 +87,15 @@ def _start_failure(spark: Session) -> str | None:
     except Exception as error:
         if not (isinstance(error, (InvalidInput, OSError)) or type(error).__module__.partition(".")[0] in _SPARKS):
             raise
+        # of a Java error the first two lines are the call and the exception
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        cause = " ".join(lines[:2])[:_CAUSE].rstrip(" .")
         _LOG.warning(
             "Spark could not be started, so the work goes on in this process, more slowly: %s. Correct that for the "
             "next time, or choose engine 'local', which never starts Spark",
-            cause := _cause(error),
+            cause,
         )
         if isinstance(spark, LazySession):
             spark.failures.append(cause)
         return cause
     return None
-
-
-def _cause(error: Exception) -> str:
-    """Return the text of an error in one line; of a Java error its first two lines, the call and the exception."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return " ".join(lines[:2])[:_CAUSE].rstrip(" .")

@@ -209,19 +209,15 @@ def run(
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Expire versions.
+    """Expire versions; the handle moves to the newest one.
 
     Costs O(log versions) ``get``, one ``create``, two ``put`` (three in the first run of a process on S3), two ``list``
     of the roots, and one ``delete`` for a thousand of them. For a review it also walks the trees of all versions, each
     shared node read once, and lists everything.
 
-    Args:
-        lake: any handle of the lakehouse; it moves to the newest version.
-        config: which versions to keep.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         review: called with the plan: the versions that expire and the files that this frees; ``False`` changes nothing.
         cancel: checked before the root is created, before the boundary is raised, and before roots are deleted.
-        progress: called with phase, done and total.
 
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
@@ -289,7 +285,9 @@ class _Expiration(JobRun[Config, Report]):
         self.watch.lap("boundary")
         self.cancel.check()
         self.delete_roots(below)
-        self.heal_hint()
+        newest = self.files.newest_seen.version
+        if self.report.version_after is None and self.files.versions.hint() != newest:  # a commit has just written it
+            write_hint(self.files.storage, newest)
         self.watch.lap("delete")
 
     # -- which versions ------------------------------------------------------------------------------
@@ -425,24 +423,20 @@ class _Expiration(JobRun[Config, Report]):
 
         That is the number in the file, once it is durable, but never more than that of the newest root: a file can be
         wrong. Two ``get``, and one ``put`` to write it; some ``get`` more if another run was further.
+
+        The root with the boundary is read again after the file has it, too. A rollback over a root that cannot be read
+        trusts the file, and keeps what lies above it. If this root became unreadable before the file was raised, that
+        rollback may have read the file before, and nothing may be deleted. Raises ``CorruptNode`` then.
         """
         raised = raise_boundary(self.files.versions, boundary)
         self.report = replace(self.report, boundary_after=raised)
-        self.prove_root()
+        root = self.files.newest_seen if self.report.version_after is not None else self.retained.newest
+        self.files.versions.try_root(root.version)
         if raised == boundary:
             return boundary
         newest = self.files.newest()
         self.files.note_newest(newest)
         return min(raised, newest.oldest_version)
-
-    def prove_root(self) -> None:
-        """Read the root with the boundary again, after the file has it, too. One ``get``. Raises ``CorruptNode``.
-
-        A rollback over a root that cannot be read trusts the file, and keeps what lies above it. If this root became
-        unreadable before the file was raised, that rollback may have read the file before, and nothing may be deleted.
-        """
-        root = self.files.newest_seen if self.report.version_after is not None else self.retained.newest
-        self.files.versions.try_root(root.version)
 
     def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
         """Return root files by version, ascending. One ``list`` a page."""
@@ -464,9 +458,3 @@ class _Expiration(JobRun[Config, Report]):
         self.report = replace(
             self.report, leftovers=sum((each.version or 0) < self.oldest for each in found), **done.counts()
         )
-
-    def heal_hint(self) -> None:
-        """Write the hint again if it misleads; a commit has just written it. One ``get``, rarely a ``put``."""
-        newest = self.files.newest_seen.version
-        if self.report.version_after is None and self.files.versions.hint() != newest:
-            write_hint(self.files.storage, newest)

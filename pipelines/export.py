@@ -15,7 +15,7 @@ reports that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,7 +25,6 @@ from pipelines.engine_choice import choose_engine
 from pipelines.files.copy_plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, looked_up
 from pipelines.files.destination import Destination, inspect, without_snapshots
 from pipelines.files.tablefiles import refuse_no_iceberg
-from pipelines.files.unreadable import Unreadable, unreadable_roots
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -42,9 +41,10 @@ from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused, StorageError
 from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.storage import Storage, open_storage, real_root, same_place
+from trinitylake_core.versions import Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,23 @@ class Config:
             refuse_no_iceberg()
         if self.history and self.version is not None:
             raise InvalidInput("history exports all retained versions; do not give a version")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A version that cannot be copied, because its root cannot be read: a rollback leaves such a root behind.
+
+    Attributes:
+        version: its number.
+        file: the path of its root.
+        why: what is wrong with the file.
+        at_target: whether the target can read it: it was copied before it was damaged.
+    """
+
+    version: int
+    file: str
+    why: str
+    at_target: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +160,10 @@ class Report:
         if plan.snapshots_left_out:
             yield f"{count(plan.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
         for each in plan.unreadable:
-            yield f"version {each.version} cannot be copied: {each.why}; {_not_copied(each)}"
+            then = "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
+            if each.at_target:
+                then = f"the copy has it from before, and its root file can be copied back: {each.file}"
+            yield f"version {each.version} cannot be copied: {each.why}; {then}"
         if plan.table_files_elsewhere:
             yield f"outside the root, and not copied: {count(plan.table_files_elsewhere, 'file')} of tables"
         if plan.tables_lacking:
@@ -165,13 +185,6 @@ def _copies(definitions: int, nodes: int, roots: int, table_files: int) -> str:
     return f"{catalog}, {count(table_files, 'file')} of tables" if table_files else catalog
 
 
-def _not_copied(each: Unreadable) -> str:
-    """Return the consequence for the copy, and the remedy."""
-    if each.at_target:
-        return f"the copy has it from before, and its root file can be copied back: {each.file}"
-    return "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
-
-
 @lake_first
 def run(
     lake: Lakehouse,
@@ -186,15 +199,11 @@ def run(
 ) -> Report:
     """Export a lakehouse; it is only read.
 
-    Args:
-        lake: any handle of the lakehouse.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         target_root: root URI of the copy: empty, or an older export of the same lakehouse.
-        config: the options of the export.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         storage_options: the storage options of the target.
         review: called with the plan of the copy, before anything is written; ``False`` writes nothing.
         cancel: checked before roots are created at the target, and before older ones are removed there.
-        progress: called with phase, done and total.
 
     Raises:
         VersionNotFound, VersionExpired, InvalidInput.
@@ -322,7 +331,8 @@ class _Export:
 
     def compared(self, engine: Engine) -> FilesToCopy:
         plan = CopyPlan(engine, self.source.storage, self.target, self.order, self.progress)
-        return plan.compare(self.starts(), self.left_out(), tables=self.config.tables)
+        left_out = set() if self.definition is None else {self.source.root_node.definition_path}
+        return plan.compare(self.starts(), left_out, tables=self.config.tables)
 
     def planned(self, engine: str, to: Destination, todo: FilesToCopy) -> Plan:
         sizes = sum(len(data) for _, data in self.roots(to.missing)) if to.missing else 0
@@ -416,6 +426,31 @@ class _Export:
             starts += [Start(validate_path(each.root_node_file_path), FOREVER, FOREVER) for each in local]
         return starts
 
-    def left_out(self) -> set[str]:
-        """Return the definition that the target has another one for."""
-        return set() if self.definition is None else {self.source.root_node.definition_path}
+
+def unreadable_roots(source: Versions, target: Storage, wanted: Sequence[int]) -> Iterator[tuple[Unreadable, bytes]]:
+    """Yield the versions whose roots are there and cannot be read, and the bytes of these: they are copied as they are.
+
+    Where a root is missing, a search for the newest version would end. So is a root whose lakehouse definition is not
+    there, such as that of another lakehouse. Two ``get`` for each version, and for each that is found two more, one of
+    them at the target, and a ``head``.
+
+    Raises:
+        StorageError: a file is not the same each time it is read; an answer that was cut short proves nothing.
+    """
+    paths = [root_path(version) for version in wanted]
+    for version, (path, data) in zip(wanted, source.storage.read_many(paths), strict=True):
+        if isinstance(data, FileMissing):
+            continue
+        try:
+            source.definition_file(source.decode(version, path, data))
+        except Corrupt as error:
+            why = str(error)
+        else:
+            continue
+        if source.storage.read(path) != data or source.storage.info(path).size != len(data):
+            raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
+        try:
+            at_target = Versions(target).try_root(version) is not None
+        except Corrupt:
+            at_target = False
+        yield Unreadable(version, path, why, at_target), data

@@ -169,9 +169,12 @@ def run(members: Iterable[Member], config: Config | None = None) -> Report:
     work = ((name, partial(state_of, member)) for name, member in wanted.items())
     found: dict[str, State] = {}
     for outcome in threads.each(work, config.seconds, config.total_seconds):
-        member = wanted[outcome.name]
-        problem = outcome.error
-        found[outcome.name] = outcome.get() if problem is None else State(member.name, member.root, _said(problem))
+        member, problem = wanted[outcome.name], outcome.error
+        if problem is None:
+            found[outcome.name] = outcome.get()
+        else:
+            kind = "" if isinstance(problem, TrinityLakeError) else f"{type(problem).__name__}: "
+            found[outcome.name] = State(member.name, member.root, f"{kind}{problem}")
     late = NoAnswer(f"not read: the time for all of them, {config.total_seconds:.0f} s, was over")
     states = [found.get(name, State(name, member.root, str(late))) for name, member in wanted.items()]
     return Report(sorted(states, key=lambda state: state.rank), round(time.monotonic() - began, 3))
@@ -231,10 +234,6 @@ def _backup(member: Member, version: int) -> dict[str, Any]:
     return {"backup_version": copy.version, "backup_lag": lag, "backup_at": copy.stats().created_at}
 
 
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, TrinityLakeError) else f"{type(error).__name__}: {error}"
-
-
 def hurried(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options with which a request that gets no answer fails within seconds."""
     limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
@@ -265,7 +264,11 @@ def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> I
         except InvalidInput as error:
             why = str(error) if str(error).startswith(where) else f"{where}: {error}"
             name = raw.get("name", number) if isinstance(raw, Mapping) else number
-            yield Member(str(name), "", partial(_refuse, why))
+
+            def refuse(why: str = why) -> Mapping[str, Any]:
+                raise InvalidInput(why)
+
+            yield Member(str(name), "", refuse)
 
 
 def _member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
@@ -275,27 +278,20 @@ def _member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]
     given = lakehouses.options(raw, "storage_options", where)
     copy = lakehouses.options(raw, "backup", where)
     target = normalise_root(lakehouses.required_text(copy, "backup.target", where)) if copy else None
+    messages = lakehouses.options(raw, "compaction", where).get("messages", 10_000)
+    try:
+        threshold = int(messages)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{where}: compaction.messages: must be a number") from None
     copy_given = lakehouses.options(copy, "backup.storage_options", where) or given
     return Member(
         name,
         root,
         lambda: {**options_for(root), **lakehouses.looked_up(given)},
-        _threshold(raw, where),
+        threshold,
         target,
         lambda: {**options_for(target or ""), **lakehouses.looked_up(copy_given)},
     )
-
-
-def _threshold(raw: Mapping[str, Any], where: str) -> int:
-    messages = lakehouses.options(raw, "compaction", where).get("messages", 10_000)
-    try:
-        return int(messages)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{where}: compaction.messages: must be a number") from None
-
-
-def _refuse(why: str) -> Mapping[str, Any]:
-    raise InvalidInput(why)
 
 
 # -- for monitoring systems ----------------------------------------------------------------------------
@@ -332,13 +328,10 @@ def openmetrics(report: Report, now: datetime | None = None) -> str:
         for state in sorted(report.states, key=lambda state: state.name):
             figure = value(state, when)
             if figure is not None:
-                lines.append(f'trinitylake_{name}{{lakehouse="{_escaped(state.name)}"}} {figure}')
+                escaped = state.name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                lines.append(f'trinitylake_{name}{{lakehouse="{escaped}"}} {figure}')
     return "\n".join([*lines, "# EOF", ""])
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else round(max(0.0, (now - moment).total_seconds()), 3)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -99,6 +99,14 @@ class Job(Protocol[_C_contra, _R_co]):
     ) -> _R_co:
         """Do the work and return the report.
 
+        Args:
+            lake: any handle of the lakehouse.
+            config: the options.
+            engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+            review: called with the plan; ``False`` ends the job before it changes anything.
+            cancel: checked before each commit and deletion.
+            progress: called with phase, done and total.
+
         REQUIRES: ``config`` was validated when it was made; a session is needed only where its engine is ``spark``.
         ENSURES: the report is frozen. ``review`` was called before anything was committed or deleted; where it returned
         ``False``, nothing was, and the report is the one it was called with.

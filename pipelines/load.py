@@ -140,16 +140,12 @@ def run(
     progress: Progress | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Load the objects in a file, or in the files of a directory, as one version on top of the newest.
+    """Load the objects in a file, or in the files of a directory, as one version on top of the newest. The handle moves.
 
-    Args:
-        lake: any handle of the lakehouse; it moves to the newest version.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
-        config: how.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         review: called with what would be loaded, when every line is checked; ``False`` writes nothing.
         cancel: checked right before the root is created.
-        progress: called with phase, done and total.
         source_options: storage options for the source; by default those of the lakehouse that apply to it.
 
     Costs one ``get`` per node that is there, a second one right below the root, one ``put`` per definition and new

@@ -198,13 +198,9 @@ def run(
     Costs a listing, one ``get`` per node of all kept versions together, and one ``put`` and ``head`` for the storage's
     time. With orphans another listing, a commit, and one ``delete`` for a thousand of them.
 
-    Args:
-        lake: any handle of the lakehouse.
-        config: how.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         review: called with what would be removed, after the first listing and marking; ``False`` removes nothing.
         cancel: checked before the fence is committed, and before anything is deleted.
-        progress: called with phase, done and total.
 
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
@@ -436,7 +432,7 @@ class Cleaning(JobRun[Config, Report]):
 
         The number in the file is smaller where an expiration died after its commit. One ``get``, rarely one more and a
         ``put`` or two. The newest root is read after that, and before anything is deleted: a rollback over a root that
-        cannot be read any more relies on the file (see ``Expiration.prove_root``).
+        cannot be read any more relies on the file (see ``advance_boundary`` in ``expiration``).
         """
         if self.files.versions.boundary() < fence.oldest_version:
             self.files.refuse_no_compare_and_set(fence)

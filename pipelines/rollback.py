@@ -135,13 +135,9 @@ def run(
 ) -> Report:
     """Roll the lakehouse back; the handle moves to the newest version.
 
-    Args:
-        lake: any handle of the lakehouse.
-        config: the options, with the target.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         review: called with every change named, when the target is proved; ``False`` writes nothing.
         cancel: checked right before the root is created.
-        progress: called with phase, done and total.
 
     Raises:
         InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.

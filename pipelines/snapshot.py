@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -141,25 +142,16 @@ def run(
     if not (asked.create or asked.drop):
         return report
     how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": (cancel or NEVER_CANCELLED).check}
-    created = [name for name in asked.create if _created(lake, name, before, how)]
-    dropped = [name for name in asked.drop if _dropped(lake, name, how)]
+    created, dropped = list[str](), list[str]()
+    for name in asked.create:
+        with suppress(AlreadyExists):
+            lake.create_snapshot(name, version=before, **how)
+            created.append(name)
+    for name in asked.drop:
+        with suppress(SnapshotNotFound):
+            lake.drop_snapshot(name, **how)
+            dropped.append(name)
     return replace(report, version_after=lake.catch_up().version, created=tuple(created), dropped=tuple(dropped))
-
-
-def _created(lake: Lakehouse, name: str, version: int, how: Mapping[str, Any]) -> bool:
-    try:
-        lake.create_snapshot(name, version=version, **how)
-    except AlreadyExists:
-        return False
-    return True
-
-
-def _dropped(lake: Lakehouse, name: str, how: Mapping[str, Any]) -> bool:
-    try:
-        lake.drop_snapshot(name, **how)
-    except SnapshotNotFound:
-        return False
-    return True
 
 
 @lake_first
@@ -187,7 +179,8 @@ def full(
     refuse_bad_name(name)
     if config.history:
         raise InvalidInput("a snapshot holds one version, so it cannot be made with history")
-    _refuse_taken(lake.refresh().snapshots(), name)
+    if any(info.name == name and not info.expired for info in lake.refresh().snapshots()):
+        raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
     shown = None if review is None else lambda planned: review(Full(None, planned))
     done = export.run(
         lake,
@@ -212,8 +205,3 @@ def full(
     )
     lake.catch_up()
     return Full(made, done)
-
-
-def _refuse_taken(snapshots: Sequence[SnapshotInfo], name: str) -> None:
-    if any(info.name == name and not info.expired for info in snapshots):
-        raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")

@@ -5,19 +5,18 @@ Whether compactions keep up is read off the history (:func:`debt`): since when m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from pipelines import compaction
-from pipelines.engine import Engine, Row
+from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.files.gc_roots import gc_roots, live_transactions
 from pipelines.job import Progress, silent
 from pipelines.sweep.sweep import Size, Sweep, UnknownFiles
-from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
+from pipelines.trees.walk import CHILD, FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
@@ -98,15 +97,8 @@ def deep(
     of all versions together.
     """
     files, engine = lake.files, engine or LocalEngine()
-    source = TreeSource(files.storage, lake.definition.order, files=False)
     version = lake.version
-    if lake.read_only:
-        levels: tuple[Level, ...] = (_flat_level(lake),)
-    else:
-        start = Start(lake.root_node.path, version, version)
-        levels = _levels(
-            lake, _sums(source, start, engine, progress or silent, lake.definition.node_file_max_size_bytes)
-        )
+    levels = _levels(lake, engine, progress or silent)
     keys = sum(level.keys for level in levels)
     hint = files.versions.hint()
     newest = files.versions.latest(lake.root_node).version
@@ -124,6 +116,26 @@ def deep(
         compaction=None if lake.read_only else compaction.estimate(lake.at(version=version)),
         reach=_reach(lake, engine, progress or silent) if storage and not lake.read_only else None,
     )
+
+
+def _levels(lake: Lakehouse, engine: Engine, progress: Progress) -> tuple[Level, ...]:
+    """Return the levels of a tree. One ``get`` per node."""
+    if lake.read_only:
+        node = lake.root_node.node
+        return (Level(0, 1, len(node.keys), 0, 1.0, node.nbytes, 0),)
+    version, room, target = lake.version, lake.definition.order - 1, lake.definition.node_file_max_size_bytes
+    start, source = Start(lake.root_node.path, version, version), TreeSource(lake.storage, room + 1, files=False)
+    with closing(engine):
+        walked = walk(engine, source, [start], progress)
+        rows = walked.ask(
+            f"""SELECT height, sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END) AS nodes,
+            sum(CASE WHEN role = {KEYS} THEN size ELSE 0 END) AS keys,
+            sum(CASE WHEN role = {MESSAGES} THEN size ELSE 0 END) AS messages,
+            sum(CASE WHEN role = {NODE} THEN size ELSE 0 END) AS bytes,
+            sum(CASE WHEN role = {TEXT_BYTES} AND size > {target} THEN 1 ELSE 0 END) AS over_target
+            FROM walked WHERE role <> {CHILD} AND size IS NOT NULL GROUP BY height ORDER BY height DESC"""
+        ).list()
+    return tuple(Level(fill=round(row["keys"] / (row["nodes"] * room), 4), **row) for row in rows)
 
 
 def _oldest_age(lake: Lakehouse) -> float | None:
@@ -149,30 +161,6 @@ def _reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
     finally:
         sweep.release()
     return Reach(**found, foreign=sweep.unknown)
-
-
-def _sums(source: TreeSource, start: Start, engine: Engine, progress: Progress, over_bytes: int) -> Sequence[Row]:
-    """Return the figures of each level of a tree. One ``get`` per node."""
-    with closing(engine):
-        walked = walk(engine, source, [start], progress)
-        return walked.ask(
-            f"""SELECT height, sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END) AS nodes,
-            sum(CASE WHEN role = {KEYS} THEN size ELSE 0 END) AS keys,
-            sum(CASE WHEN role = {MESSAGES} THEN size ELSE 0 END) AS messages,
-            sum(CASE WHEN role = {NODE} THEN size ELSE 0 END) AS bytes,
-            sum(CASE WHEN role = {TEXT_BYTES} AND size > {over_bytes} THEN 1 ELSE 0 END) AS over_target
-            FROM walked WHERE size IS NOT NULL GROUP BY height ORDER BY height DESC"""
-        ).list()
-
-
-def _levels(lake: Lakehouse, rows: Iterable[Row]) -> tuple[Level, ...]:
-    room = lake.definition.order - 1
-    return tuple(Level(fill=round(row["keys"] / (row["nodes"] * room), 4), **row) for row in rows)
-
-
-def _flat_level(lake: Lakehouse) -> Level:
-    node = lake.root_node.node
-    return Level(0, 1, len(node.keys), 0, 1.0, node.nbytes, 0)
 
 
 def _reads_per_lookup(levels: tuple[Level, ...]) -> float:

@@ -91,13 +91,9 @@ def run(
     metadata file, manifest list and manifest of all kept versions together, and one ``put`` and ``head`` for the
     storage's time. With orphans another listing of both, a commit, and one ``delete`` for a thousand of them.
 
-    Args:
-        lake: any handle of the lakehouse.
-        config: how.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         review: called with what would be removed; ``False`` removes nothing.
         cancel: checked before the fence is committed, and before anything is deleted.
-        progress: called with phase, done and total.
 
     Raises:
         InvalidInput: PyIceberg is not installed, or an inventory was given.

@@ -175,12 +175,9 @@ def run(
     Costs the nodes that contain the tables, one ``get`` for each definition and for the metadata of each MANAGED table;
     then for each hundred tables that lose something, a ``get`` and a ``put`` each, and a commit.
 
-    Args:
-        lake: any handle of the lakehouse.
-        config: what.
+    The arguments are those of every job (:class:`pipelines.job.Job`), and:
         review: called with what would expire; ``False`` changes nothing.
         cancel: checked before each version.
-        progress: called with phase, done and total.
 
     Raises:
         InvalidInput: PyIceberg is not installed.
@@ -263,7 +260,16 @@ class _Expiration:
 
     def write_plan(self, uri: str) -> None:
         """Write what each table would lose, a row for each snapshot, branch and tag."""
-        rows = [row for each in sorted(self.found, key=lambda row: row[:2]) for row in _plan_rows(*each)]
+        rows: list[plans.PlanRow] = []
+        for name, uuid, losing, metadata in sorted(self.found, key=lambda row: row[:2]):
+            for number in losing.snapshots:
+                snapshot = metadata.snapshot_by_id(number)
+                when = None if snapshot is None else snapshot.timestamp_ms
+                file = Listed(f"{name}/{uuid}/snapshot/{number}", 0, when, "snapshot", None)
+                rows.append(plans.PlanRow(file, "no rule keeps this snapshot"))
+            for each in losing.refs:
+                path = f"{name}/{uuid}/ref/{metadata.refs[each].snapshot_id}/{each}"
+                rows.append(plans.PlanRow(Listed(path, 0, None, "snapshot", None), "this branch or tag is old"))
         head = plans.header(_JOB, self.lake.files, gc_roots(self.lake.files), (len(rows), 0))
         plans.write(uri, self.options, head, rows)
         self.watch.lap("write")
@@ -321,12 +327,6 @@ class _Expiration:
         """Return the policy that counts for a table."""
         return first_match(self.policies, namespace, name, self.config)
 
-    def together(self) -> Iterator[tuple[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]]]:
-        """Yield the tables that become one version: some of those with the same rules."""
-        for rules, names in self.losers.items():
-            for begin in range(0, len(names), TOGETHER):
-                yield rules, names[begin : begin + TOGETHER]
-
     def act(self, planned: Report, cancel: Cancel) -> Report:
         """Expire, some tables a version; those that fail are named, and the others go on.
 
@@ -336,7 +336,11 @@ class _Expiration:
 
         done: list[Expired] = []
         versions, last = 0, None
-        waiting = deque(self.together())
+        waiting = deque(
+            (rules, names[begin : begin + TOGETHER])
+            for rules, names in self.losers.items()
+            for begin in range(0, len(names), TOGETHER)
+        )
         while waiting:
             cancel.check()
             rules, some = waiting.popleft()
@@ -366,18 +370,3 @@ class _Expiration:
                 versions=versions,
             )
         )
-
-
-def _plan_rows(name: str, uuid: str, losing: Expiring, metadata: Any) -> Iterator[plans.PlanRow]:
-    for number in losing.snapshots:
-        snapshot = metadata.snapshot_by_id(number)
-        when = None if snapshot is None else snapshot.timestamp_ms
-        yield _plan_row(f"{name}/{uuid}/snapshot/{number}", when, "no rule keeps this snapshot")
-    for each in losing.refs:
-        yield _plan_row(
-            f"{name}/{uuid}/ref/{metadata.refs[each].snapshot_id}/{each}", None, "this branch or tag is old"
-        )
-
-
-def _plan_row(path: str, millis: int | None, reason: str) -> plans.PlanRow:
-    return plans.PlanRow(Listed(path, 0, millis, "snapshot", None), reason)

@@ -124,12 +124,6 @@ def run(
     Costs the nodes that contain the tables; for each table one ``get`` for its definition, its metadata, each manifest
     list and each distinct manifest.
 
-    Args:
-        lake: any handle of the lakehouse.
-        config: which tables.
-        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
-        progress: called with phase, done and total.
-
     Raises:
         InvalidInput: PyIceberg is not installed.
         Corrupt, StorageError: the lakehouse itself cannot be read.

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.engine import Engine, open_engine
+from pipelines.engine import open_engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_iceberg, refuse_no_share
 from pipelines.integrity.checks import Checks, Shape
@@ -155,13 +155,13 @@ def run(
 
 class _Verification:
     def __init__(self, spark: Session, storage: Storage, config: Config, progress: Progress) -> None:
-        self.spark = spark
         self.config = config
         self.progress = progress
         self.versions = Versions(storage)
         self.found = Found()
         self.newest = self.find_newest()
-        self.engine = self.chosen_engine()
+        how = config.engine
+        self.engine = open_engine(how, spark) if self.newest is None else choose_engine_for_all(how, spark, self.newest)
         self.nodes_read = 0
         self.table_files: dict[str, int] = {}
         self.watch = Stopwatch()
@@ -174,11 +174,6 @@ class _Verification:
             path = error.path or self.versions.storage.root
             self.found.add(violation(error.invariant, path, str(error)), None)
             return None
-
-    def chosen_engine(self) -> Engine:
-        if self.newest is None:
-            return open_engine(self.config.engine, self.spark)
-        return choose_engine_for_all(self.config.engine, self.spark, self.newest)
 
     def chosen(self) -> list[int]:
         if isinstance(self.config.versions, int):
@@ -228,8 +223,10 @@ class _Verification:
         for version in [*(newest if len(chosen) > 1 else []), *reversed(chosen)]:
             try:
                 root = self.versions.try_root(version)
+                if root is not None and (self.versions.sdk or not root.node.canonical or root.node.height is None):
+                    return None
                 if root is not None:
-                    return _shape(self.versions, root)
+                    return Shape.of(self.versions.definition(root))
             except (Corrupt, InvalidDefinition):
                 continue
         return None
@@ -303,9 +300,3 @@ class _Verification:
         boundary = self.versions.boundary() if self.newest is None else self.versions.kept_from(self.newest.version)
         self.found.forget_below(boundary)
         return [version for version in chosen if version >= boundary]
-
-
-def _shape(versions: Versions, root: Root) -> Shape | None:
-    if versions.sdk or not root.node.canonical or root.node.height is None:
-        return None
-    return Shape.of(versions.definition(root))

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
+from threading import Thread
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from trinitylake_core.storage import Storage
@@ -172,7 +173,7 @@ def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[]
         The error of the first piece that failed; the results of the others are of no use then.
     """
     started = time.perf_counter()
-    threads: list[threading.Thread] = []
+    threads: list[Thread] = []
     try:
         for index, result in work.here():
             work.finish(index, result)
@@ -180,7 +181,9 @@ def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[]
             seconds = time.perf_counter() - started
             rest = seconds / max(1, work.done_weight) * work.left_weight
             if processes > 1 and not threads and seconds >= _MEASURED_SECONDS and rest > 2 * START_SECONDS:
-                threads = _started(processes - 1, work)
+                threads = [Thread(target=_feed, args=(work,), name="helper", daemon=True) for _ in range(processes - 1)]
+                for thread in threads:
+                    thread.start()
         for thread in threads:
             while thread.is_alive():
                 thread.join(_POLL_SECONDS)
@@ -192,13 +195,6 @@ def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[]
         for thread in threads:
             thread.join()
     return work.results()
-
-
-def _started(helpers: int, work: SharedWork[Done]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=_feed, args=(work,), name="helper", daemon=True) for _ in range(helpers)]
-    for thread in threads:
-        thread.start()
-    return threads
 
 
 def _feed(work: SharedWork[Done]) -> None:
@@ -289,7 +285,7 @@ class _WithoutPandas(MetaPathFinder):
 def main() -> None:
     """Be a helper: pieces in, answers out, until the input ends."""
     sys.meta_path.insert(0, _WithoutPandas())
-    threading.Thread(target=_end_with_input, name="watch", daemon=True).start()
+    Thread(target=_end_with_input, name="watch", daemon=True).start()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between our answers
     make, arguments = pickle.load(source)  # noqa: S301 - from the process that started this one

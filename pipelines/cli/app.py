@@ -30,7 +30,7 @@ import click
 from pipelines.cli import output
 from pipelines.cli.command import Answer, Call, Command, Line, Result, key_value
 from pipelines.cli.program import complete, overview, run, sentence
-from pipelines.cli.progress import Printed, printed
+from pipelines.cli.progress import PrintedProgress, printed
 from pipelines.cli.report import plain
 from pipelines.cli.resolve_root import environment_options, place_of, root_of, storage_options
 from trinitylake_core.errors import (
@@ -167,7 +167,7 @@ def _committed(result: Result) -> str:
     return ""
 
 
-def _ask(lines: Iterable[Line], progress: Printed | None) -> bool:
+def _ask(lines: Iterable[Line], progress: PrintedProgress | None) -> bool:
     """Show a person what would be deleted or undone, and ask. Raises ``Declined`` if the answer is no."""
     output.print_lines(lines, progress)
     try:

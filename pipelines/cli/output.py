@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 from pipelines.cli import report
 from pipelines.cli.command import Line, Result
-from pipelines.cli.progress import Printed
+from pipelines.cli.progress import PrintedProgress
 from trinitylake_core.errors import InvalidInput
 
 _SPOOL_BYTES: Final = 8 << 20
@@ -29,7 +29,7 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged: bool = False) -> None:
+def print_lines(lines: Iterable[Line], progress: PrintedProgress | None = None, *, paged: bool = False) -> None:
     """Print a result: on a terminal as it fits, in the pager if it may be long; elsewhere line by line."""
     if is_terminal(sys.stdout):
         from pipelines.cli import terminal
@@ -50,7 +50,7 @@ def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged
     flush()
 
 
-def print_csv(result: Result, progress: Printed | None = None) -> None:
+def print_csv(result: Result, progress: PrintedProgress | None = None) -> None:
     """Print the table of a result for programs. Raises ``InvalidInput`` where it has none."""
     import csv
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -14,20 +14,7 @@ _EVERY_SECONDS: Final = 2.0
 _EVERY_SECONDS_ON_A_TERMINAL: Final = 0.1
 
 
-class Printed(Protocol):
-    """Progress on a screen, which has to make room for the next lines."""
-
-    def __call__(self, phase: str, done: int, total: int | None = None, /) -> None:
-        """Show it if it is time to."""
-
-    def close(self) -> None:
-        """Remove what changes from the screen."""
-
-    def mute(self) -> None:
-        """Draw nothing any more: the screen belongs to the pager."""
-
-
-def printed(stream: TextIO) -> Printed:
+def printed(stream: TextIO) -> PrintedProgress:
     """Return the progress for a stream: bars on a terminal, lines elsewhere."""
     return Bar(stream) if stream.isatty() else PrintedProgress(stream)
 
@@ -50,18 +37,17 @@ class PrintedProgress:
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing of it changes."""
+        """Remove what changes from the screen."""
 
     def mute(self) -> None:
-        """Do nothing: it is not on the screen."""
+        """Draw nothing any more: the screen belongs to the pager."""
 
 
-class Bar:
+class Bar(PrintedProgress):
     """Shows a bar with rate and remaining time, one phase after the other; quiet for the first tenth of a second."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
+        super().__init__(stream, clock=clock)
         self._next = clock() + _EVERY_SECONDS_ON_A_TERMINAL
         self._bars: Bars | None = None
         self._phase: str | None = None

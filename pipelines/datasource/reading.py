@@ -213,33 +213,26 @@ def pinned(
         raise InvalidInput(f"there is no table {table!r}; there are {', '.join(TABLES)}")
     if lake.read_only:
         raise InvalidInput("a lakehouse of an older generation cannot be read by Spark: upgrade it first")
-    made = {
-        "versions": lambda: _of_versions(lake),
-        "changes": lambda: _of_changes(_earlier(before, lake), lake, wanted, parts),
-        "snapshots": lambda: [Part()],
-    }.get(table, lambda: _of_children(lake, wanted if table != "nodes" else Wanted(), parts))()
+    if table == "versions":
+        first, last = lake.root_node.oldest_version, lake.version + 1
+        steps = range(first, last, _VERSIONS_PER_PART)
+        made = [Part(begin, min(last, begin + _VERSIONS_PER_PART)) for begin in steps]
+    elif table == "changes":
+        if before is None or before.codec != lake.codec or before.read_only:
+            raise InvalidInput("there is no earlier version to compare with, or its keys are encoded differently")
+        if wanted.kinds is not None or wanted.namespaces is not None:
+            made = [Part(span=Span(each.lo, f"{each.hi}\0")) for each in wanted.ranges(lake.codec)]
+        else:
+            old, new = before.root_node.node, lake.root_node.node
+            found = differing_subtrees(before.store, old, lake.store, new, parts)
+            made = [Part(span=span) for span in spans_of(found, parts)]
+    elif table == "snapshots":
+        made = [Part()]
+    else:
+        made = _of_children(lake, Wanted() if table == "nodes" else wanted, parts)
     root, options = lake.storage.spec()
-    old = None if before is None else TreeRoot.of(before)
-    return Request(table, root, dict(options), TreeRoot.of(lake), old, lake.root_node.definition_path), made
-
-
-def _earlier(before: Lakehouse | None, lake: Lakehouse) -> Lakehouse:
-    if before is None or before.codec != lake.codec or before.read_only:
-        raise InvalidInput("there is no earlier version to compare with, or its keys are encoded differently")
-    return before
-
-
-def _of_versions(lake: Lakehouse) -> list[Part]:
-    first, last = lake.root_node.oldest_version, lake.version + 1
-    return [Part(begin, min(last, begin + _VERSIONS_PER_PART)) for begin in range(first, last, _VERSIONS_PER_PART)]
-
-
-def _of_changes(before: Lakehouse, lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:
-    ranges = wanted.ranges(lake.codec)
-    if wanted.kinds is not None or wanted.namespaces is not None:
-        return [Part(span=Span(each.lo, f"{each.hi}\0")) for each in ranges]
-    found = differing_subtrees(before.store, before.root_node.node, lake.store, lake.root_node.node, parts)
-    return [Part(span=span) for span in spans_of(found, parts)]
+    earlier = None if before is None else TreeRoot.of(before)
+    return Request(table, root, dict(options), TreeRoot.of(lake), earlier, lake.root_node.definition_path), made
 
 
 def _of_children(lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:

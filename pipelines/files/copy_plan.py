@@ -173,7 +173,8 @@ class CopyPlan:
         ``size`` is the one that it should have, and ``walked`` the one that a walk found; ``None`` where a listing
         shows it.
         """
-        absent = left_out | {each.path for each in starts if _is_root(each.path)}
+        parsed = ((each.path, parse(each.path)) for each in starts)
+        absent = left_out | {path for path, found in parsed if found is not None and found.kind == "root"}
         query = f"""SELECT path, CASE WHEN max(size) IS NULL THEN {DEFINITION!r} ELSE {NODE!r} END AS kind,
             max(size) AS size, max(size) AS walked
             FROM walked WHERE role IN ({WALKED_NODE}, {NAMED}) GROUP BY path"""
@@ -221,11 +222,6 @@ class CopyPlan:
             sums = [before + row[name] for before, name in zip(sums, NEW.names, strict=True)]
             self.progress(f"copy {kind}s", sums[0], count)
         return sums[0], sums[1], self.engine.not_counted(sums[2])
-
-
-def _is_root(path: str) -> bool:
-    parsed = parse(path)
-    return parsed is not None and parsed.kind == "root"
 
 
 def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:

@@ -78,14 +78,8 @@ def gc_roots_at(files: LakehouseStore, boundary: int, newest: Root) -> GcRoots:
             path=newest.path,
             invariant="I16",
         )
-    definition = _definition_here(files, newest)
-    return GcRoots(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
-
-
-def _definition_here(files: LakehouseStore, newest: Root) -> LakehouseDef:
-    """Return the lakehouse definition from its own file: the root of another lakehouse has one, but not here."""
     try:
-        return files.versions.definition_file(newest)
+        definition = files.versions.definition_file(newest)  # the root of another lakehouse has one, but not here
     except CorruptDefinition as error:
         raise CorruptDefinition(
             f"{error}. Either that file is lost, or the root is one of another lakehouse; nothing was deleted. "
@@ -93,17 +87,14 @@ def _definition_here(files: LakehouseStore, newest: Root) -> LakehouseDef:
             path=error.path,
             invariant=error.invariant,
         ) from error
-
-
-def _snapshot_roots(definition: LakehouseDef) -> dict[str, str]:
-    found: dict[str, str] = {}
+    snapshots: dict[str, str] = {}
     for name, snapshot in definition.snapshots.items():
         if not snapshot.target_uri:
             try:
-                found[name] = validate_path(snapshot.root_node_file_path)
+                snapshots[name] = validate_path(snapshot.root_node_file_path)
             except InvalidLocation as error:
                 raise Corrupt(f"snapshot {name!r}: {error}; nothing was deleted", invariant="I17") from None
-    return found
+    return GcRoots(max(boundary, newest.oldest_version), newest, definition, snapshots)
 
 
 def refuse_guarded(definition: LakehouseDef) -> None:
@@ -174,13 +165,9 @@ def _running_roots(path: str, data: bytes, modified: int, ttl_millis: int, now_m
         raise CorruptDefinition(
             f"saved transaction {path!r} cannot be read ({error}) and may be live; nothing was deleted", path=path
         ) from None
-    alive = definition.state != TransactionDef.ABORTED and now_millis < _dies_at(definition, ttl_millis)
-    return running if alive else []
-
-
-def _dies_at(definition: TransactionDef, ttl_millis: int) -> int:
     expires = definition.expire_at_millis or definition.began_at_millis + ttl_millis
-    return expires + slack(max(0, expires - definition.began_at_millis))
+    dies = expires + slack(max(0, expires - definition.began_at_millis))
+    return running if definition.state != TransactionDef.ABORTED and now_millis < dies else []
 
 
 def slack(ttl_millis: int) -> int:

@@ -246,9 +246,8 @@ def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[
     for batch in _batches(data, name):
         columns = [_column(batch, what, names, uri) for what, names in _COLUMNS.items()]
         for path, size, modified in zip(*columns, strict=True):
-            inside = _relative(str(path), root)
-            if inside is not None:
-                yield listed(inside, int(size or 0), _millis(modified))
+            if "://" not in str(path) or str(path).startswith(root):
+                yield listed(str(path).removeprefix(root), int(size or 0), _millis(modified))
 
 
 def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:
@@ -268,12 +267,6 @@ def _column(batch: pa.RecordBatch, what: str, names: tuple[str, ...], uri: str) 
             values: list[Any] = batch.column(index).to_pylist()
             return values
     raise InvalidInput(f"inventory {uri} has no column {what!r}; it has {', '.join(batch.schema.names)}")
-
-
-def _relative(path: str, root: str) -> str | None:
-    if "://" in path:
-        return path.removeprefix(root) if path.startswith(root) else None
-    return path
 
 
 def _millis(modified: Any) -> int | None:

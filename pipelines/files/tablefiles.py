@@ -181,10 +181,14 @@ class TableFiles:
         if not location or "uuid" in facts:  # nothing written yet, or written by us without a snapshot
             return TableState(namespace, name, location or None)
         try:
-            found = _current(self._read(table))
+            metadata = self._read(table)
+            current = metadata.get("current-snapshot-id")
+            if current in (None, -1):
+                return TableState(namespace, name, location)
+            found = next(each for each in metadata["snapshots"] if each["snapshot-id"] == current)
+            return TableState(namespace, name, location, int(current), from_millis(int(found["timestamp-ms"])))
         except (FileMissing, *_UNREADABLE):
             return TableState(namespace, name, location, known=False)
-        return TableState(namespace, name, location, *found)
 
     def _read(self, table: TableDef) -> Any:
         storage, path = self._opened(table)
@@ -202,12 +206,3 @@ def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableStat
         if not isinstance(data, FileMissing)
     )
     return tuple(TableFiles(storage).states(tables))
-
-
-def _current(metadata: Any) -> tuple[int | None, datetime | None]:
-    """Return the current snapshot of table metadata, and its time."""
-    current = metadata.get("current-snapshot-id")
-    if current in (None, -1):
-        return None, None
-    found = next(each for each in metadata["snapshots"] if each["snapshot-id"] == current)
-    return int(current), from_millis(int(found["timestamp-ms"]))

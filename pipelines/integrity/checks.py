@@ -150,7 +150,12 @@ class Checks:
         nbytes = (sums["bytes"] or 0) - sum(row["size"] for row in kept if row["role"] == NODE) + content.bytes
         here = (self._storage.counts - before).bytes_read
         self._found.counts[NODES_NAMED] += sums["named"] or 0
-        self._add_content(content)
+        store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
+        if not self._found.enough():  # what is wrong with the version as a whole
+            for each in content.wrong(self._storage, store):
+                self._found.add(each, content.version)
+                if self._found.enough():
+                    break
         return Walked(walk.nodes_read, max(0, nbytes - here))
 
     def _choose(self, walk: Walk, height: int, *, content: GatheredContent, files: bool) -> Work:
@@ -161,16 +166,6 @@ class Checks:
         if height == 0 and not content.read_definitions:
             examiner = replace(examiner, above=above_leaves(walk))
         return partial(visits, examiner=examiner, most=self._found.most_wanted())
-
-    def _add_content(self, content: GatheredContent) -> None:
-        """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
-        if self._found.enough():
-            return
-        store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
-        for each in content.wrong(self._storage, store):
-            self._found.add(each, content.version)
-            if self._found.enough():
-                return
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""

@@ -99,20 +99,20 @@ def _sums(rows: Iterator[Row], storage: Storage, *, version: int) -> Iterator[tu
 
 def _compare(rows: Iterator[Row], source: Storage, target: Storage, *, version: int) -> Iterator[Compared]:
     paths = (path for _, path in _entries(Lakehouse.open(target).at(version=version), rows))
-    pieces = iter(lambda: list(islice(paths, READ_AHEAD)), [])
-    yield _summed(_some_compared(source, target, some) for some in pieces)
-
-
-def _some_compared(source: Storage, target: Storage, paths: list[str]) -> Compared:
-    unproved = {
-        path: data for path, data in target.read_many(paths) if isinstance(data, FileMissing) or not has_checksum(data)
-    }
-    originals = dict(source.read_many(list(unproved)))
-    different = [
-        path for path, data in unproved.items()
-        if isinstance(data, FileMissing) or isinstance(originals[path], FileMissing) or data != originals[path]
-    ]  # fmt: skip
-    return Compared(len(unproved), len(different), different[0] if different else None)
+    total = Compared()
+    while some := list(islice(paths, READ_AHEAD)):
+        unproved = {
+            path: data
+            for path, data in target.read_many(some)
+            if isinstance(data, FileMissing) or not has_checksum(data)
+        }
+        originals = dict(source.read_many(list(unproved)))
+        different = [
+            path for path, data in unproved.items()
+            if isinstance(data, FileMissing) or isinstance(originals[path], FileMissing) or data != originals[path]
+        ]  # fmt: skip
+        total = _summed([total, Compared(len(unproved), len(different), different[0] if different else None)])
+    yield total
 
 
 def _summed(parts: Iterable[Compared]) -> Compared:

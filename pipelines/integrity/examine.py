@@ -140,25 +140,21 @@ class Examiner:
         return kept
 
     def _kept_entries(self, row: Row, node: Node, height: int, *, sound: bool) -> Iterator[Kept]:
-        """Yield the entries of a node that are kept; of the settled entries of a leaf only the sums are kept."""
+        """Yield the entries of a node that are kept.
+
+        Of the settled entries of a leaf only the number of objects of each kind and the namespaces that they name are.
+        """
         entries = _entries(node)
         kept = entries
         if height == 0 and self.above is not None:
             kept = {key: entries[key] for key in compress(entries, _among(hashes_of(entries), self.above))}
             settled = [key for key, value in entries.items() if value is not None and key not in kept]
-            yield from self._settled(row, settled, sound=sound and not node.pending.keys)
+            content = VersionContent(self.codec)
+            content.note_many(settled, well_formed=sound and not node.pending.keys)
+            yield from (_kept(KIND, row, kind, None, size=count) for kind, count in content.kinds.items())
+            for role, names in ((EXISTS, content.exists), (NEEDED, content.needed)):
+                yield from (_kept(role, row, name, None) for name in sorted(names))
         yield from (_kept(ENTRY, row, key, height, value=value) for key, value in kept.items())
-
-    def _settled(self, row: Row, keys: list[str], *, sound: bool) -> Iterator[Kept]:
-        """Yield the number of objects of each kind among keys, and the namespaces that they name.
-
-        ``sound`` keys are known to be well formed.
-        """
-        content = VersionContent(self.codec)
-        content.note_many(keys, well_formed=sound)
-        yield from (_kept(KIND, row, kind, None, size=count) for kind, count in content.kinds.items())
-        for role, names in ((EXISTS, content.exists), (NEEDED, content.needed)):
-            yield from (_kept(role, row, name, None) for name in sorted(names))
 
     def _names(self, node: Node, path: str, *, top: bool, sound: bool) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""

@@ -6,7 +6,6 @@ nothing of it; over Spark Connect, 3.5 lacks more than can be made up for, and i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -50,7 +49,9 @@ def frame_of(spark: SparkSession, table: pa.Table, ddl: str) -> DataFrame:
 
 def task_label(task: int, tasks: int) -> int:
     """Return the integer that a row needs in a column, to go to a task by :func:`by_task`."""
-    return task if _deals_by_id() else next(_hashed_to(tasks, task))
+    if _deals_by_id():
+        return task
+    return next(label for label in count() if mmh3.hash(label.to_bytes(4, "little"), _SEED) % tasks == task)
 
 
 def by_task(frame: DataFrame, tasks: int, column: str) -> DataFrame:
@@ -74,13 +75,6 @@ def _deals_by_id() -> bool:
     from pyspark.sql import DataFrame
 
     return hasattr(DataFrame, "repartitionById")
-
-
-def _hashed_to(tasks: int, task: int) -> Iterator[int]:
-    """Yield the integers that Spark's hash sends to a task."""
-    for label in count():
-        if mmh3.hash(label.to_bytes(4, "little"), _SEED) % tasks == task:
-            yield label
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:

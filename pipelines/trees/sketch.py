@@ -38,26 +38,24 @@ def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
     """Return the levels of a version from the root down. Reads at most ``width`` nodes per level."""
     nodes: list[Node] = [lake.root_node.node]
     strips: list[Strip] = []
+    room, target = lake.definition.order - 1, lake.definition.node_file_max_size_bytes
     complete, count = True, 1
     while nodes:
-        strips.append(_strip(lake, nodes, count, complete=complete))
+        strips.append(
+            Strip(
+                height=nodes[0].height or 0,
+                fill=tuple(len(node.keys) / room for node in nodes),
+                debt=tuple(node.buffer.nbytes() / target for node in nodes),
+                messages=sum(len(node.buffer) for node in nodes),
+                complete=complete,
+                nodes=count,
+            )
+        )
         children = [path for node in nodes for path in node.children]
         complete = complete and len(children) <= width
         count = round(count * len(children) / len(nodes))
         nodes = list(lake.store.read_many(spread(children, width)))
     return tuple(strips)
-
-
-def _strip(lake: Lakehouse, nodes: Sequence[Node], count: int, *, complete: bool) -> Strip:
-    room, target = lake.definition.order - 1, lake.definition.node_file_max_size_bytes
-    return Strip(
-        height=nodes[0].height or 0,
-        fill=tuple(len(node.keys) / room for node in nodes),
-        debt=tuple(node.buffer.nbytes() / target for node in nodes),
-        messages=sum(len(node.buffer) for node in nodes),
-        complete=complete,
-        nodes=count,
-    )
 
 
 def spread(items: Sequence[T], width: int) -> list[T]:

@@ -16,7 +16,7 @@ from dagster_project.factory import merged
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from pipelines import export
-from pipelines.files.unreadable import Unreadable
+from pipelines.export import Unreadable
 from tests.dagster.test_assets import STEP, node_file
 from tests.support.lakes import compacted, reopened
 from tests.support.surgery import directory_of

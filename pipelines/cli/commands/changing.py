@@ -223,7 +223,11 @@ def _altered(
     """Change properties of an object, as one transaction; nothing is committed where nothing changes."""
     txn = lake.transaction(reason=reason)
     before = dict(_definition(txn, entry).properties)
-    definition = _with_properties(txn, entry, changed)
+    if entry.kind == NAMESPACE:
+        definition: NamespaceDef | TableDef | ViewDef = txn.alter_namespace(entry.namespace, changed)
+    else:
+        alter_one = txn.alter_table if entry.kind == TABLE else txn.replace_view
+        definition = alter_one(entry.namespace, entry.name or "", properties=changed)
     after = dict(sorted(definition.properties.items()))
     changes = {
         name: (before.get(name), after.get(name)) for name in sorted(changed) if before.get(name) != after.get(name)
@@ -248,15 +252,6 @@ def _definition(txn: Transaction, entry: ObjectEntry) -> NamespaceDef | TableDef
             "which each commit of an engine copies them; set them there, as with ALTER TABLE ... SET TBLPROPERTIES"
         )
     return table
-
-
-def _with_properties(
-    txn: Transaction, entry: ObjectEntry, changed: Mapping[str, str | None]
-) -> NamespaceDef | TableDef | ViewDef:
-    if entry.kind == NAMESPACE:
-        return txn.alter_namespace(entry.namespace, changed)
-    alter_one = txn.alter_table if entry.kind == TABLE else txn.replace_view
-    return alter_one(entry.namespace, entry.name or "", properties=changed)
 
 
 # -- rename --------------------------------------------------------------------------------------------

@@ -57,7 +57,14 @@ def history(call: Call) -> Result:
     lake = call.open(damaged=True)
     chosen = _refuse_unknown(lake, call, limited(_chosen(lake, call), call.options.limit))
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
-    table = report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
+    cells = (
+        [
+            *(each.version, each.created_at, each.operation, each.changes, each.objects, each.messages),
+            *(Size(each.root_bytes), each.author, each.reason),
+        ]
+        for each in chosen
+    )
+    table = report.table(header, cells, spare=("root", "messages", "objects", "changes"))
     name = call.options.changed
     nothing = "no version matches" if name is None else f"no retained version that matches changed it: {name}"
     lines = or_else(in_order(table), nothing)
@@ -79,11 +86,6 @@ def _known(lake: Lakehouse, name: str) -> bool:
     if any(lookup(lake.store, lake.root_node.node, key) is not None for key in keys):
         return True
     return next(_changing(lake, lake.files.versions.history(lake.root_node), name), None) is not None
-
-
-def _history_cells(info: VersionInfo) -> list[Any]:
-    counts = [info.changes, info.objects, info.messages, Size(info.root_bytes)]
-    return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
 
 
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
