@@ -140,7 +140,7 @@ def run(
     progress: Progress | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Load the objects in a file, or in the files of a directory, as one version on top of the newest. The handle moves.
+    """Load the objects in a file, or in the files of a directory, as a version; the handle moves to it.
 
     The arguments are those of every job (:class:`pipelines.job.Job`), and:
         source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
