@@ -78,13 +78,15 @@ def run(
     Lakehouses whose keys are encoded differently are always compared in this process; ``config.engine`` is ignored.
     """
     config = config or Config()
-    work = _Comparison(old, new)
-    if not work.comparable():
+    if old.codec != new.codec or old.read_only or new.read_only:
         yield from new.diff(old, new)
         return
-    nodes = work.nodes() if config.engine == "auto" else 0
+    nodes = 0
+    if config.engine == "auto":
+        found, per_node = _tops(old, new, _LOOKED_AT), max(1.0, new.definition.order * 2 / 3)
+        nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
     with closing(choose_engine(config.engine, engine, nodes, config.spark_from_nodes)) as opened:
-        yield from changes(work.compared(opened, progress or silent), new.codec)
+        yield from changes(_compared(old, new, opened, progress or silent), new.codec)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -137,43 +139,28 @@ def report(
     return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    old: Lakehouse
-    new: Lakehouse
+def _tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
+    return differing_subtrees(old.store, old.root_node.node, new.store, new.root_node.node, want)
 
-    def comparable(self) -> bool:
-        """Whether both are trees with the same encoding of keys."""
-        return self.old.codec == self.new.codec and not (self.old.read_only or self.new.read_only)
 
-    def tops(self, want: int) -> DifferingSubtrees:
-        old, new = self.old.root_node.node, self.new.root_node.node
-        return differing_subtrees(self.old.store, old, self.new.store, new, want)
-
-    def nodes(self) -> int:
-        """Return about how many nodes differ. Reads the tops of both trees."""
-        found = self.tops(_LOOKED_AT)
-        per_node = max(1.0, self.new.definition.order * 2 / 3)
-        return len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-
-    def compared(self, engine: Engine, progress: Progress) -> Iterator[Difference]:
-        """Yield what differs: in tasks, where an engine has several."""
-        tasks = engine.tasks()
-        want = tasks * _SPANS_PER_TASK
-        spans = spans_of(self.tops(want), want) if tasks > 1 else []
-        if len(spans) <= 1:
-            yield from diff_nodes(self.old.store, self.old.root_node.node, self.new.store, self.new.root_node.node)
-            return
-        progress("compare", 0, len(spans))
-        rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)
-        work = partial(_compare, old=TreeRoot.of(self.old), new=TreeRoot.of(self.new))
-        found = engine.map(work, rows, _ROW, self.old.storage, self.new.storage, each=1).keep(repeatable=True)
-        progress("compare", found.count(), None)
-        try:
-            for row in found.stream():
-                yield row["key"], row["old"], row["new"]
-        finally:
-            found.drop()
+def _compared(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress) -> Iterator[Difference]:
+    """Yield what differs: in tasks, where an engine has several."""
+    tasks = engine.tasks()
+    want = tasks * _SPANS_PER_TASK
+    spans = spans_of(_tops(old, new, want), want) if tasks > 1 else []
+    if len(spans) <= 1:
+        yield from diff_nodes(old.store, old.root_node.node, new.store, new.root_node.node)
+        return
+    progress("compare", 0, len(spans))
+    rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)
+    work = partial(_compare, old=TreeRoot.of(old), new=TreeRoot.of(new))
+    found = engine.map(work, rows, _ROW, old.storage, new.storage, each=1).keep(repeatable=True)
+    progress("compare", found.count(), None)
+    try:
+        for row in found.stream():
+            yield row["key"], row["old"], row["new"]
+    finally:
+        found.drop()
 
 
 def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:

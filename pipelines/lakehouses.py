@@ -94,18 +94,14 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None) -> 
     stanzas = (parsed(text, path) if raw is None else raw).get("lakehouses")
     if not isinstance(stanzas, list):
         raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")
-    _refuse_same_names(stanzas, text, path)
-    fill_in_here(stanzas, path)
-    return stanzas
-
-
-def _refuse_same_names(stanzas: Sequence[Any], text: str, path: Path) -> None:
     names: dict[str, int] = {}
     for number, stanza in enumerate(stanzas):
         name = stanza.get("name") if isinstance(stanza, Mapping) else None
         if isinstance(name, str) and names.setdefault(name, number) != number:
             first, second = (_line(text, each) for each in (names[name], number))
             raise ConfigError(f"{path}, line {second}: there is a lakehouse {name!r} already, at line {first}")
+    fill_in_here(stanzas, path)
+    return stanzas
 
 
 def _line(text: str, number: int) -> int:

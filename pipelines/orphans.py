@@ -262,20 +262,18 @@ class Cleaning(JobRun[Config, Report]):
         ttl = self.definition.txn_ttl_millis
         return ttl + slack(ttl)
 
-    def time(self) -> int:
-        """Return the time that ages count from: that of the storage, for it is what stamped the files.
+    def ages_count_from(self) -> tuple[int, int]:
+        """Return the time now, and that before which a file must have been written: by the clock that stamped it.
 
-        A dry run writes nothing, and is content with this machine's.
+        That is the storage's. A dry run writes nothing, and is content with this machine's.
         """
-        now = now_millis() if self.review is dry_run else storage_time(self.files)
-        return now if self.config.now_millis is None else self.config.now_millis
-
-    def cutoff(self, now: int) -> int:
-        """Return the time before which a file must have been written, by the storage's clock."""
-        cutoff = now - millis(self.safety_age_seconds)
-        if self.config.inventory is None:
-            return cutoff
-        return min(cutoff, inventory_millis(self.config.inventory, self.inventory_options) - self.lifetime_millis())
+        now = self.config.now_millis
+        if now is None:
+            now = now_millis() if self.review is dry_run else storage_time(self.files)
+        cutoff, inventory = now - millis(self.safety_age_seconds), self.config.inventory
+        if inventory is None:
+            return now, cutoff
+        return now, min(cutoff, inventory_millis(inventory, self.inventory_options) - self.lifetime_millis())
 
     # -- the steps -----------------------------------------------------------------------------------
 
@@ -301,8 +299,7 @@ class Cleaning(JobRun[Config, Report]):
     def attempt(self) -> Report:
         """List, mark and subtract, have that reviewed, and act."""
         self.marking = None
-        now = self.time()
-        cutoff = self.cutoff(now)
+        now, cutoff = self.ages_count_from()
         listed = self.sweep.list_files(self.config.inventory, self.inventory_options)
         self.watch.lap("list")
         self.marking = marking = Marking(self.files, self.sweep, self.definition.txn_ttl_millis, now)

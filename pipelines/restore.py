@@ -145,7 +145,12 @@ def run(
     """
     watch = Stopwatch()
     compare = diff.Config("local" if config.engine == "local" else "auto")
-    source = _opened(lake, config)
+    source = None
+    if config.source is not None:
+        storage = open_storage(config.source, config.source_options)
+        if storage.root == lake.root:
+            raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
+        source = Lakehouse.open(storage, damaged=True)
     files = lake.files if source is None else source.files
     preflight = Preflight(engine, files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables if source is None else None  # a copy of the catalog holds no files of tables
@@ -195,13 +200,3 @@ def run(
     if done.version_after is not None:
         lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return replace(reported(done), tables=shown[0].tables if shown else ())
-
-
-def _opened(lake: Lakehouse, config: Config) -> Lakehouse | None:
-    """Return the other lakehouse, at its newest version that can be read. Raises ``InvalidInput``: it is this one."""
-    if config.source is None:
-        return None
-    storage = open_storage(config.source, config.source_options)
-    if storage.root == lake.root:
-        raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
-    return Lakehouse.open(storage, damaged=True)

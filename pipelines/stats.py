@@ -20,7 +20,7 @@ from pipelines.trees.walk import CHILD, FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTE
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
-from trinitylake_core.versions import Root, Versions, from_millis
+from trinitylake_core.versions import Root, from_millis
 
 _LOOKS: Final = 16
 """The number of versions between two that are read. A binary search is impossible: a compaction orders no versions."""
@@ -220,7 +220,15 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
     if not found.over or lake.read_only:
         return found
     before = (now_millis() if now is None else now) - round(max_age_seconds * 1000)
-    sampled = _samples(lake.files.versions, root, before)
+    sampled, versions = [root], lake.files.versions
+    try:
+        first = versions.at_timestamp(before, root)
+    except VersionNotFound:  # the lakehouse, or its history, is younger than that
+        first = root
+    if count := root.version - first.version:  # back to the version that was the newest then, as far as it is kept
+        step = -(-count // (_LOOKS + 1))
+        between = versions.readable_roots(range(root.version - step, first.version, -step))
+        sampled += [*(each for each in between if each is not None and each.unreadable is None), first]
     over: list[Root] = []
     for each in sampled:
         if messages_of(each) < threshold:
@@ -234,16 +242,3 @@ def messages_of(root: Root) -> int:
     """Return the number of buffered messages, as far as the root contains it."""
     counted = root.node.subtree_messages
     return len(root.node.buffer) if counted is None else counted
-
-
-def _samples(versions: Versions, newest: Root, before: int) -> list[Root]:
-    """Return versions from the newest back to the one that was the newest at a time, as far as one is kept."""
-    try:
-        first = versions.at_timestamp(before, newest)
-    except VersionNotFound:  # the lakehouse, or its history, is younger than that
-        return [newest]
-    count = newest.version - first.version
-    step = max(1, -(-count // (_LOOKS + 1)))
-    between = range(newest.version - step, first.version, -step)
-    found = [root for root in versions.readable_roots(between) if root is not None and root.unreadable is None]
-    return [newest, *found, *([first] if count else [])]

@@ -164,7 +164,11 @@ class _Upgrade(JobRun[Config, Report]):
             return planned
         copied = self.copy_definitions(objects)
         self.watch.lap("copy")
-        version = self.write_versions(existing)
+        lake = existing or self.first_version()
+        for index in range(lake.version + 1, len(self.versions)):
+            self.progress("write versions", index, len(self.versions))
+            self.next_version(lake, self.versions[index - 1], self.versions[index])
+        version = lake.refresh().version
         if Lakehouse.open(self.target).digest() != planned.digest:
             raise Corrupt("the content of the new lakehouse differs from the source's; please report this as a bug")
         self.watch.lap("write")
@@ -236,13 +240,6 @@ class _Upgrade(JobRun[Config, Report]):
             else:
                 for change in self.source.diff(one, two):
                     yield from [change.new_path] if change.new_path is not None else []
-
-    def write_versions(self, existing: Lakehouse | None) -> int:
-        lake = existing or self.first_version()
-        for index in range(lake.version + 1, len(self.versions)):
-            self.progress("write versions", index, len(self.versions))
-            self.next_version(lake, self.versions[index - 1], self.versions[index])
-        return lake.refresh().version
 
     def first_version(self) -> Lakehouse:
         store = NodeStore(self.target, self.definition.order, self.definition.node_file_max_size_bytes)

@@ -92,20 +92,15 @@ def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool =
     for name, each in _with_millis(value.items()):
         write(f"{separator}  {json.dumps(str(name), ensure_ascii=ascii_only)}: ")
         if isinstance(each, Iterator):
-            _write_list(each, write, ascii_only=ascii_only)
+            inner = "[\n"
+            for item in each:
+                write(f"{inner}    {json.dumps(to_json(item), ensure_ascii=ascii_only)}")
+                inner = ",\n"
+            write("[]" if inner == "[\n" else "\n  ]")
         else:
             write(json.dumps(to_json(each), indent=2, ensure_ascii=ascii_only).replace("\n", "\n  "))
         separator = ",\n"
     write("}\n" if separator == "\n" else "\n}\n")
-
-
-def _write_list(values: Iterator[Any], write: Callable[[str], object], *, ascii_only: bool) -> None:
-    write("[")
-    separator = "\n"
-    for each in values:
-        write(f"{separator}    {json.dumps(to_json(each), ensure_ascii=ascii_only)}")
-        separator = ",\n"
-    write("]" if separator == "\n" else "\n  ]")
 
 
 # -- words ---------------------------------------------------------------------------------------------
@@ -169,7 +164,8 @@ class Table:
     @cached_property
     def right(self) -> list[bool]:
         """Which columns hold numbers."""
-        return [_is_number_column([row[i] for row in self.first]) for i in range(len(self.header))]
+        given = [[row[i] for row in self.first if row[i] is not None] for i in range(len(self.header))]
+        return [bool(column) and all(_is_number(cell) for cell in column) for column in given]
 
     def __bool__(self) -> bool:
         return bool(self.first)
@@ -209,9 +205,8 @@ def _cell(value: Any) -> str:
     return "" if value is None else plain(int(value) if isinstance(value, Size) else value)
 
 
-def _is_number_column(cells: Sequence[Any]) -> bool:
-    given = [cell for cell in cells if cell is not None]
-    return bool(given) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in given)
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

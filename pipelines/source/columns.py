@@ -91,7 +91,12 @@ def schema_of(value: Any) -> pa.Schema | Schema:
         InvalidInput: it is neither, or a column is not one; the message names the column.
     """
     if isinstance(value, Mapping) and "columns" in value:
-        return _printed(value)
+        try:
+            schema = ParseDict(dict(value), Schema())
+        except (ParseError, RecursionError) as error:
+            raise InvalidInput(f"schema: {error}") from None
+        check_schema(schema)
+        return schema
     if not isinstance(value, list):
         raise InvalidInput("schema must be a list of columns such as {name: id, type: bigint, nullable: false}")
     if len(value) > COLUMNS_MAX:
@@ -178,15 +183,6 @@ def unknown(what: str, given: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(given.lower(), known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
     return f"unknown {what} {given!r}; {hint}"
-
-
-def _printed(value: Mapping[str, Any]) -> Schema:
-    try:
-        schema = ParseDict(dict(value), Schema())
-    except (ParseError, RecursionError) as error:
-        raise InvalidInput(f"schema: {error}") from None
-    check_schema(schema)
-    return schema
 
 
 def _column(value: Any, where: str) -> pa.Field:

@@ -151,17 +151,13 @@ def entry_of(where: str, value: Any, actions: Collection[str] = ACTIONS) -> Entr
         arguments = {"namespace": arguments}
     if not isinstance(arguments, _MAPPINGS):
         raise InvalidInput(f"{where} needs its arguments as a mapping; it takes {', '.join(known)}")
-    _check_arguments(where, arguments, known)
-    return Entry(written, action, {key: each for key, each in arguments.items() if each is not None})
-
-
-def _check_arguments(where: str, arguments: Mapping[Any, Any], known: Mapping[str, str]) -> None:
-    for name, value in arguments.items():
+    for name, each in arguments.items():
         if name not in known:
             raise InvalidInput(f"{where}: {unknown('field', str(name), list(known))}")
-        if value is not None and not isinstance(value, _TYPES[known[name]]):
-            quotes = " (put it in quotes)" if known[name] == _TEXT and not isinstance(value, list | Mapping) else ""
-            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {value!r}{quotes}")
+        if each is not None and not isinstance(each, _TYPES[known[name]]):
+            quotes = " (put it in quotes)" if known[name] == _TEXT and not isinstance(each, list | Mapping) else ""
+            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {each!r}{quotes}")
     for name in _REQUIRED:
         if name in known and arguments.get(name) is None:
             raise InvalidInput(f"{where}: {name} is missing")
+    return Entry(written, action, {key: each for key, each in arguments.items() if each is not None})

@@ -73,15 +73,10 @@ def entries(lake: Lakehouse, after: int) -> Iterator[Entry]:
         if this is None:
             yield Entry(version_info(unreadable_root(number, "", missing or "")), missing, iter(()))
         else:
-            yield _entry(before, this, why)
+            info = this.info()
+            unchanged = before is None or info.operation in QUIET_OPERATIONS
+            yield Entry(info, why, iter(()) if unchanged or before is None else before.diff(before, this))
         before, why, number = this, missing, number + 1
-
-
-def _entry(before: Lakehouse | None, this: Lakehouse, why: str | None) -> Entry:
-    info = this.info()
-    if info.operation in QUIET_OPERATIONS:
-        return Entry(info, why, iter(()))
-    return Entry(info, why, iter(()) if before is None else before.diff(before, this))
 
 
 def _readable(lake: Lakehouse, version: int) -> tuple[Lakehouse | None, str | None]:
