@@ -15,7 +15,7 @@ from dagster_project.metadata.reports import given, table, with_sizes
 from dagster_project.poll import SensorState
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope, last_evaluation
 from pipelines import fleet
-from pipelines.deadline_pool import Bounded
+from pipelines.deadline_pool import DeadlinePool
 from pipelines.fleet import Member, Report, State
 from trinitylake_core import InvalidInput
 
@@ -75,7 +75,7 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
         for name, reason in known.bad.items():
             failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
         work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
-        for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
+        for outcome in DeadlinePool().each(work, _POLL_SECONDS, 86_400.0):
             if outcome.error is not None:
                 trouble = checks.trouble_of(outcome.error, known.good[outcome.name]).text
                 failing[checks.REACHABLE][outcome.name] = trouble

@@ -20,9 +20,9 @@ from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import open_for_poll
-from pipelines.deadline_pool import Bounded
+from pipelines.deadline_pool import DeadlinePool
 
-POLLS: Final = Bounded()
+POLLS: Final = DeadlinePool()
 """The threads of all polls of this process."""
 _FORMAT: Final = "2:"
 """How a cursor begins. It stays small for thousands of lakehouses."""

@@ -34,7 +34,7 @@ from trinitylake_core.errors import (
     ObjectNotFound,
     Refused,
 )
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.tree.search import lookup
 
 
@@ -49,7 +49,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The changes that were, or would be, committed. ``version_after`` is ``None`` after a dry run.
 
     ``losses`` are the columns that new schemas leave out, and the primary keys that they make nullable.

@@ -26,7 +26,7 @@ from pipelines.summary import Table, findings_table
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage, open_storage, same_place
 from trinitylake_core.versions import from_millis
 
@@ -55,7 +55,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The result of a check of a backup.
 
     Attributes:

@@ -47,7 +47,7 @@ class _Piece:
         self.name, self.begun, self.done = name, time.monotonic(), False
 
 
-class Bounded:
+class DeadlinePool:
     """Runs pieces of work by name, in at most ``at_once`` threads per call, and leaves those behind that hang.
 
     Not more than ``hanging`` threads are left behind at any time. From half of it on, work that hung the last time is

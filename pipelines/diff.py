@@ -34,7 +34,7 @@ from trinitylake_core.diff import (
 )
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.recovery.plan import SHOWN
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
@@ -90,7 +90,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """A difference as a table.
 
     Attributes:

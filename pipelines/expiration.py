@@ -43,7 +43,7 @@ from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.durations import DAY, shown
 from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import Root, raise_boundary
 
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
@@ -131,7 +131,7 @@ class Freed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The result of an expiration, or of its dry run.
 
     Attributes:

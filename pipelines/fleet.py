@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from pipelines import lakehouses
 from pipelines.compaction_policy import waiting_bytes
-from pipelines.deadline_pool import Bounded, NoAnswer
+from pipelines.deadline_pool import DeadlinePool, NoAnswer
 from pipelines.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import normalise_root
 
 _SECONDS: Final = 20.0
@@ -118,7 +118,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The states of a fleet, the worst first."""
 
     states: Sequence[State]
@@ -158,14 +158,14 @@ class Config:
     at_once: int = 16
     seconds: float = _SECONDS
     total_seconds: float = _DAY
-    threads: Bounded | None = field(default=None, compare=False)
+    threads: DeadlinePool | None = field(default=None, compare=False)
 
 
 def run(members: Iterable[Member], config: Config | None = None) -> Report:
     """Return the state of each member. Costs five requests per lakehouse, four per backup; raises nothing."""
     config = config or Config()
     began, wanted = time.monotonic(), {member.name: member for member in members}
-    threads = config.threads or Bounded(config.at_once)
+    threads = config.threads or DeadlinePool(config.at_once)
     work = ((name, partial(state_of, member)) for name, member in wanted.items())
     found: dict[str, State] = {}
     for outcome in threads.each(work, config.seconds, config.total_seconds):

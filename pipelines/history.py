@@ -11,7 +11,7 @@ from typing import Final
 from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
 from trinitylake_core.recovery.target import moment
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import to_millis
 
 LIMIT: Final = 1000
@@ -48,7 +48,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """Versions, newest first; ``more`` is ``True`` if there are others which were not listed."""
 
     root: str

@@ -25,7 +25,7 @@ from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.recover import refuse_no_source, required
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import open_storage
 from trinitylake_core.versions import Root
 
@@ -85,7 +85,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The result of a restore, or of its dry run. ``version_after`` is ``None`` where it changed nothing.
 
     Attributes:

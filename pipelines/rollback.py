@@ -28,7 +28,7 @@ from pipelines.job import (
 from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
 from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery.recover import required
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 
 CHANGED: Final = "changed"
 ALL: Final = "all"
@@ -84,7 +84,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The result of a rollback, or of its dry run. ``version_after`` is ``None`` on a dry run.
 
     Attributes:

@@ -13,7 +13,7 @@ from pipelines import export
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, lake_first
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.snapshots import refuse_bad_name
 
 _PERIODS: Final[Mapping[str, tuple[str, str]]] = {
@@ -45,7 +45,7 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The snapshots that were created and dropped. ``version_after`` is the newest version afterwards."""
 
     version_before: int

@@ -14,7 +14,7 @@ from pipelines.job import Cancel, Progress, Review, Session, dry_run, lake_first
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.recovery.recover import required
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import to_millis
 
 
@@ -59,7 +59,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The result of an undo, or of its dry run.
 
     Attributes:

@@ -34,7 +34,7 @@ from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import validate_path
 from trinitylake_core.recovery.target import plain_number
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions, VersionsReadOnce
 from trinitylake_core.versions.search import listed_versions
@@ -79,7 +79,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The findings. ``versions`` are the versions that were verified; ``nodes_read`` counts each shared node once.
 
     ``nodes_named`` of them contain their own path. ``definitions_read`` is 0 unless definitions are verified;

@@ -9,7 +9,7 @@ SHOWN: Final = 3
 """How many entries of a list are written out."""
 
 
-class Brief:
+class ShortRepr:
     """Base of dataclasses made with ``repr=False``: long lists show their first entries, and how many more there are.
 
     What is shown is for people; fields made with ``repr=False`` are left out.

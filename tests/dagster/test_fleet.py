@@ -21,7 +21,7 @@ from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.sensor import FLEET_SENSOR
 from pipelines import export
-from pipelines.deadline_pool import Bounded
+from pipelines.deadline_pool import DeadlinePool
 from pipelines.summary import utc
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, webhook
@@ -94,7 +94,7 @@ class Lakes:
 
 @pytest.fixture
 def lakes(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Lakes:
-    monkeypatch.setattr(poll, "POLLS", Bounded())
+    monkeypatch.setattr(poll, "POLLS", DeadlinePool())
     return Lakes(tmp_path, instance)
 
 
@@ -360,7 +360,7 @@ def test_those_that_failed_last_time_are_looked_at_after_the_others(
         return look(settings, *args, **more)
 
     monkeypatch.setattr(poll, "poll_lakehouse", noted)
-    monkeypatch.setattr(poll, "POLLS", Bounded(at_once=1))
+    monkeypatch.setattr(poll, "POLLS", DeadlinePool(at_once=1))
     lakes.later(3600)
     lakes.tick()
     assert ["b", "c", "a-missing"] == order

@@ -18,7 +18,7 @@ from dagster_project.factory import merged
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
-from pipelines.deadline_pool import Bounded
+from pipelines.deadline_pool import DeadlinePool
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
 from tests.support.surgery import directory_of
@@ -168,7 +168,7 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On real S3 requests: the deadline of the look, and behind it those of each request, so that its thread ends."""
-    threads = Bounded()
+    threads = DeadlinePool()
     monkeypatch.setattr(poll, "POLLS", threads)
     monkeypatch.setattr(LakehouseTick, "poll_seconds", 0.5)
     monkeypatch.setattr(resources, "hurried", short(resources.hurried))

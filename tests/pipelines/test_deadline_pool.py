@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pipelines.deadline_pool import Bounded, NoAnswer
+from pipelines.deadline_pool import DeadlinePool, NoAnswer
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 def test_a_result_or_an_error_comes_back() -> None:
-    bounded = Bounded()
+    bounded = DeadlinePool()
     assert 7 == bounded.one("a", lambda: 7, 60)
     with pytest.raises(ZeroDivisionError):
         bounded.one("a", lambda: 1 // 0, 60)
 
 
 def test_what_hangs_is_left_behind_and_not_begun_again(hang: Callable[[], None]) -> None:
-    bounded, begun = Bounded(), []
+    bounded, begun = DeadlinePool(), []
 
     def work() -> None:
         begun.append(1)
@@ -48,7 +48,7 @@ def test_what_hangs_is_left_behind_and_not_begun_again(hang: Callable[[], None])
 
 
 def test_what_came_back_late_may_begin_again() -> None:
-    bounded, over = Bounded(), threading.Event()
+    bounded, over = DeadlinePool(), threading.Event()
     with pytest.raises(NoAnswer):
         bounded.one("a", lambda: over.wait(600), 0.02)
     over.set()
@@ -58,7 +58,7 @@ def test_what_came_back_late_may_begin_again() -> None:
 
 def test_many_that_hang_do_not_hold_up_the_others(hang: Callable[[], None]) -> None:
     """More of them than threads; each costs its deadline once, in parallel, and the others all have their turn."""
-    bounded = Bounded(at_once=10)
+    bounded = DeadlinePool(at_once=10)
     wanted = [(f"bad{n}", hang) if n % 2 else (f"good{n}", lambda: None) for n in range(40)]
     outcomes = {each.name: each.error for each in bounded.each(wanted, 1.0, 600)}
     assert {name for name, _ in wanted} == outcomes.keys()
@@ -68,7 +68,7 @@ def test_many_that_hang_do_not_hold_up_the_others(hang: Callable[[], None]) -> N
 
 def test_never_more_threads_than_allowed_are_left_behind(hang: Callable[[], None]) -> None:
     """And half of them only by what never hung before."""
-    bounded = Bounded(at_once=2, hanging=4)
+    bounded = DeadlinePool(at_once=2, hanging=4)
     outcomes = [each.error for each in bounded.each([(f"bad{n}", hang) for n in range(9)], 0.02, 600)]
     assert all(isinstance(each, NoAnswer) for each in outcomes)
     assert 4 <= bounded.hanging <= 5
@@ -76,7 +76,7 @@ def test_never_more_threads_than_allowed_are_left_behind(hang: Callable[[], None
 
 
 def test_what_hung_before_waits_while_half_the_threads_hang(hang: Callable[[], None]) -> None:
-    bounded, over = Bounded(hanging=4), threading.Event()
+    bounded, over = DeadlinePool(hanging=4), threading.Event()
     with pytest.raises(NoAnswer):
         bounded.one("suspect", lambda: over.wait(600), 0.02)
     over.set()
@@ -88,6 +88,6 @@ def test_what_hung_before_waits_while_half_the_threads_hang(hang: Callable[[], N
 
 
 def test_after_the_deadline_for_all_nothing_more_begins(hang: Callable[[], None]) -> None:
-    bounded = Bounded(at_once=2)
+    bounded = DeadlinePool(at_once=2)
     outcomes = list(bounded.each([(f"bad{n}", hang) for n in range(100)], 0.05, 0.12))
     assert len(outcomes) < 20

@@ -13,15 +13,15 @@ from tests.simulation.schedule import Schedule
 from tests.simulation.test_defects import DEFECTS
 from tests.simulation.test_schedules import COPIES, DAMAGED, DISSIMILAR, DISTURBED, MORE_TRIPLES, PAIRS, TRIPLES
 
-Bounded = tuple[tuple[str, ...], Bounds, bool]
+DeadlinePool = tuple[tuple[str, ...], Bounds, bool]
 """The kinds of a scenario, the bounds of its schedules, and whether writers are courteous."""
 
 
-def _bounded(mutation: Mutation) -> Bounded:
+def _bounded(mutation: Mutation) -> DeadlinePool:
     return mutation.kinds, Bounds(mutation.preemptions, mutation.faults, mutation.fault), mutation.courtesy
 
 
-def _explored_elsewhere(bounded: Bounded) -> bool:
+def _explored_elsewhere(bounded: DeadlinePool) -> bool:
     """Return whether other tests explore the product as it is within these bounds; large ones only `make test-all`."""
     names, bounds, courtesy = sorted(bounded[0]), *bounded[1:]
     if not courtesy:
@@ -57,7 +57,7 @@ def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, ob
 @pytest.mark.parametrize(
     "bounded", [each for each in WHOLE if not _explored_elsewhere(each)], ids=lambda each: "+".join(each[0])
 )
-def test_nothing_is_found_with_every_repair_in_its_place(bounded: Bounded) -> None:
+def test_nothing_is_found_with_every_repair_in_its_place(bounded: DeadlinePool) -> None:
     """Within the bounds of the mutations."""
     kinds, bounds, courtesy = bounded
     assert explore(Scenario(kinds, courtesy=courtesy), bounds).violation is None

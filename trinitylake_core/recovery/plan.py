@@ -19,7 +19,7 @@ from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.diff.compare import OLD
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.keys import label
-from trinitylake_core.short_repr import Brief
+from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root, VersionInfo, version_info
 
@@ -41,7 +41,7 @@ Review = Callable[["RecoveryPlan"], bool]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RecoveryPlan(Brief):
+class RecoveryPlan(ShortRepr):
     """What a rollback or a restore would do, and, once done, the version it became.
 
     Attributes:
