@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from trinitylake_core.errors import StorageError
 
@@ -108,17 +108,15 @@ class DeadlinePool:
             now = time.monotonic()
             for piece in [each for each in running.values() if now >= min(each.begun + seconds, end)]:
                 del running[piece.name]
-                yield self._leave(piece, now)
+                with self._lock:
+                    if not piece.done:
+                        self._left.add(piece)
+                        self._suspects.add(piece.name)
+                why = f"the storage gave no answer within {now - piece.begun:.0f} s"
+                yield Outcome(piece.name, None, NoAnswer(why))
         else:
             if running.pop(outcome.name, None) is not None:
                 yield outcome
-
-    def _leave(self, piece: _Piece, now: float) -> Outcome[Any]:
-        with self._lock:
-            if not piece.done:
-                self._left.add(piece)
-                self._suspects.add(piece.name)
-        return Outcome(piece.name, None, NoAnswer(f"the storage gave no answer within {now - piece.begun:.0f} s"))
 
     def _refusal(self, name: str) -> str | None:
         """Return the reason for which a piece of work may not begin; ``None`` if it may."""

@@ -31,15 +31,16 @@ Tuples: TypeAlias = Iterable[tuple[Any, ...]]
 
 
 class LocalRows:
-    """Rows that are made when they are asked for, or a table or a view of SQLite."""
+    """Rows that a function of this process makes each time they are asked for, or a table or a view of SQLite."""
 
-    def __init__(self, engine: LocalEngine, names: Sequence[str]) -> None:
+    def __init__(self, engine: LocalEngine, names: Sequence[str], make: Callable[[], Tuples] = tuple) -> None:
         self.engine = engine
         self.names = tuple(names)
+        self._make = make
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
         """Yield all rows in the order of their columns."""
-        raise NotImplementedError
+        return iter(self._make())
 
     def stored(self) -> str:
         """Return the name of a table or a view of these rows."""
@@ -70,17 +71,6 @@ class LocalRows:
 
     def drop(self) -> None:
         """Nothing is kept."""
-
-
-class _Made(LocalRows):
-    """Rows that a function of this process makes."""
-
-    def __init__(self, engine: LocalEngine, names: Sequence[str], make: Any) -> None:
-        super().__init__(engine, names)
-        self._make = make
-
-    def tuples(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self._make())
 
 
 class _Stored(LocalRows):
@@ -131,7 +121,7 @@ class LocalEngine:
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
         """Return the result of ``work`` on rows in this process; the work is done when the rows are read."""
         del each
-        return _Made(self, schema.names, lambda: work(rows.stream(), *storages))
+        return LocalRows(self, schema.names, lambda: work(rows.stream(), *storages))
 
     def not_counted(self, requests: int) -> int:
         """Return 0: work is given the storages of this process."""
@@ -169,7 +159,7 @@ class LocalEngine:
         """Return rows of this process as a table."""
         names = schema.names
         held = [tuple(row[name] for name in names) for row in rows]
-        return _Made(self, names, lambda: held)
+        return LocalRows(self, names, lambda: held)
 
     def sql(self, query: str, **tables: Rows) -> LocalRows:
         """Return the result of a query of tables, as a view."""

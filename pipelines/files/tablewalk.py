@@ -208,19 +208,15 @@ def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient
             if isinstance(data, FileMissing):
                 message = f"definition {path!r} is missing, so the files that it names are unknown"
                 raise CorruptDefinition(message, path=path)
-            yield from _defined(path, data, storage, managed=managed)
+            if kind_of(path)[0] == TABLE:
+                match, table = _LABEL.fullmatch(path), decode_table(data, path)
+                if not managed or table.table_type != EXTERNAL:
+                    yield from _table(table, path, match[1] if match else path, storage.root)
+            elif uri := view_metadata_uri(storage.root, decode_view(data, path)):
+                yield from _named(storage.root, path, [(LIVE, uri, None)])
         except Corrupt:  # the pass over the definitions reports it
             if not lenient:
                 raise
-
-
-def _defined(path: str, data: bytes, storage: Storage, *, managed: bool) -> Found:
-    if kind_of(path)[0] == TABLE:
-        match, table = _LABEL.fullmatch(path), decode_table(data, path)
-        if not managed or table.table_type != EXTERNAL:
-            yield from _table(table, path, match[1] if match else path, storage.root)
-    elif uri := view_metadata_uri(storage.root, decode_view(data, path)):
-        yield from _named(storage.root, path, [(LIVE, uri, None)])
 
 
 def _table(table: TableDef, path: str, label: str, root: str) -> Found:
