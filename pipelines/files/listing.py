@@ -97,7 +97,7 @@ class Listed(NamedTuple):
 
 def kind_of(path: str) -> tuple[str, int | None]:
     """Return the kind of a file by its name, and the version of a root."""
-    if table_file := _TABLE_FILE.fullmatch(path):
+    if path.startswith(DIRECTORY) and (table_file := _TABLE_FILE.fullmatch(path)):
         return next(kind for kind, found in table_file.groupdict().items() if found), None
     parsed = parse(path)
     if parsed is None or (parsed.kind == ROOT and parsed.legacy):

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.engine.local import LocalEngine
@@ -44,7 +43,7 @@ TEXT_BYTES: Final = 5
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
 """A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node."""
 _NODES_PER_TASK: Final = 32
-_NAMES_TOGETHER: Final = 1 << 17
+_NAMES_TOGETHER: Final = 1 << 15
 """Names in leaves that are compared: versions share nearly all names, and few leaves."""
 _MANY_BYTES: Final = 1 << 18
 """A node file of this size holds many messages; then they are better not turned into objects."""
@@ -81,31 +80,23 @@ def _visits(
 
     What neighbouring leaves name is yielded once, with the first and the last version of these leaves.
     """
-    names: list[tuple[pa.StringArray, int, int]] = []
+    names: dict[str, tuple[int, int]] = {}
     while some := list(islice(rows, READ_AHEAD)):
         for asked, (path, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
             leaf = None if figures or asked["height"] != 0 or isinstance(data, FileMissing) else data
-            if leaf is not None and (plain := decode_many([leaf], [path], order)) is not None:
-                yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
-                names += [(plain[0].values, asked["first"], asked["last"])] if files else []
-            else:
+            plain = None if leaf is None else decode_many([leaf], [path], order)
+            if leaf is None or plain is None:
                 yield from _visit(asked, data, order=order, files=files, figures=figures)
-        if sum(len(each) for each, _, _ in names) > _NAMES_TOGETHER:
-            yield from _named_once(names)
-            names = []
-    yield from _named_once(names)
-
-
-def _named_once(names: Sequence[tuple[pa.StringArray, int, int]]) -> Iterator[tuple[Any, ...]]:
-    """Yield each of the names in leaves, given with their first and last version, once."""
-    if not names:
-        return
-    counts = [len(each) for each, _, _ in names]
-    versions = (np.repeat([each[column] for each in names], counts) for column in (1, 2))
-    table = pa.table([pa.chunked_array([each for each, _, _ in names]), *versions], ["path", "first", "last"])
-    once = table.group_by("path", use_threads=False).aggregate([("first", "min"), ("last", "max")])
-    for path, first, last in zip(*(once[each].to_pylist() for each in ("path", "first_min", "last_max")), strict=True):
-        yield NAMED, path, None, first, last, None
+                continue
+            first, last = between = asked["first"], asked["last"]
+            yield NODE, path, 0, first, last, len(leaf)
+            for name in plain[0].values.to_pylist() if files else ():
+                known = names.get(name, between)
+                names[name] = between if known == between else (min(first, known[0]), max(last, known[1]))
+            if len(names) > _NAMES_TOGETHER:
+                yield from ((NAMED, name, None, *known, None) for name, known in names.items())
+                names = {}
+    yield from ((NAMED, name, None, *known, None) for name, known in names.items())
 
 
 def _visit(
