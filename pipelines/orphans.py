@@ -267,9 +267,8 @@ class Cleaning(JobRun[Config, Report]):
 
         That is the storage's. A dry run writes nothing, and is content with this machine's.
         """
-        now = self.config.now_millis
-        if now is None:
-            now = now_millis() if self.review is dry_run else storage_time(self.files)
+        now = now_millis() if self.review is dry_run else storage_time(self.files)
+        now = now if self.config.now_millis is None else self.config.now_millis
         cutoff, inventory = now - millis(self.safety_age_seconds), self.config.inventory
         if inventory is None:
             return now, cutoff
