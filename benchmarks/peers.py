@@ -4,7 +4,8 @@
 
 In each round all take turns at each piece of work, in another order than in the round before, so that a slow moment of
 the machine hits all of them. Nothing is deleted before the end: after a mass deletion ext4 creates files slowly for a
-minute. CPU seconds count all threads and child processes; they tell what a busy machine hides.
+minute. Before each turn the system writes what the turns before left in memory: one that waits for the disk would wait
+for that, too. CPU seconds count all threads and child processes; they tell what a busy machine hides.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class Round:
                 count = min(repeats, _SLOW_WARM.get(name, repeats))
                 for number in range(count):
                     action(self.rivals[name], number)
+            os.sync()
             cpu, each = _cpu(), []
             for number in range(count):
                 start = time.perf_counter()
