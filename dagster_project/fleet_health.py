@@ -37,6 +37,8 @@ _GROWTH: Final = (
 _AS_THEY_ARE: Final = ("messages", "objects", "version", "versions_kept", "snapshots", "backup_lag")
 _ROWS: Final = 500
 _NAMED: Final = 10
+_PAGE: Final = 1000
+"""So many records are asked for at once; a fleet of a thousand has ten thousand in a week."""
 _POLL_SECONDS: Final = 20.0
 _WEEK: Final = timedelta(days=7)
 
@@ -124,24 +126,30 @@ def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
     """Return the time of the last failed run of each lakehouse within a week."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=datetime.now(UTC) - _WEEK)
     found: dict[str, datetime] = {}
-    for record in instance.get_run_records(wanted, limit=1000):
-        name = record.dagster_run.tags.get(PARTITION_TAG)
-        if name is not None:
-            found.setdefault(name, record.create_timestamp)
+    cursor: str | None = None
+    while records := instance.get_run_records(wanted, limit=_PAGE, cursor=cursor):
+        for record in records:
+            name, cursor = record.dagster_run.tags.get(PARTITION_TAG), record.dagster_run.run_id
+            if name is not None:
+                found.setdefault(name, record.create_timestamp)
     return found
 
 
 def _reclaimed(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
-    """Return the bytes that maintenance deleted within a week, by lakehouse; three queries."""
+    """Return the bytes that maintenance deleted within a week, by lakehouse; a query for each thousand runs."""
     found: dict[str, int] = {}
     since = (datetime.now(UTC) - _WEEK).timestamp()
     for name in (assets.EXPIRATION, assets.ORPHANS, assets.TABLE_CLEANING):
         only = dg.AssetRecordsFilter(asset_key=assets.key(scope, name), after_timestamp=since)
-        for record in instance.fetch_materializations(only, limit=1000).records:
-            made = record.asset_materialization
-            value = None if made is None else made.metadata.get("bytes_deleted")
-            if record.partition_key is not None and value is not None and isinstance(value.value, int):
-                found[record.partition_key] = found.get(record.partition_key, 0) + value.value
+        cursor, more = None, True
+        while more:
+            page = instance.fetch_materializations(only, limit=_PAGE, cursor=cursor)
+            cursor, more = page.cursor, page.has_more
+            for record in page.records:
+                made = record.asset_materialization
+                value = None if made is None else made.metadata.get("bytes_deleted")
+                if record.partition_key is not None and value is not None and isinstance(value.value, int):
+                    found[record.partition_key] = found.get(record.partition_key, 0) + value.value
     return found
 
 
