@@ -86,6 +86,7 @@ class Places:
         self.base = base_uri(storage.root)
         self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
         self._recent: Recent[TableMetadata] | None = None
+        self.serves_clients = False
 
     def new_location(self, namespace: str, name: str, parent: str | None = None) -> str:
         """Return a location for a new table that no other table has, nor had: files of two never mix.
@@ -112,18 +113,21 @@ class Places:
 
     def refuse_outside(self, locations: Sequence[str], known: Sequence[str] = ()) -> None:
         """Refuse locations that are not below the root, the warehouse or ``known``. Raises as :meth:`check`."""
-        allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
-        allowed += [full_uri(each).rstrip("/") + "/" for each in known]
+        allowed = self._allowed(known)
         for each in locations:
             refuse_credentials(each, "location")
             uri = full_uri(each).rstrip("/") + "/"
             if ".." in uri.split("/"):
                 raise InvalidLocation(f"location {each!r} has a '..' segment, so it may lead anywhere")
-            if not uri.startswith(tuple(allowed)):
+            if not uri.startswith(allowed):
                 raise ForbiddenError(
                     f"location {each!r} is outside what this catalog may write: {' and '.join(allowed)}; leave the "
                     "location out, set the catalog's property 'warehouse', or register a table that lies elsewhere"
                 )
+
+    def _allowed(self, known: Iterable[str]) -> tuple[str, ...]:
+        places = [self.base, *([self.warehouse] if self.warehouse else [])]
+        return (*places, *(full_uri(each).rstrip("/") + "/" for each in known))
 
     def moved(self, files: FileIO, metadata: TableMetadata, location: str) -> FileIO:
         """Return the FileIO of a table: ``files``, but for one that came here with its lakehouse."""
@@ -137,12 +141,7 @@ class Places:
 
         From now on :meth:`refuse_local` also refuses manifests that a commit names.
         """
-        self._recent = Recent(_RECENT_BYTES)
-
-    @property
-    def serves_clients(self) -> bool:
-        """Whether commits are those of clients elsewhere."""
-        return self._recent is not None
+        self._recent, self.serves_clients = Recent(_RECENT_BYTES), True
 
     def refuse_local(self, location: str, known: Iterable[str] = ()) -> None:
         """Refuse to read a file of this machine for a client, but below the root, the warehouse or ``known``.
@@ -150,10 +149,8 @@ class Places:
         Raises ``ForbiddenError``.
         """
         uri = full_uri(location)
-        allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
-        allowed += [full_uri(each).rstrip("/") + "/" for each in known]
         is_local = "://" not in uri or uri.startswith("file:")
-        if is_local and (not uri.startswith(tuple(allowed)) or ".." in uri.split("/")):
+        if is_local and (not uri.startswith(self._allowed(known)) or ".." in uri.split("/")):
             raise ForbiddenError(f"{location!r} is not a place from which this endpoint reads files")
 
     def base_of_commit(self, location: str) -> TableMetadata:
