@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +33,25 @@ class Ran(NamedTuple):
 
 Run = Callable[..., Ran]
 """A command line, without the name of the program, to its exit code, standard output and standard error."""
+
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def as_program(
+    *words: str, stdin: str = "", gigabytes: float | None = None, seconds: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line as a process of its own in the current directory, in bounded time, perhaps bounded memory."""
+
+    def limit() -> None:
+        if gigabytes is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30),) * 2)
+
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", *words],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **environment}, input=stdin, capture_output=True,
+        text=True, encoding="utf-8", errors="replace", timeout=seconds, check=False, preexec_fn=limit,
+    )  # fmt: skip
 
 
 @pytest.fixture

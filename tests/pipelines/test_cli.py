@@ -21,7 +21,7 @@ from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
 from pipelines.cli.progress import PrintedProgress
 from pipelines.session import spark as spark_sessions
-from tests.pipelines.conftest import Run
+from tests.pipelines.conftest import Run, as_program
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
 
@@ -78,20 +78,6 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> str:
     lake = Lakehouse.create((directory / "lake").as_uri() + "/", order=5)
     assert 0 == cli.main(["apply", lake.root, str(directory / "changes.yaml"), "--quiet"])
     return lake.root
-
-
-def _subprocess(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
 
 
 # -- usage ---------------------------------------------------------------------------------------------
@@ -634,14 +620,14 @@ def test_progress_prints_a_line_every_two_seconds() -> None:
 
 
 def test_as_a_program(root: str) -> None:
-    done = _subprocess("apply", "-", stdin=CHANGES, TRINITYLAKE_ROOT=root)
+    done = as_program("apply", "-", stdin=CHANGES, TRINITYLAKE_ROOT=root)
     assert (0, "") == (done.returncode, done.stderr)
-    listed = _subprocess("ls", root)
+    listed = as_program("ls", root)
     assert "namespace  größe-表" in listed.stdout.splitlines()
-    ascii_only = _subprocess("ls", root, "--json", PYTHONIOENCODING="ascii")
+    ascii_only = as_program("ls", root, "--json", PYTHONIOENCODING="ascii")
     assert "größe-表" == json.loads(ascii_only.stdout)["objects"][0]["namespace"]
     assert ascii_only.stdout.isascii()
-    missing = _subprocess("ls", root + "none", "--json")
+    missing = as_program("ls", root + "none", "--json")
     assert (2, "NotALakehouse") == (missing.returncode, json.loads(missing.stdout)["error"]["type"])
 
 
@@ -713,7 +699,7 @@ def test_compact_on_spark_prints_json_and_nothing_else(root: str) -> None:
             txn.alter_namespace(f"n{number}", {"a": "b"})
     copy = root.rstrip("/") + "-copy/"
     shutil.copytree(root.removeprefix("file://"), copy.removeprefix("file://"))
-    done = _subprocess("compact", root, "--json", "--quiet", "--master", "local[2]")
+    done = as_program("compact", root, "--json", "--quiet", "--master", "local[2]")
     assert 0 == done.returncode, done.stderr
     java = re.compile(
         r"WARNING: Using incu|Using Spark's def|Setting (default|Spark) log|To adjust|\S+ \S+ WARN Native"

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import resource
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -23,13 +22,11 @@ from pipelines.apply import parse
 from pipelines.cli import app
 from pipelines.cli.app import INTERRUPTED, READER_GONE
 from pipelines.source.columns import schema_of
-from tests.pipelines.conftest import Run
+from tests.pipelines.conftest import CHECKOUT, Run, as_program
 from trinitylake_core import Lakehouse, SnapshotNotFound, VersionNotFound, launch
 from trinitylake_core.definitions import SnapshotDef
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -97,22 +94,9 @@ def _bomb() -> str:
     return "- create_table:\n    namespace: sales\n    name: bomb\n    schema:\n" + "\n".join(lines)
 
 
-def _limited(*words: str, gigabytes: float = 2.5, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line as a process of its own, with bounded memory and time."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30),) * 2)
-
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *words],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **settings},
-        capture_output=True, text=True, timeout=300, check=False, preexec_fn=limit,
-    )  # fmt: skip
-
-
 def test_a_bomb_of_aliases_is_refused_before_it_is_built(lake: Lakehouse) -> None:
     Path("bomb.yaml").write_text(_bomb())
-    done = _limited("apply", "lake", "bomb.yaml")
+    done = as_program("apply", "lake", "bomb.yaml", gigabytes=2.5)
     assert (2, "") == (done.returncode, done.stdout)
     assert "error: bomb.yaml, line 11: its aliases stand for more than 1,000,000 values\n" == done.stderr
 
@@ -144,7 +128,7 @@ def test_columns_are_counted_and_long_input_is_not_repeated(lake: Lakehouse, run
 
 def test_a_locale_without_the_letters_of_a_path_reads_and_writes_it(tmp_path: Path) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    assert 0 == (done := _limited("create", "./läke", **ascii_only)).returncode, done.stderr
+    assert 0 == (done := as_program("create", "./läke", **ascii_only)).returncode, done.stderr
     assert (tmp_path / "läke").is_dir()
     assert [] == Lakehouse.open("läke").namespaces()
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,9 +19,9 @@ from pipelines import cli
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
 from pipelines.session import spark as spark_sessions
+from tests.pipelines.conftest import CHECKOUT, as_program
 from trinitylake_core import Lakehouse
 
-CHECKOUT = Path(__file__).parents[2]
 TABLE = (CHECKOUT / "docs/troubleshooting.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
 CODES = {int(each) for each in re.findall(r"^\| (\d+) \|", TABLE, re.MULTILINE)}
 ALL = 400
@@ -305,22 +303,18 @@ def test_odd_command_lines_end_well(
 
 
 @pytest.mark.slow
-def test_all_odd_command_lines_end_well_with_bounded_memory_and_time(place: Path) -> None:
+def test_all_odd_command_lines_end_well_with_bounded_memory_and_time(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is a process of its own."""
-    wrong = [each for words in command_lines(ALL) if (each := _alone(words, place))]
+    monkeypatch.chdir(place)
+    wrong = [each for words in command_lines(ALL) if (each := _alone(words))]
     assert [] == wrong
 
 
-def _alone(words: list[str], place: Path) -> str:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES * 2**30,) * 2)
-
+def _alone(words: list[str]) -> str:
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", *words],
-            cwd=place, env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False, preexec_fn=limit,
-        )  # fmt: skip
+        done = as_program(*words, gigabytes=GIGABYTES, seconds=SECONDS)
     except subprocess.TimeoutExpired:
         return f"{words}: took longer than {SECONDS} s"
     return _judged(words, done.returncode, done.stdout, done.stderr)

@@ -155,11 +155,6 @@ def test_a_connect_url_without_host_or_port_is_refused(url: str) -> None:
         check_connect_server(url)
 
 
-def test_importing_the_module_does_not_import_pyspark() -> None:
-    done = _run("import sys, pipelines.session; print('pyspark' in sys.modules, pipelines.session.active_session())")
-    assert ("False None\n", "") == (done.stdout, done.stderr)
-
-
 def test_the_shipped_zip_holds_both_packages_and_depends_on_their_content_only() -> None:
     path = zipped(trinitylake_core, pipelines)
     with zipfile.ZipFile(path) as archive:
@@ -188,13 +183,6 @@ def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
         "spark.sql.shuffle.partitions": str(3 * cores),
     }
     assert wanted == {name: spark.conf.get(name) for name in wanted}
-
-
-@pytest.mark.spark
-def test_parallelism_is_asked_where_the_configuration_does_not_tell(spark: SparkSession) -> None:
-    from pipelines.session.spark import _asked_parallelism
-
-    assert os.cpu_count() == _asked_parallelism(spark)
 
 
 @pytest.mark.spark
@@ -247,7 +235,8 @@ def test_a_lazy_session_stops_what_it_started_and_prints_nothing() -> None:
             assert session().range(5).count() == 5
             assert session() is active_session()
         assert active_session() is None
-        assert before == dict(os.environ)
+        left = {name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
+        assert left <= {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}, left  # by Spark itself
         """
     )
     assert (0, "") == (done.returncode, done.stdout), done.stderr

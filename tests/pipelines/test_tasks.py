@@ -1,6 +1,5 @@
 """Spark tasks: rows in and out, and errors as themselves."""
 
-import ast
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -58,21 +57,6 @@ def test_what_waits_for_a_task_raises_its_error(spark: SparkSession) -> None:
             wait(failing)
 
 
-_WAITS: Final = {"collect", "first", "take", "toArrow", "toLocalIterator", "toPandas", "localCheckpoint", "foreach"}
-_ENTERS: Final = {"mapInArrow", "mapInPandas", "createDataFrame", "persist", "cache"}
-
-
-def calls_of_spark(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module calls on frames that only tasks.py may call; ``groupBy(...).count()`` is no action."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name, on = node.func.attr, node.func.value
-            grouped = isinstance(on, ast.Call) and isinstance(on.func, ast.Attribute) and on.func.attr == "groupBy"
-            counted = name == "count" and not node.args and not node.keywords and not grouped
-            if name in _WAITS | _ENTERS or counted:
-                yield f"line {node.lineno}: {name}"
-
-
 def test_a_worker_opens_the_null_device_once_and_a_task_has_its_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of tasks run in a process, one after another."""
     monkeypatch.setattr(sys, "stderr", sys.stderr)
@@ -85,18 +69,6 @@ def test_a_worker_opens_the_null_device_once_and_a_task_has_its_standard_error(m
     assert 1 == len({id(each) for each in silent})
     silent[0].close()
     tasks._nowhere.cache_clear()
-
-
-def test_there_is_one_way_into_tasks_and_back() -> None:
-    """An action elsewhere would raise what Spark makes of our errors, a map elsewhere would open its own storages."""
-    package = Path(tasks.__file__).parents[1]
-    others = [path for path in package.rglob("*.py") if path != Path(tasks.__file__) and path.parent.name != "session"]
-    frames = {path: text for path in others if "pyspark" in (text := path.read_text())}
-    assert len(frames) > 4
-    found = {str(path.relative_to(package)): list(calls_of_spark(ast.parse(text))) for path, text in frames.items()}
-    assert {} == {path: calls for path, calls in found.items() if calls}
-    assert ["line 1: count"] == list(calls_of_spark(ast.parse("frame.where('x').count()")))
-    assert [] == list(calls_of_spark(ast.parse("frame.groupBy('x').count()")))
 
 
 @pytest.mark.parametrize(

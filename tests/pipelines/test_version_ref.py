@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from pipelines.cli.resolve_root import root_of
 from tests.pipelines.conftest import Run as Ran
+from tests.pipelines.conftest import as_program
 from trinitylake_core import InvalidInput, Lakehouse
 
 Run = Callable[..., Any]
@@ -127,7 +126,6 @@ def test_little_work_starts_no_spark_unless_a_spark_is_named(
             words[0], lake.root, *words[1:], *([] if words[0] in {"verify", "stats"} else ["--dry-run"])
         )
     # In a process of its own: in this one a session of another test may be at work, which needs no Java any more.
-    words = [sys.executable, "-m", "pipelines.cli", "verify", lake.root, "--master", "local[1]"]
-    named = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    named = as_program("verify", lake.root, "--master", "local[1]")
     assert (2, "", 1) == (named.returncode, named.stdout, named.stderr.count("\n"))
     assert "Spark needs Java 17 or newer" in named.stderr
