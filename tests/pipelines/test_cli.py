@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -684,32 +682,6 @@ def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:
         process.kill()
     assert (130, "error: interrupted\n") == (process.returncode, err)
     assert "KeyboardInterrupt" == json.loads(out)["error"]["type"]
-
-
-@pytest.mark.spark
-def test_compact_on_spark_prints_json_and_nothing_else(root: str) -> None:
-    """The only output of a Spark job on standard output is the document; the engine makes no difference."""
-    lake = Lakehouse.open(root)
-    with lake.transaction() as txn:
-        for number in range(60):
-            txn.create_namespace(f"n{number}")
-    assert 0 == cli.main(["compact", root, "--engine", "local", "--quiet"])
-    with lake.refresh().transaction() as txn:
-        for number in range(0, 60, 2):
-            txn.alter_namespace(f"n{number}", {"a": "b"})
-    copy = root.rstrip("/") + "-copy/"
-    shutil.copytree(root.removeprefix("file://"), copy.removeprefix("file://"))
-    done = as_program("compact", root, "--json", "--quiet", "--master", "local[2]")
-    assert 0 == done.returncode, done.stderr
-    java = re.compile(
-        r"WARNING: Using incu|Using Spark's def|Setting (default|Spark) log|To adjust|\S+ \S+ WARN Native"
-    )
-    assert [] == [line for line in done.stderr.splitlines() if not java.match(line)]
-    report = json.loads(done.stdout)
-    assert ("spark", 4, True) == (report["plan"]["engine"], report["version_after"], report["proved"])
-    assert 0 == cli.main(["compact", copy, "--engine", "local"])
-    assert Lakehouse.open(root).digest() == Lakehouse.open(copy).digest()
-    assert 0 == Lakehouse.open(root).stats().messages
 
 
 def test_options_of_an_object_store_in_the_environment_do_not_hinder_local_lakehouses(

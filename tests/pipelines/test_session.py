@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -225,6 +226,7 @@ def test_a_session_that_runs_is_known_in_every_thread(spark: SparkSession) -> No
 
 
 def test_a_lazy_session_stops_what_it_started_and_prints_nothing() -> None:
+    """On standard output, where a command prints JSON and nothing else; on the other one a few lines of Java's."""
     done = _run(
         """
         import os
@@ -240,6 +242,10 @@ def test_a_lazy_session_stops_what_it_started_and_prints_nothing() -> None:
         """
     )
     assert (0, "") == (done.returncode, done.stdout), done.stderr
+    java = re.compile(
+        r"WARNING: Using incu|Using Spark's def|Setting (default|Spark) log|To adjust|\S+ \S+ WARN Native"
+    )
+    assert [] == [line for line in done.stderr.splitlines() if not java.match(line)]
 
 
 @pytest.mark.spark
