@@ -95,7 +95,6 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             }
             good = _stock(lakes[INVENTORY])
             made = Stage(server, instance, merged(tuple(settings.values())), settings, lakes, good)
-            _sell(made)
             server.wait()
             yield made
 
@@ -109,7 +108,8 @@ def _stock(lake: Lakehouse) -> int:
     return story.mistake(lake)
 
 
-def _sell(stage: Stage) -> None:
+@pytest.fixture(scope="module")
+def sold(stage: Stage) -> None:
     """Fill a lakehouse, and measure it again and again."""
     for number in range(PLOTTED):
         story.work(stage.lakes[SALES], number * 12, number * 12 + 12)
@@ -126,6 +126,7 @@ def address(stage: Stage) -> str:
 # -- the tests -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("sold")
 @pytest.mark.slow
 def test_a_click_compacts_and_the_run_shows_before_and_after(stage: Stage, page: Page, shot: Shot) -> None:
     lake = stage.lakes[SALES].refresh()
@@ -175,6 +176,7 @@ def test_a_rollback_shows_its_plan_and_then_happens(stage: Stage, page: Page, sh
         shot(name)
 
 
+@pytest.mark.usefixtures("sold")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_pictures_can_be_read(stage: Stage, page: Page, shot: Shot, mode: str) -> None:
@@ -188,6 +190,7 @@ def test_pictures_can_be_read(stage: Stage, page: Page, shot: Shot, mode: str) -
     shot(f"tree-{mode}")
 
 
+@pytest.mark.usefixtures("sold")
 @pytest.mark.slow
 def test_numbers_are_plotted_over_materialisations(stage: Stage, page: Page, shot: Shot) -> None:
     page.goto(f"/assets/lakehouse/{SALES}/{assets.HEALTH}")
