@@ -107,7 +107,7 @@ class CatalogView(abc.ABC):
                 self._keys.namespace(each.namespace) for each in objects
             }
             with self._still_kept():
-                search.look_ahead(self._store, self._root_node(), keys)
+                self._store.warm(self._root_node(), keys)
 
     def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
         return self._scan(within, None)

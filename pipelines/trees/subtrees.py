@@ -25,11 +25,10 @@ from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, encode
-from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter, WriteBehind
 from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work, dirty_children
-from trinitylake_core.tree.writebehind import WriteBehind
 
 PIECES: int = 4
 """Slices of a task's share, at least, where the leaves allow it."""
@@ -279,7 +278,7 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     has the most. When there is nothing more to yield, all is
     written. Of a list many pieces are read ahead, and few of an iterator: what is taken from it no other process takes.
     """
-    behind = store.write_behind()
+    behind = WriteBehind(store)
     taken = _Taken(store, rows, stamp, behind)
     before = replace(store.counts)
     with store.prefetch(taken.leaf_paths_ahead()):

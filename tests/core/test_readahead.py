@@ -17,7 +17,7 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
-from trinitylake_core.tree.readahead import InFlightReads, ReadAhead, SingleFlight
+from trinitylake_core.tree.readahead import Cache, InFlightReads, ReadAhead
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Work
 
@@ -203,10 +203,10 @@ def test_what_several_threads_ask_for_at_the_same_time_is_read_once(lake: Lakeho
 
 
 def test_an_error_reaches_everybody_who_waited_and_the_next_one_tries_again() -> None:
-    once: SingleFlight[int] = SingleFlight()
+    once: Cache[int] = Cache(1)
     with pytest.raises(ZeroDivisionError):
-        once.get("a", lambda _: 1 // 0)
-    assert 7 == once.get("a", lambda _: 7)
+        once.get("a", lambda: (1 // 0, 1))
+    assert 7 == once.get("a", lambda: (7, 1))
 
 
 def test_a_scan_reads_ahead_over_the_borders_of_nodes(lake: Lakehouse) -> None:

@@ -12,7 +12,7 @@ from tests.support.rounds import Rounds
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tree import writebehind
+from trinitylake_core.tree import nodestore
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 
@@ -43,7 +43,7 @@ def test_the_latest_nodes_can_be_taken_back_and_the_others_are_under_way(lake: L
 
 
 def test_no_more_is_under_way_than_memory_allows(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writebehind, "MOST_BYTES", 8000)
+    monkeypatch.setattr(nodestore, "MOST_BYTES", 8000)
     with Rounds(lake.storage) as rounds:
         writer = NodeWriter(NodeStore(lake.storage, 4, 1 << 20))
         for number in range(100):

@@ -21,7 +21,7 @@ from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, base_uri, former_root, full_uri, here, path_below
-from trinitylake_core.versions.versions import Recent
+from trinitylake_core.tree.readahead import Cache
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
@@ -85,7 +85,7 @@ class Places:
         self._opens = opens
         self.base = base_uri(storage.root)
         self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
-        self._recent: Recent[TableMetadata] | None = None
+        self._recent: Cache[TableMetadata] | None = None
         self.serves_clients = False
 
     def new_location(self, namespace: str, name: str, parent: str | None = None) -> str:
@@ -141,7 +141,7 @@ class Places:
 
         From now on :meth:`refuse_local` also refuses manifests that a commit names.
         """
-        self._recent, self.serves_clients = Recent(_RECENT_BYTES), True
+        self._recent, self.serves_clients = Cache(_RECENT_BYTES), True
 
     def refuse_local(self, location: str, known: Iterable[str] = ()) -> None:
         """Refuse to read a file of this machine for a client, but below the root, the warehouse or ``known``.

@@ -6,11 +6,12 @@ The one place where node files meet the storage. ``tree`` and ``rewrite`` see on
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from trinitylake_core.errors import CorruptNode, FileMissing
@@ -20,10 +21,11 @@ from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.readahead import Content, InFlightReads, PerThread, ReadAhead, SingleFlight
-from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
+from trinitylake_core.tree.readahead import Cache, Content, InFlightReads, PerThread, ReadAhead
+from trinitylake_core.tree.search import MAX_HEIGHT
 
-DEFAULT_CACHE_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 16 << 20
+"""How many bytes of new nodes may be under way to the storage at once."""
 _RECENT: Final = 32
 """Nodes that a writer holds back: a rewrite takes some of the latest ones back and merges them with others."""
 _ENCODING: Final = 1
@@ -43,55 +45,44 @@ class NodeCounts:
 class NodeStore:
     """Reads nodes through a cache bounded in bytes. Thread-safe."""
 
-    def __init__(self, storage: Storage, order: int, target_bytes: int, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(self, storage: Storage, order: int, target_bytes: int, cache_bytes: int = 64 << 20) -> None:
         self.storage = storage
         self.order = order
         self.target_bytes = target_bytes
+        self.min_keys = -(-order // 2) - 1
+        """The fewest keys of a node that is not the root."""
+        self.max_keys = order - 1
         self.counts = NodeCounts()
-        self._cache: OrderedDict[str, Node] = OrderedDict()
-        self._cached_bytes = 0
-        self._cache_limit = cache_bytes
+        self.cache: Cache[Node] = Cache(cache_bytes)
         self._lock = threading.Lock()
         self._local = PerThread()
-        self._once: SingleFlight[Node] = SingleFlight()
         self._underway = InFlightReads(storage)
-
-    @property
-    def min_keys(self) -> int:
-        """The fewest keys of a node that is not the root."""
-        return -(-self.order // 2) - 1
-
-    @property
-    def max_keys(self) -> int:
-        """The most keys of a node."""
-        return self.order - 1
 
     def read(self, path: str) -> Node:
         """Return a node. One ``get``, none if cached. Raises ``CorruptNode`` also when it is missing."""
         held = self._local.here.nodes
-        node = (held.pop(path, None) if held else None) or self.cached(path)
+        node = (held.pop(path, None) if held else None) or self.cache.held(path)
         if node is not None:
             return node
         data = self._expected(path)
-        if data is None:
-            return self._once.get(path, self._fetched)
-        return self._arrived(path, data)
+        return self.cache.get(path, lambda: self._fetched(path)) if data is None else self._arrived(path, data)
+
+    def _fetched(self, path: str) -> tuple[Node, int]:
+        try:
+            node = self._decode(path, self.storage.read(path))
+        except FileMissing:
+            raise _missing(path) from None
+        return node, node.nbytes * _IN_MEMORY_FACTOR
 
     def _arrived(self, path: str, data: bytes) -> Node:
         node = self.keep(path, self._decode(path, data))
         self._underway.done(path)
         return node
 
-    def _fetched(self, path: str) -> Node:
-        try:
-            return self.keep(path, self._decode(path, self.storage.read(path)))
-        except FileMissing:
-            raise _missing(path) from None
-
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``, reading ahead in parallel. One ``get`` each, none if cached."""
         held = self._local.here.nodes
-        nodes = {path: node for path in paths if (node := held.pop(path, None) or self.cached(path)) is not None}
+        nodes = {path: node for path in paths if (node := held.pop(path, None) or self.cache.held(path)) is not None}
         fetched = self._contents([path for path in paths if path not in nodes])
         for path in paths:
             node = nodes.pop(path, None)
@@ -103,7 +94,7 @@ class NodeStore:
         One ``get`` each, none if cached. What was read in vain is held until this thread asks for it as nodes. Raises
         ``CorruptNode``.
         """
-        found = {path: node.entries() for path in paths if (node := self.cached(path)) is not None}
+        found = {path: node.entries() for path in paths if (node := self.cache.held(path)) is not None}
         missing = [path for path in paths if path not in found]
         data = dict(zip(missing, self._contents(missing), strict=True))
         read = decode_many([*data.values()], missing, self.order) if missing else []
@@ -149,7 +140,7 @@ class NodeStore:
         if here.ahead is None:
             yield from self.read_many(paths)
             return
-        window = ReadAhead(self._underway, iter(paths), lambda: len(paths), self._cache.__contains__)
+        window = ReadAhead(self._underway, iter(paths), lambda: len(paths), self.cache.__contains__)
         window.fill()
         for path in paths:
             data = window.take(path)
@@ -157,12 +148,6 @@ class NodeStore:
                 raise _missing(path)
             here.nodes[path] = node = self.read(path) if data is None else self._arrived(path, data)
             yield node
-
-    def warmed(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield the first of these nodes, read in parallel, as many as half of the cache holds; they are cached."""
-        size = self.counts.bytes_read // max(1, self.counts.nodes_read)
-        some = paths[: max(1, self._cache_limit // max(1, 2 * _IN_MEMORY_FACTOR * size))]
-        return (self.keep(path, node) for path, node in zip(some, self.read_many(some), strict=True))
 
     @contextmanager
     def prefetch(self, paths: Iterable[str]) -> Iterator[None]:
@@ -174,7 +159,11 @@ class NodeStore:
         if here.ahead is not None or self.storage.concurrency == 1:
             yield
             return
-        ahead = here.ahead = ReadAhead(self._underway, iter(paths), self._room, self._cache.__contains__)
+
+        def room() -> int:  # enough to keep all requests busy, if memory allows
+            return max(1, min(2 * self.storage.concurrency, self._fit()))
+
+        ahead = here.ahead = ReadAhead(self._underway, iter(paths), room, self.cache.__contains__)
         try:
             ahead.fill()
             yield
@@ -182,35 +171,33 @@ class NodeStore:
             here.ahead, here.nodes, here.files = None, {}, {}
             ahead.close()
 
-    def write_behind(self) -> WriteBehind:
-        """Return a writer that writes nodes in the background; they are cached when they are written."""
-        return WriteBehind(self.storage, self.keep)
+    def warm(self, root: Node, keys: Iterable[str]) -> None:
+        """Read what searches for keys will read into the cache, level by level, as far as half of it has room.
 
-    def _room(self) -> int:
-        """Return the number of nodes that may be read ahead: enough to keep all requests busy, if memory allows."""
+        As many round trips as the tree has levels, however many keys there are.
+        """
+        level: list[tuple[Node, list[str]]] = [(root, sorted(set(keys)))]
+        for _ in range(MAX_HEIGHT):
+            below: dict[str, list[str]] = {}
+            for node, wanted in level:
+                for key in wanted:
+                    decided, path = node.find(key)
+                    if not decided and path is not None:
+                        below.setdefault(path, []).append(key)
+            if not below:
+                return
+            some = list(below)[: max(1, self._fit() // 2)]
+            read = zip(some, self.read_many(some), strict=True)
+            level = [(self.keep(path, node), below[path]) for path, node in read]
+
+    def _fit(self) -> int:
+        """Return the number of nodes of the usual size that the cache has room for."""
         size = self.counts.bytes_read // max(1, self.counts.nodes_read)
-        return max(1, min(2 * self.storage.concurrency, self._cache_limit // max(1, _IN_MEMORY_FACTOR * size)))
-
-    def cached(self, path: str) -> Node | None:
-        """Return a node if it is in the cache."""
-        node = self._cache.get(path)
-        if node is not None:
-            try:
-                self._cache.move_to_end(path)
-            except KeyError:  # another thread dropped it meanwhile
-                return node
-        return node
+        return self.cache.most_bytes // max(1, _IN_MEMORY_FACTOR * size)
 
     def keep(self, path: str, node: Node) -> Node:
         """Put a node into the cache and return it."""
-        with self._lock:
-            if path not in self._cache:
-                self._cache[path] = node
-                self._cached_bytes += node.nbytes * _IN_MEMORY_FACTOR
-            while self._cached_bytes > self._cache_limit and len(self._cache) > 1:
-                _, dropped = self._cache.popitem(last=False)
-                self._cached_bytes -= dropped.nbytes * _IN_MEMORY_FACTOR
-        return node
+        return self.cache.hold(path, node, node.nbytes * _IN_MEMORY_FACTOR)
 
     def _decode(self, path: str, data: bytes) -> Node:
         self._count(1, len(data))
@@ -220,6 +207,48 @@ class NodeStore:
         with self._lock:
             self.counts.nodes_read += nodes
             self.counts.bytes_read += size
+
+
+class WriteBehind:
+    """Node files under way to the storage, the oldest first; they are cached when they are written. For one thread.
+
+    A failure comes up at the next file that is begun, or by :meth:`finish` at the latest: the writer must call it
+    before a pointer to one of the files becomes visible.
+    """
+
+    def __init__(self, store: NodeStore) -> None:
+        self._store = store
+        self._files: dict[str, tuple[bytes | memoryview, Node | None, Future[None]]] = {}
+        self._bytes = 0
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._files
+
+    def __getitem__(self, path: str) -> tuple[bytes | memoryview, Node | None]:
+        return self._files[path][:2]
+
+    def begin(self, path: str, data: bytes | memoryview, node: Node | None) -> None:
+        """Begin to write a file, and wait for older ones if too much is under way. Raises ``StorageError``."""
+        storage = self._store.storage
+        done = storage.submit(partial(storage.write, path, data), write=True)
+        self._files[path] = data, node, done
+        self._bytes += len(data)
+        if done.done() and (error := done.exception()) is not None:
+            raise error  # no further one is begun
+        self._finish(MOST_BYTES)
+
+    def finish(self) -> None:
+        """Wait until all files are written. Raises ``StorageError`` if one was not."""
+        self._finish(-1)
+
+    def _finish(self, most: int) -> None:
+        while self._files and self._bytes > most:
+            path, (data, node, done) = next(iter(self._files.items()))
+            done.result()
+            del self._files[path]
+            self._bytes -= len(data)
+            if node is not None:
+                self._store.keep(path, node)
 
 
 class NodeWriter:
@@ -243,13 +272,13 @@ class NodeWriter:
         self._encoder: ThreadPoolExecutor | None = None
         self._encoding: deque[tuple[Sequence[str], Future[list[bytes]]]] = deque()
         self._shared = behind is not None
-        self._behind = store.write_behind() if behind is None else behind
+        self._behind = WriteBehind(store) if behind is None else behind
 
     def read(self, path: str) -> Node:
         """Return a node that was added before, or read it."""
-        self._settle_all()
+        self._settle()
         if path in self._behind:
-            return self._node(path, *self._behind[path][:2])
+            return self._node(path, *self._behind[path])
         pending = self._pending.get(path)
         return self.store.read(path) if pending is None else self._node(path, *pending)
 
@@ -291,21 +320,22 @@ class NodeWriter:
         Another thread proves and encodes them, while this one goes on: Arrow and the checksums release the interpreter.
         The error of a failed proof comes up here later, or by :meth:`flush` at the latest.
         """
+
+        def encoded() -> list[bytes]:
+            prove()
+            return encode_many(leaves, paths, self.order, stamp)
+
         if self._encoder is None:
             self._encoder = ThreadPoolExecutor(1, "encode")
-        self._encoding.append((paths, self._encoder.submit(_encoded, prove, leaves, paths, self.order, stamp)))
-        while len(self._encoding) > _ENCODING:
-            self._settle()
+        self._encoding.append((paths, self._encoder.submit(encoded)))
+        self._settle(_ENCODING)
 
-    def _settle(self) -> None:
-        """Take the oldest leaves that another thread encodes."""
-        paths, coming = self._encoding.popleft()
-        for path, data in zip(paths, coming.result(), strict=True):
-            self._add(path, data, None)
-
-    def _settle_all(self) -> None:
-        while self._encoding:
-            self._settle()
+    def _settle(self, most: int = 0) -> None:
+        """Take the oldest leaves that another thread encodes, until it has at most so many runs."""
+        while len(self._encoding) > most:
+            paths, coming = self._encoding.popleft()
+            for path, data in zip(paths, coming.result(), strict=True):
+                self._add(path, data, None)
 
     def _add(self, path: str, data: bytes | memoryview, node: Node | None) -> str:
         self._pending[path] = (data, node)
@@ -338,7 +368,7 @@ class NodeWriter:
     def take_back(self, path: str) -> Node | None:
         """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
         if any(path in some for some, _ in self._encoding):
-            self._settle_all()
+            self._settle()
         pending = self._pending.pop(path, None)
         if pending is None:
             return None
@@ -354,7 +384,7 @@ class NodeWriter:
             StorageError: one of them was not written; a node that points to any of them must not be committed.
             Corrupt: the proof of leaves failed.
         """
-        self._settle_all()
+        self._settle()
         if self._encoder is not None:
             self._encoder.shutdown()
             self._encoder = None
@@ -364,11 +394,6 @@ class NodeWriter:
             self._begin(path)
         if not self._shared:
             self._behind.finish()
-
-
-def _encoded(prove: Callable[[], None], leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> list[bytes]:
-    prove()
-    return encode_many(leaves, paths, order, stamp)
 
 
 def _missing(path: str) -> CorruptNode:

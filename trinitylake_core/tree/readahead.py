@@ -1,15 +1,16 @@
-"""Files that are read before they are asked for: a window that moves along with its reader.
+"""Files that are at hand: read before they are asked for, in a window that moves along with its reader, or cached.
 
-What was read waits here, in the order in which it will be asked for, and nothing of it is dropped before it was asked
-for; a cache cannot promise that. As much is under way as the window has room for: no reader waits for a group of files
-to be complete before the next group is begun.
+What a window has read is not dropped before it was asked for; a cache cannot promise that. As much is under way as the
+window has room for: no reader waits for a group of files to be complete before the next group is begun.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -26,21 +27,16 @@ class InFlightReads:
     """Files that are being read for windows: what several windows expect is read once. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._lock = threading.Lock()
         self._files: dict[str, Future[Content]] = {}
-
-    @property
-    def most(self) -> int:
-        """How many files are read at the same time."""
-        return self._storage.concurrency
 
     def begin(self, path: str) -> Future[Content]:
         """Begin to read a file, or return what was begun."""
         with self._lock:
             known = self._files.get(path)
             if known is None or known.cancelled():
-                known = self._files[path] = self._storage.submit(partial(self._storage.read_or_missing, path))
+                known = self._files[path] = self.storage.submit(partial(self.storage.read_or_missing, path))
             return known
 
     def done(self, path: str) -> None:
@@ -85,12 +81,6 @@ class ReadAhead:
         finally:
             self._filling = False
 
-    def _more(self) -> None:
-        """Begin to read beyond the window: the file that is asked for is late."""
-        most = self._files.most
-        if self._room() >= 2 * most:  # else memory, not the number of threads, is what limits the window
-            self._fill(lambda: has_room(self._window.values(), most))
-
     def take(self, path: str) -> Content | None:
         """Return a file of the window, and move on; ``None`` if it is not in the window: then it never will be.
 
@@ -101,8 +91,15 @@ class ReadAhead:
         if coming is None:
             self._passed.add(path)
             return None
+
+        def begin_more() -> None:
+            """Begin to read beyond the window: the file that is asked for is late."""
+            most = self._files.storage.concurrency
+            if self._room() >= 2 * most:  # else memory, not the number of threads, is what limits the window
+                self._fill(lambda: has_room(self._window.values(), most))
+
         try:
-            found = awaited(coming, self._more)
+            found = awaited(coming, begin_more)
         except CancelledError:  # another window expected it, too, and was closed
             return None
         self.fill()
@@ -133,25 +130,61 @@ class PerThread(threading.local):
         self.here = ThreadState()
 
 
-class SingleFlight(Generic[T]):
-    """What several threads ask for at the same time is got once. Thread-safe."""
+class Cache(Generic[T]):
+    """Immutable files that were read lately, bounded by their bytes; one that several ask for is read once.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    Thread-safe.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._held: OrderedDict[str, tuple[T, int]] = OrderedDict()
+        self._bytes = 0
         self._coming: dict[str, Future[T]] = {}
+        self._lock = threading.Lock()
 
-    def get(self, name: str, action: Callable[[str], T]) -> T:
-        """Return ``action(name)``, or what another thread is getting under this name. Raises what that raises."""
+    def __contains__(self, path: str) -> bool:
+        return path in self._held
+
+    def held(self, path: str) -> T | None:
+        """Return the value that is held under a path, if there is one."""
+        found = self._held.get(path)
+        if found is None:
+            return None
+        with suppress(KeyError):  # another thread may have dropped it since
+            self._held.move_to_end(path)
+        return found[0]
+
+    def hold(self, path: str, value: T, size: int) -> T:
+        """Hold what a file of so many bytes contains, and return it."""
+        with self._lock:
+            if path not in self._held:
+                self._held[path] = value, size
+                self._bytes += size
+            while self._bytes > self.most_bytes and len(self._held) > 1:
+                self._bytes -= self._held.popitem(last=False)[1][1]
+        return value
+
+    def get(self, path: str, read: Callable[[], tuple[T, int]]) -> T:
+        """Return the value that is held under a path, or the one that ``read`` returns, together with its bytes.
+
+        ``None`` stands for a missing file, and is not held; neither is a file over which ``read`` fails: the next
+        caller reads it again. Raises what ``read`` raises.
+        """
         mine: Future[T] = Future()
         with self._lock:
-            coming = self._coming.setdefault(name, mine)
+            if path in self._held:
+                self._held.move_to_end(path)
+                return self._held[path][0]
+            coming = self._coming.setdefault(path, mine)
         if coming is not mine:
             return coming.result()
         try:
-            mine.set_result(action(name))
+            value, size = read()
+            mine.set_result(value if value is None else self.hold(path, value, size))
         except BaseException as error:  # noqa: BLE001 - the others must not wait for ever
             mine.set_exception(error)
         finally:
             with self._lock:
-                del self._coming[name]
+                del self._coming[path]
         return mine.result()

@@ -49,13 +49,6 @@ class AheadReader(NodeReader, Protocol):
         """Read nodes ahead that will be asked for inside of the block."""
 
 
-class Warmable(Protocol):
-    """Where nodes come from that can have them at hand."""
-
-    def warmed(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield the first of these nodes, as many as there is room for, and have them at hand from now on."""
-
-
 def child_height(parent: Node, path: str, child: Node) -> None:
     """Prove that a child is one level below its parent, where both record their heights: no pointer leads in a circle.
 
@@ -82,35 +75,31 @@ def lookup(reader: NodeReader, root: Node, key: str) -> str | None:
         if node.height is None or child.height != node.height - 1:
             child_height(node, found, child)
         node = child
-    raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+    raise _circle()
 
 
-def lookup_many(reader: NodeReader, root: Node, keys: Sequence[str]) -> dict[str, str]:
+def _circle() -> CorruptNode:
+    return CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+
+
+def lookup_many(reader: NodeReader, node: Node, keys: Sequence[str], depth: int = 0) -> dict[str, str]:
     """Return the values of those of many keys that are there: each node on their ways is read once, ahead.
 
     At the most one read per key and level below the root, and one per node of the tree.
     REQUIRES: keys in ascending order.
     """
-    found: dict[str, str] = {}
-    _lookup_many(reader, root, keys, found, 0)
-    return found
-
-
-def _lookup_many(reader: NodeReader, node: Node, keys: Sequence[str], found: dict[str, str], depth: int) -> None:
     if depth > MAX_HEIGHT:
-        raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+        raise _circle()
     here: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
     here.update(node.pending.meanings())
-    for key in keys:
-        if (value := here.get(key)) is not None:
-            found[key] = value
-    if node.is_leaf:
-        return
-    below = {index: list(some) for index, some in groupby((k for k in keys if k not in here), node.child_index)}
-    paths = [node.children[index] for index in below]
-    for path, child, some in zip(paths, reader.read_many(paths), below.values(), strict=True):
-        child_height(node, path, child)
-        _lookup_many(reader, child, some, found, depth + 1)
+    found = {key: value for key in keys if (value := here.get(key)) is not None}
+    if not node.is_leaf:
+        below = {index: list(some) for index, some in groupby((k for k in keys if k not in here), node.child_index)}
+        paths = [node.children[index] for index in below]
+        for path, child, some in zip(paths, reader.read_many(paths), below.values(), strict=True):
+            child_height(node, path, child)
+            found |= lookup_many(reader, child, some, depth + 1)
+    return found
 
 
 def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
@@ -129,29 +118,10 @@ def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
         count += sum(node.child_keys[:at])
         if at < len(node.keys) and node.keys[at] == key:
             return count + node.child_keys[at]
-        path = node.children[at]
-        child = reader.read(path)
-        child_height(node, path, child)
+        child = reader.read(node.children[at])
+        child_height(node, node.children[at], child)
         node = child
-    raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
-
-
-def look_ahead(reader: Warmable, root: Node, keys: Iterable[str]) -> None:
-    """Read what searches for keys will read, level by level, so that they find it at hand.
-
-    As many round trips as the tree has levels, however many keys there are, as far as the reader has room.
-    """
-    level: list[tuple[Node, list[str]]] = [(root, sorted(set(keys)))]
-    for _ in range(MAX_HEIGHT):
-        below: dict[str, list[str]] = {}
-        for node, wanted in level:
-            for key in wanted:
-                decided, path = node.find(key)
-                if not decided and path is not None:
-                    below.setdefault(path, []).append(key)
-        if not below:
-            return
-        level = list(zip(reader.warmed(list(below)), below.values(), strict=False))
+    raise _circle()
 
 
 def scan(
@@ -168,10 +138,18 @@ def scan(
     these children of the root, and the pivot after each: disjoint runs of them together yield everything once.
     """
     batches = _scan(reader, root, within, newer or Messages(), 0, children)
-    if isinstance(reader, AheadReader) and 1 < (root.height or 0) <= MAX_HEIGHT:
-        with reader.prefetch(_leaf_paths_ahead(reader, root, within, children)):
-            yield from batches
-    else:
+    if not isinstance(reader, AheadReader) or not 1 < (root.height or 0) <= MAX_HEIGHT:
+        yield from batches
+        return
+
+    def below(paths: Sequence[str]) -> Sequence[str]:  # opened nodes are held until the scan gets there
+        try:
+            nodes = list(reader.held(paths))
+        except CorruptNode:  # below damaged nodes there is nothing to read: the scan raises
+            return ()
+        return [path for node in nodes for path in _met(node, within, None)]
+
+    with reader.prefetch(leaves_ahead(_met(root, within, children), (root.height or 0) - 1, below)):
         yield from batches
 
 
@@ -184,22 +162,6 @@ def leaves_ahead(level: Sequence[T], height: int, below: Callable[[Sequence[T]],
     for start in range(0, len(level), _OPENED):
         some = level[start : start + _OPENED]
         yield from some if height == 0 else leaves_ahead(below(some), height - 1, below)
-
-
-def _leaf_paths_ahead(reader: AheadReader, root: Node, within: KeyRange, only: range | None) -> Iterator[str]:
-    """Yield the leaves that a scan will read, in its order.
-
-    The nodes above are held until the scan gets there. Below damaged ones there is nothing to read: the scan raises.
-    """
-
-    def below(paths: Sequence[str]) -> Sequence[str]:
-        try:
-            nodes = list(reader.held(paths))
-        except CorruptNode:
-            return ()
-        return [path for node in nodes for path in _met(node, within, None)]
-
-    return leaves_ahead(_met(root, within, only), (root.height or 0) - 1, below)
 
 
 def _met(node: Node, within: KeyRange, only: range | None) -> Sequence[str]:
@@ -220,12 +182,13 @@ def _scan(
     reader: NodeReader, node: Node, within: KeyRange, newer: Messages, depth: int, only: range | None = None
 ) -> Iterator[Batch]:
     if depth > MAX_HEIGHT:
-        raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+        raise _circle()
     messages = merged(node.pending, newer)
     first, last = bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi)
     if node.is_leaf:
         if only is None or 0 in only:
-            yield _apply(node.keys[first:last], node.values[first:last], _within(messages, within))
+            begin, end = bisect_left(messages.keys, within.lo), bisect_right(messages.keys, within.hi)
+            yield applied(node.keys[first:last], node.values[first:last], messages.slice(begin, end))
         return
     paths = _met(node, within, only)
     begin = first if only is None else max(first, only.start)
@@ -234,16 +197,7 @@ def _scan(
         yield from _scan(reader, child, within, messages.between(*node.bounds(index)), depth + 1)
         if index < last:
             pivot = slice(index, index + 1)
-            yield _apply(node.keys[pivot], node.values[pivot], messages.on(node.keys[index]))
-
-
-def _within(messages: Messages, within: KeyRange) -> Messages:
-    keys = messages.keys
-    return messages.slice(bisect_left(keys, within.lo), bisect_right(keys, within.hi))
-
-
-def _apply(keys: list[str], values: list[str], messages: Messages) -> Batch:
-    return applied(keys, values, messages) if len(messages) else (keys, values)
+            yield applied(node.keys[pivot], node.values[pivot], messages.on(node.keys[index]))
 
 
 def applied(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:

@@ -6,16 +6,14 @@ end of history; one that is missing at or above it is damage (I14), and never pa
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CommitConflict, CorruptNode, TransactionExpired, VersionExpired, VersionNotFound
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.readahead import SingleFlight
+from trinitylake_core.tree.readahead import Cache
 from trinitylake_core.versions import search
 from trinitylake_core.versions.boundary import is_claim, lowest_there
 from trinitylake_core.versions.files import RootFiles
@@ -217,67 +215,17 @@ def _following(files: RootFiles, version: int) -> Iterator[Root]:
         count += len(wanted)
 
 
-# -- for a pass over many versions -----------------------------------------------------------------
-
-
-T = TypeVar("T")
-
-MOST_BYTES: Final = 8 << 20
-"""File bytes of roots that are held, and as many of definitions; decoded, roots take about six times as much."""
-
-
-class Recent(Generic[T]):
-    """Immutable files that were read lately, bounded by their bytes; what several ask for is read once. Thread-safe."""
-
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most_bytes
-        self._held: OrderedDict[str, tuple[T, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._once: SingleFlight[T] = SingleFlight()
-
-    def get(self, path: str, read: Callable[[], tuple[T, int]]) -> T:
-        """Return the value that is held under a path, or the one that ``read`` returns, together with its bytes.
-
-        ``None`` stands for a missing file, and is not held; neither is a file over which ``read`` fails: the next
-        caller reads it again. Raises what ``read`` raises.
-        """
-        return self._once.get(path, lambda _: self._held_or_read(path, read))
-
-    def _held_or_read(self, path: str, read: Callable[[], tuple[T, int]]) -> T:
-        with self._lock:
-            if path in self._held:
-                self._held.move_to_end(path)
-                return self._held[path][0]
-        found, size = read()
-        if found is not None:
-            self.hold(path, found, size)
-        return found
-
-    def held(self, path: str) -> T | None:
-        """Return the value that is held under a path, if there is one."""
-        with self._lock:
-            return self._held[path][0] if path in self._held else None
-
-    def hold(self, path: str, value: T, size: int) -> None:
-        """Hold what a new file of so many bytes contains."""
-        with self._lock:
-            self._held[path] = value, size
-            self._bytes += size
-            while self._bytes > self._most and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1][1]
-
-
 class VersionsReadOnce(Versions):
     """Versions as they were when each file was first read, for one pass over them; not for a handle that stays open.
 
     A root that expires during the pass may still be returned. Hint, boundary and missing files are read each time.
+    ``most_bytes`` of roots are held, and as many of definitions; decoded, roots take about six times as much.
     """
 
-    def __init__(self, storage: Storage, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, storage: Storage, most_bytes: int = 8 << 20) -> None:
         super().__init__(storage)
-        self._roots: Recent[RootRows | None] = Recent(most_bytes)
-        self._files: Recent[bytes] = Recent(most_bytes)
+        self._roots: Cache[RootRows | None] = Cache(most_bytes)
+        self._files: Cache[bytes] = Cache(most_bytes)
 
     def try_root(self, version: int, *, sdk: bool | None = None) -> Root | None:
         """Return the root of a version, or ``None`` if there is no such file. One ``get``, none if it is held."""
