@@ -24,7 +24,7 @@ from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, LakehouseOptions, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
 from trinitylake_core.keys import EVERYTHING, ObjectName
-from trinitylake_core.lakehouse import create_first
+from trinitylake_core.commits.changes import create_first
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.tree.leafrun import Columns

@@ -21,8 +21,6 @@ from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.search import lookup, scan
 from trinitylake_core.versions import Delta, ObjectCounts, Root, Versions, copy_of_definition
 
-_NO_MESSAGES = Messages()
-
 
 class TreeReplaced(CommitConflict):
     """A rollback or a bulk load came in between: start over from the newest version."""
@@ -63,14 +61,6 @@ def transactional(newer: Iterable[Delta], error: type[CommitConflict], then: str
             raise error(f"version {root.version} ({by}) replaced the whole tree; {then}", version=root.version)
 
 
-def recounted(files: LakehouseStore, base: Root, node: Node) -> ObjectCounts | None:
-    """Return the object counts of a compaction of ``base``, if ``base`` does not contain them; else ``None``.
-
-    Two ``get`` per level at the most, once in the life of a lakehouse that an older writer made.
-    """
-    return object_counts(files.store, node, codec_of(files.definition(base))) if base.counts is None else None
-
-
 class SameContent:
     """A version with the content of its base: for a new definition or a new boundary. Conflicts with nothing."""
 
@@ -83,7 +73,7 @@ class SameContent:
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the base's node under new system rows. Rewrites nothing."""
         del created_at_millis, writer
-        node = base.node.with_messages(_NO_MESSAGES)
+        node = base.node.with_messages(Messages())
         return Draft(node, self._operation, self._txn, self._summary, dict(self._system), counts=base.counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
@@ -246,8 +236,6 @@ class CompactionChange:
         )
 
 
-# -- bulk load -------------------------------------------------------------------------------------
-
 
 class LoadChange(CompactionChange):
     """A root of a new tree: the content of version ``base``, and what was loaded. Nothing is deleted by it.
@@ -259,7 +247,7 @@ class LoadChange(CompactionChange):
     again = "load again"
 
     def __init__(self, files: LakehouseStore, base: Root, node: Node, summary: dict[str, Any]) -> None:
-        """Take the tree of a load. Two ``get`` per level at the most, to count what it holds."""
+        """Count what the tree of the load holds: two ``get`` per level at the most."""
         super().__init__(node, summary, object_counts(files.store, node, codec_of(files.definition(base))))
         self._files = files
         self._before = base.node
@@ -309,16 +297,6 @@ class LoadChange(CompactionChange):
             if any(one != two for one, two in zip_longest(before, after)):
                 return True
         return False
-
-
-# -- version 0 -------------------------------------------------------------------------------------
-
-
-def create_empty(versions: Versions, message: LakehouseDef) -> Root:
-    """Create version 0 of a lakehouse without objects. Costs and raises as :func:`create_first`."""
-    node = Node(subtree_keys=0, subtree_messages=0)
-    draft = Draft(node, spec.OP_CREATE, new_id(), commit_summary(), counts=ObjectCounts())
-    return create_first(versions, message, draft)
 
 
 def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:

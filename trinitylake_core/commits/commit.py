@@ -1,14 +1,13 @@
 """The commit protocol: the only creator of roots (format, section 6).
 
 A *change* builds a root on top of a base. When another writer won the version, :meth:`Change.rebase` decides whether
-the change may be rebased onto the versions committed since. If so, it is built again on top of the newest one.
+the change may be built again, on top of the newest version.
 """
 
 from __future__ import annotations
 
 import getpass
 import json
-import logging
 import os
 import random
 import socket
@@ -41,7 +40,6 @@ from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Delta, ObjectCounts, Root
 
-_LOG = logging.getLogger(__name__)
 MAX_ATTEMPTS = 100
 """How often a lost race is tried again before the commit gives up."""
 _BACKOFF_SECONDS = 0.005
@@ -118,17 +116,18 @@ def commit(
     """
     require_writable(files, base)
     files.refuse_unsafe(base)
-    now = now_millis()
-    began = now if began_at_millis is None else began_at_millis
-    lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis)
+    began = now_millis() if began_at_millis is None else began_at_millis
+    ttl = files.definition(base).txn_ttl_millis
     fences = fences or Fences(files.storage, base)
     doubt = _Doubt(unknown)
     for attempt in range(attempts):
         try:
-            refuse_outlived(began, lifetime.ttl_millis)
+            refuse_outlived(began, ttl)
             # Where the next version is known to be there, its creation fails, or fills the place of a lost root.
             if files.newest_seen.version <= base.version:
-                root = _attempt(files, base, change, lifetime, doubt, before_commit)
+                # Well before a transaction has outlived its time, the version after its base may have expired.
+                doubtful_from = min(began, base.created_at_millis) + ttl // 2
+                root = _attempt(files, base, change, doubt, before_commit, doubtful_from)
                 if root is not None:
                     files.note_newest(root)
                     return root
@@ -190,33 +189,19 @@ def refuse_outlived(began_at_millis: int, ttl_millis: int) -> None:
         raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lifetime:
-    """When a transaction began and how long it may live (the name-reuse fence of the format, section 6)."""
-
-    began_at_millis: int
-    ttl_millis: int
-
-    def fenced(self, base: Root) -> bool:
-        """Whether the version after ``base`` may well have expired, so that a check before the creation saves one.
-
-        A courtesy by the age of ``base``: safety rests on the check afterwards (``confirm_commit``).
-        """
-        return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
-
-
 def _attempt(
     files: LakehouseStore,
     base: Root,
     change: Change,
-    lifetime: _Lifetime,
     doubt: _Doubt,
     before_commit: Callable[[], None] | None,
+    doubtful_from_millis: int,
 ) -> Root | None:
     """Make a change the version after ``base`` and return its root, ``None`` if another writer has that version.
 
     ``None`` also if ``base`` is frozen, and a version after it is not; and if ``base`` cannot be read any more, and is
-    not the newest version.
+    not the newest version. From ``doubtful_from_millis`` on the boundary is read before the root is created, which
+    saves the creation where it would be in vain; safety rests on the check afterwards (``confirm_commit``).
     """
     stamp = max(now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(files.store)
@@ -234,7 +219,7 @@ def _attempt(
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
     writer.flush()
-    if lifetime.fenced(base) and (boundary := files.versions.boundary()) > base.version + 1:
+    if now_millis() >= doubtful_from_millis and (boundary := files.versions.boundary()) > base.version + 1:
         raise expired(files.versions, base.version + 1, boundary)
     files.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:
@@ -253,13 +238,12 @@ def _attempt(
 def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
     """Return the root node of a draft with all its system rows set."""
     carried = base.node.system if base is not None else {}
-    version = 0 if base is None else base.version + 1
     rows: dict[str, str | None] = {
         spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
         spec.LAKEHOUSE_DEF_COPY: carried.get(spec.LAKEHOUSE_DEF_COPY),
         spec.PREVIOUS_ROOT: None if base is None else base.path,
         spec.PREVIOUS_TXN: None if base is None else base.txn,
-        spec.VERSION: str(version),
+        spec.VERSION: str(0 if base is None else base.version + 1),
         spec.CREATED_AT_MILLIS: str(stamp),
         spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
         spec.VOID_BEFORE_MILLIS: carried.get(spec.VOID_BEFORE_MILLIS),

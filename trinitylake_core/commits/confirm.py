@@ -63,12 +63,13 @@ def confirm_commit(versions: Versions, root: Root) -> None:
 
     actions: tuple[Callable[[], int | TrinityLakeError], ...] = (boundary, is_followed, hint)
     kept_from, followed, _ = versions.storage.map(actions, lambda action: action())
+    unknown = f"{root.path} was created as version {root.version}, but whether it counts is unknown: "
     if isinstance(kept_from, TrinityLakeError):
-        raise _unknown(root, f"the boundary cannot be read: {kept_from}") from kept_from
+        raise OutcomeUnknown(f"{unknown}the boundary cannot be read: {kept_from}") from kept_from
     built_on = _is_built_on(versions, root) if followed else None
     if kept_from > root.version:
         if built_on is None:
-            raise _unknown(root, _below(versions, kept_from))
+            raise OutcomeUnknown(unknown + _below(versions, kept_from))
         if not built_on:
             raise expired(versions, root.version, kept_from)
     elif built_on is False:
@@ -86,9 +87,7 @@ def _is_built_on(versions: Versions, root: Root) -> bool | None:
     try:
         following = versions.try_root(root.version + 1)
     except (StorageError, Corrupt) as error:
-        _LOG.warning(
-            "whether version %d was committed on top of %s could not be read: %s", root.version + 1, root.path, error
-        )
+        _LOG.warning("whether the version after %s was committed on top of it could not be read: %s", root.path, error)
         return None
     if following is None:
         return None
@@ -123,9 +122,6 @@ def _below(versions: Versions, boundary: int) -> str:
         "not there"
     )
 
-
-def _unknown(root: Root, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{root.path} was created as version {root.version}, but whether it counts is unknown: {why}")
 
 
 def write_hint(storage: Storage, version: int) -> None:

@@ -16,7 +16,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import LakehouseFrozen
-from trinitylake_core.versions import from_millis
+from trinitylake_core.versions import from_millis, to_millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Freeze:
 
     def property(self) -> str:
         """Return the value of the property ``maintenance.freeze``."""
-        until = None if self.until is None else _millis(self.until)
-        about = {"author": self.author, "reason": self.reason, "since": _millis(self.since), "until": until}
+        until = None if self.until is None else to_millis(self.until)
+        about = {"author": self.author, "reason": self.reason, "since": to_millis(self.since), "until": until}
         return json.dumps(about, separators=(",", ":"), sort_keys=True)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def freeze_of(definition: LakehouseDef) -> Freeze | None:
     if text is None:
         return None
     freeze = parse_freeze(text) or Freeze(text[:200], "an unknown writer", from_millis(0))
-    over = freeze.until is not None and _millis(freeze.until) <= time.time_ns() // 1_000_000
+    over = freeze.until is not None and to_millis(freeze.until) <= time.time_ns() // 1_000_000
     return None if over else freeze
 
 
@@ -89,9 +89,6 @@ def refuse_frozen(files: LakehouseStore) -> None:
             until=freeze.until,
         )
 
-
-def _millis(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
 
 
 def _shown(time: datetime) -> str:

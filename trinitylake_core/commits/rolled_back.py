@@ -93,8 +93,6 @@ def _standing_for(files: LakehouseStore, damaged: Root, readable: Root) -> Root:
     return replace(damaged, node=Node(system=rows, height=None))
 
 
-_NO_MESSAGES = Messages()
-
 
 class RolledBack:
     """A root with the content of an older one (format, section 6). A commit of another writer in between stops it."""
@@ -117,16 +115,13 @@ class RolledBack:
             now = storage_time(self._files)
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))
             rows[spec.TABLES_VOID_BEFORE_MILLIS] = str(max(base.tables_void_before_millis, now))
-        rows |= definition_rows(*self._definition_for(base))
-        node, counts = self._target.node.with_messages(_NO_MESSAGES), self._target.counts
-        return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
-
-    def _definition_for(self, base: Root) -> tuple[str, bytes]:
         target = self._files.definition(self._target)
         definition = rolled_back(target, self._files.definition(base))
-        if definition == target:
-            return self._target.definition_path, encode(target)
-        return written(self._files, definition)
+        is_same = definition == target
+        file = (self._target.definition_path, encode(target)) if is_same else written(self._files, definition)
+        rows |= definition_rows(*file)
+        node, counts = self._target.node.with_messages(Messages()), self._target.counts
+        return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
@@ -165,19 +160,17 @@ def rolled_back(target: LakehouseDef, newest: LakehouseDef) -> LakehouseDef:
 def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
     """Raise ``PlanOutdated`` if one of the versions after a plan changed objects."""
     loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
-    if loud:
-        raise PlanOutdated(
-            f"another writer committed since the plan, which was made at version {planned_at}: {_named(loud)}; read "
-            "the new plan (--dry-run), or undo these versions too with --force"
-        )
-
-
-def _named(roots: Sequence[RootRows]) -> str:
+    if not loud:
+        return
     shown = []
-    for root in roots[-3:][::-1]:
+    for root in loud[-3:][::-1]:
         author, reason = root.summary.get("author", "an unknown author"), root.summary.get("reason")
         shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
-    return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
+    named = ", ".join(shown) + (f" and {len(loud) - 3} more" if len(loud) > 3 else "")
+    raise PlanOutdated(
+        f"another writer committed since the plan, which was made at version {planned_at}: {named}; read "
+        "the new plan (--dry-run), or undo these versions too with --force"
+    )
 
 
 def refuse_lost(files: LakehouseStore, newest: RootRows, wanted: Root) -> None:
