@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
+from trinitylake_core.commits.changes import create_first
 from trinitylake_core.commits.commit import Draft, new_id, now_millis
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def, usual_order
 from trinitylake_core.keys import KeyCodec
-from trinitylake_core.commits.changes import create_first
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.leafrun import Columns

@@ -19,12 +19,11 @@ from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Ses
 from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
-from trinitylake_core.commits.changes import commit_summary
+from trinitylake_core.commits.changes import commit_summary, create_first
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, LakehouseOptions, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
 from trinitylake_core.keys import EVERYTHING, ObjectName
-from trinitylake_core.commits.changes import create_first
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.tree.leafrun import Columns

@@ -1,35 +1,4 @@
-"""The errors this library raises, and what the caller does next.
-
-TrinityLakeError
-├── InvalidInput              fix the input and call again
-│   ├── InvalidName           an object name is empty, too long in bytes, or holds forbidden characters
-│   ├── InvalidLocation       a root URI or a stored path is malformed or leads outside the lakehouse
-│   └── InvalidDefinition     a schema, an order or a size that the format cannot hold
-├── NotFound                  try another place
-│   ├── NotALakehouse         nothing at this root URI that can be opened
-│   ├── ObjectNotFound        no such namespace, table or view in this version
-│   ├── TransactionNotFound   no saved transaction of this ID
-│   ├── VersionNotFound       this version never existed
-│   │   └── VersionExpired    it existed, and retention removed it
-│   ├── SnapshotNotFound      no snapshot of this name, or it expired
-│   └── FileMissing           a file is not in the storage
-├── AlreadyExists             pick another name, or alter what is there
-├── NamespaceNotEmpty         drop its objects first, or cascade
-├── Refused                   the operation may not be done now; the message names what would allow it
-│   ├── CommitConflict        another writer won; read again and retry the whole transaction
-│   ├── TransactionExpired    begin a new transaction
-│   ├── LakehouseFrozen       try again when it is thawed; the message names who froze it, why and until when
-│   ├── LakehouseReplaced     open the lakehouse again: another one is at this root URI by now
-│   ├── ReadOnly              upgrade the lakehouse to another root URI first
-│   └── PlanOutdated          make a new plan
-├── Corrupt                   stop; run `trinitylake verify`, then roll back or restore from an export
-│   ├── CorruptNode           a node file is cut short, garbage, or breaks an invariant
-│   └── CorruptDefinition     a definition file is missing or does not parse
-└── StorageError              the storage failed; retry later
-    ├── OutcomeUnknown        it may have been carried out; read before you do it again
-    ├── StorageDenied         fix the credentials or the permissions
-    └── UnsafeStorage         this storage ignores exclusive creation: use another one for writing
-"""
+"""The errors this library raises, and what the caller does next."""
 
 from __future__ import annotations
 
@@ -42,7 +11,7 @@ class TrinityLakeError(Exception):
 
 
 class InvalidInput(TrinityLakeError, ValueError):
-    """The caller passed something that can never work; nothing was changed."""
+    """The caller passed something that can never work; nothing was changed. Fix it and call again."""
 
 
 class InvalidName(InvalidInput):
@@ -90,7 +59,7 @@ class FileMissing(NotFound):
 
 
 class AlreadyExists(TrinityLakeError):
-    """An object, a lakehouse or a file of this name is already there.
+    """An object, a lakehouse or a file of this name is already there. Take another name, or alter what is there.
 
     ``after_lost_answer`` means that the answer of an earlier try to create the file was lost. That try may have made
     a file, which others removed before this one was made.
@@ -106,11 +75,11 @@ class NamespaceNotEmpty(TrinityLakeError):
 
 
 class Refused(TrinityLakeError):
-    """The operation may not be carried out now; nothing was changed."""
+    """The operation may not be carried out now; nothing was changed. The message names what would allow it."""
 
 
 class CommitConflict(Refused):
-    """Another transaction committed first and touched what this one wrote or read.
+    """Another transaction committed first and touched what this one wrote or read. Read again and retry all of it.
 
     ``keys`` are the object keys both touched, ``version`` is the version that won.
     """
@@ -142,11 +111,14 @@ class LakehouseFrozen(Refused):
 
 
 class LakehouseReplaced(Refused):
-    """The lakehouse that this handle was opened on was deleted, and another one was created at its root URI."""
+    """The lakehouse that this handle was opened on was deleted, and another one was created at its root URI.
+
+    Open it again to work with the new one.
+    """
 
 
 class ReadOnly(Refused):
-    """The lakehouse, or this handle of it, cannot be written."""
+    """The lakehouse, or this handle of it, cannot be written; `trinitylake upgrade` copies it to another root URI."""
 
 
 class PlanOutdated(Refused):
@@ -154,7 +126,10 @@ class PlanOutdated(Refused):
 
 
 class Corrupt(TrinityLakeError):
-    """Stored data is damaged. ``path`` names the file, ``invariant`` what is broken (``docs/format.md``)."""
+    """Stored data is damaged. Run `trinitylake verify`, then roll back or restore from an export.
+
+    ``path`` names the file, ``invariant`` what is broken (``docs/format.md``).
+    """
 
     def __init__(self, message: str, *, path: str | None = None, invariant: str = "I1") -> None:
         super().__init__(message)
@@ -171,7 +146,7 @@ class CorruptDefinition(Corrupt):
 
 
 class StorageError(TrinityLakeError):
-    """The storage failed after all retries; the outcome of the operation is unknown."""
+    """The storage failed after all retries; the outcome of the operation is unknown. Try again later."""
 
 
 class OutcomeUnknown(StorageError):
@@ -182,8 +157,8 @@ class OutcomeUnknown(StorageError):
 
 
 class StorageDenied(StorageError):
-    """The storage refused the credentials."""
+    """The storage refused the credentials. Fix them, or the permissions."""
 
 
 class UnsafeStorage(StorageError):
-    """The storage ignores exclusive creation: concurrent commits would overwrite each other."""
+    """The storage ignores exclusive creation: concurrent commits would overwrite each other. Use another one."""

@@ -148,8 +148,7 @@ class KeyCodec:
     def decode(self, key: str) -> ObjectName:
         """Return the name in a key.
 
-        Raises:
-            InvalidName: the key is not a well-formed object key of this lakehouse (invariant I11).
+        Raises ``InvalidName``: the key is not a well-formed object key of this lakehouse (invariant I11).
         """
         return ObjectName(*self.parts(key))
 

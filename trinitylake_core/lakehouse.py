@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
 from trinitylake_core import spec
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
-from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_empty, create_first
+from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_first
 from trinitylake_core.commits.commit import commit, is_other_generation, now_millis, require_writable, whoami
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
@@ -56,8 +56,6 @@ from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root, VersionInfo, Versions, from_millis, objects_of, to_millis, version_info
-
-__all__ = ["Alteration", "Lakehouse", "Stats", "create_first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +269,7 @@ class Lakehouse(CatalogView):
         try:
             existing = versions.latest()
         except NotALakehouse:
-            first = create_empty(versions, message)
+            first = create_first(versions, message)
             return cls(LakehouseStore(storage, versions, first, strict=strict), first)
         versions.definition(existing)  # an unsupported one is reported first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
@@ -334,7 +332,7 @@ class Lakehouse(CatalogView):
         return Stats(
             version=self._root.version,
             oldest_version=self._root.oldest_version,
-            created_at=version_info(self._root).created_at,
+            created_at=from_millis(self._root.created_at_millis),
             objects=objects_of(node) if node.canonical or node.children else len(node.keys),
             messages=node.subtree_messages if node.canonical or node.children else len(node.buffer),
             root_messages=len(node.buffer),
@@ -726,14 +724,11 @@ class Lakehouse(CatalogView):
 
 def _way_back(versions: Versions) -> str:
     """Return the advice for a newest version that cannot be opened: a command. A listing, and some ``get``."""
-    general = "`trinitylake rollback` returns to one of them"
-    try:
+    with suppress(TrinityLakeError):
         readable, unreadable = versions.newest_readable()
-    except TrinityLakeError:
-        return general
-    if not unreadable:
-        return general
-    return (
-        f"`trinitylake rollback {versions.storage.root} --to-version {readable.version} --reason REASON` returns to "
-        "the newest one that can be read"
-    )
+        if unreadable:
+            return (
+                f"`trinitylake rollback {versions.storage.root} --to-version {readable.version} --reason REASON` "
+                "returns to the newest one that can be read"
+            )
+    return "`trinitylake rollback` returns to one of them"

@@ -16,8 +16,7 @@ _INTERRUPTED = 130
 def require_ours(name: str) -> None:
     """Refuse a package of this name that is not beside this one. It is not imported.
 
-    Raises:
-        InvalidInput: the name means another project's folder; the message names it, and the two ways around it.
+    Raises ``InvalidInput``: the name means another project's folder; the message names it, and the two ways around it.
     """
     from importlib.util import find_spec
     from pathlib import Path

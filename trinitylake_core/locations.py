@@ -54,8 +54,7 @@ class ParsedPath:
 def validate_path(path: str) -> str:
     """Return ``path`` if it is a valid file path; a pointer must not lead out of the lakehouse.
 
-    Raises:
-        InvalidLocation: absolute, with a scheme, or with an empty, ``.`` or ``..`` segment.
+    Raises ``InvalidLocation``: absolute, with a scheme, or with an empty, ``.`` or ``..`` segment.
     """
     if _SAFE_PATH.fullmatch(path):
         return path
@@ -69,8 +68,7 @@ def validate_path(path: str) -> str:
 def validate_paths(paths: Sequence[str]) -> None:
     """Validate many paths, those of the usual kind together: an inner node points to a hundred.
 
-    Raises:
-        InvalidLocation: as :func:`validate_path`, for the first that is invalid.
+    Raises ``InvalidLocation``: as :func:`validate_path`, for the first that is invalid.
     """
     together = "\0".join((*paths, ""))
     if together.count("\0") == len(paths) and _SAFE_PATHS.fullmatch(together):
@@ -101,8 +99,7 @@ def _uuid() -> str:
 def root_path(version: int) -> str:
     """Return the path of the root node of ``version``.
 
-    Raises:
-        InvalidLocation: the version does not fit into 32 bits.
+    Raises ``InvalidLocation``: the version does not fit into 32 bits.
     """
     if not 0 <= version <= spec.MAX_VERSION:
         raise InvalidLocation(f"version {version} is not between 0 and {spec.MAX_VERSION}")

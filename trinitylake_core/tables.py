@@ -60,8 +60,7 @@ def full_uri(location: str) -> str:
 def path_below(root: str, location: str) -> str | None:
     """Return the path inside the lakehouse that a location names, or ``None`` where it lies elsewhere.
 
-    Raises:
-        InvalidLocation: it begins like a location inside, and leads out of it.
+    Raises ``InvalidLocation``: it begins like a location inside, and leads out of it.
     """
     base, uri = base_uri(root), full_uri(location).rstrip("/")
     return validate_path(uri.removeprefix(base)) if uri.startswith(base) else None
@@ -79,8 +78,7 @@ def area_path(root: str, location: str) -> str | None:
 def metadata_uri(root: str, table: TableDef) -> str | None:
     """Return the URI of a table's metadata file, or ``None`` where the definition names none.
 
-    Raises:
-        InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
+    Raises ``InvalidLocation``: a MANAGED table's path that leads out of the lakehouse.
     """
     return _uri(root, table, table.format_properties.get(METADATA_LOCATION, ""))
 
@@ -106,8 +104,7 @@ def view_metadata_uri(root: str, view: ViewDef) -> str | None:
 def table_location(root: str, table: TableDef) -> str | None:
     """Return the URI of the directory that a table's data is in, or ``None`` where the definition names none.
 
-    Raises:
-        InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
+    Raises ``InvalidLocation``: a MANAGED table's path that leads out of the lakehouse.
     """
     return _uri(root, table, table.format_properties.get(LOCATION, "").removesuffix("/"))
 

@@ -236,7 +236,6 @@ class CompactionChange:
         )
 
 
-
 class LoadChange(CompactionChange):
     """A root of a new tree: the content of version ``base``, and what was loaded. Nothing is deleted by it.
 
@@ -299,8 +298,8 @@ class LoadChange(CompactionChange):
         return False
 
 
-def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
-    """Create version 0 from a draft whose non-root nodes are written already.
+def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None = None) -> Root:
+    """Create version 0, from a draft whose non-root nodes are written already; by default without objects.
 
     One ``put``, one ``create``; then the hint, the boundary and the next version, as after every commit.
 
@@ -310,6 +309,9 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Roo
             versions in the meantime, or an export to this place has begun.
         UnsafeStorage, StorageError.
     """
+    if draft is None:
+        empty = Node(subtree_keys=0, subtree_messages=0)
+        draft = Draft(empty, spec.OP_CREATE, new_id(), commit_summary(), counts=ObjectCounts())
     storage = versions.storage
     path, data = lakehouse_def_path(), encode(message)
     storage.write_many([(path, data)])

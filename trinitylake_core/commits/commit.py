@@ -125,9 +125,7 @@ def commit(
             refuse_outlived(began, ttl)
             # Where the next version is known to be there, its creation fails, or fills the place of a lost root.
             if files.newest_seen.version <= base.version:
-                # Well before a transaction has outlived its time, the version after its base may have expired.
-                doubtful_from = min(began, base.created_at_millis) + ttl // 2
-                root = _attempt(files, base, change, doubt, before_commit, doubtful_from)
+                root = _attempt(files, base, change, began, ttl, doubt, before_commit)
                 if root is not None:
                     files.note_newest(root)
                     return root
@@ -189,19 +187,27 @@ def refuse_outlived(began_at_millis: int, ttl_millis: int) -> None:
         raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
 
+def _is_late(base: Root, began_at_millis: int, ttl_millis: int) -> bool:
+    """Whether the version after ``base`` may well have expired, so that a check before the creation saves one.
+
+    A courtesy by the age of ``base``: safety rests on the check afterwards (``confirm_commit``).
+    """
+    return now_millis() >= min(began_at_millis, base.created_at_millis) + ttl_millis // 2
+
+
 def _attempt(
     files: LakehouseStore,
     base: Root,
     change: Change,
+    began_at_millis: int,
+    ttl_millis: int,
     doubt: _Doubt,
     before_commit: Callable[[], None] | None,
-    doubtful_from_millis: int,
 ) -> Root | None:
     """Make a change the version after ``base`` and return its root, ``None`` if another writer has that version.
 
     ``None`` also if ``base`` is frozen, and a version after it is not; and if ``base`` cannot be read any more, and is
-    not the newest version. From ``doubtful_from_millis`` on the boundary is read before the root is created, which
-    saves the creation where it would be in vain; safety rests on the check afterwards (``confirm_commit``).
+    not the newest version.
     """
     stamp = max(now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(files.store)
@@ -219,7 +225,7 @@ def _attempt(
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
     writer.flush()
-    if now_millis() >= doubtful_from_millis and (boundary := files.versions.boundary()) > base.version + 1:
+    if _is_late(base, began_at_millis, ttl_millis) and (boundary := files.versions.boundary()) > base.version + 1:
         raise expired(files.versions, base.version + 1, boundary)
     files.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:

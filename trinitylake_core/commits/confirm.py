@@ -123,7 +123,6 @@ def _below(versions: Versions, boundary: int) -> str:
     )
 
 
-
 def write_hint(storage: Storage, version: int) -> None:
     """Write the latest hint, best effort: nothing ever trusts it. One ``put``."""
     try:

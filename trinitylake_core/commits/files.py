@@ -43,8 +43,7 @@ class LakehouseStore:
     def newest(self) -> Root:
         """Return the newest root, searched from ``newest_seen`` on. Three ``get`` if there is none newer.
 
-        Raises:
-            LakehouseReplaced: another lakehouse is at this root URI by now.
+        Raises ``LakehouseReplaced``: another lakehouse is at this root URI by now.
         """
         try:
             newest = self.versions.latest(self.newest_seen)
@@ -69,10 +68,7 @@ class LakehouseStore:
         foreign root among its own is damage, which verification names and a rollback leaves behind.
 
         No request, unless the root names a lakehouse definition that was not read yet and is too large to be in it. Two
-        ``get`` for a foreign root.
-
-        Raises:
-            LakehouseReplaced: nothing was written.
+        ``get`` for a foreign root. Raises ``LakehouseReplaced``: nothing was written.
         """
         if (
             root is not self.newest_seen
@@ -115,8 +111,7 @@ class LakehouseStore:
     def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
         """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.
 
-        Raises:
-            Corrupt: it breaks an invariant; nothing was committed.
+        Raises ``Corrupt``: it breaks an invariant; nothing was committed.
         """
         if self.strict:
             root = Root(version, path, decode(data, path, self.store.order), data)

@@ -72,9 +72,7 @@ def refuse_frozen(files: LakehouseStore) -> None:
     """Refuse an ordinary commit to a frozen lakehouse.
 
     No request, unless the newest root that this process has seen is frozen: then three ``get``, for it may be thawed.
-
-    Raises:
-        LakehouseFrozen: nothing was committed.
+    Raises ``LakehouseFrozen``: nothing was committed.
     """
     if freeze_of(files.definition(files.newest_seen)) is None:
         return
@@ -88,7 +86,6 @@ def refuse_frozen(files: LakehouseStore) -> None:
             since=freeze.since,
             until=freeze.until,
         )
-
 
 
 def _shown(time: datetime) -> str:

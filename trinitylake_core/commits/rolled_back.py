@@ -93,7 +93,6 @@ def _standing_for(files: LakehouseStore, damaged: Root, readable: Root) -> Root:
     return replace(damaged, node=Node(system=rows, height=None))
 
 
-
 class RolledBack:
     """A root with the content of an older one (format, section 6). A commit of another writer in between stops it."""
 

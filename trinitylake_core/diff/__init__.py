@@ -24,20 +24,3 @@ from trinitylake_core.diff.compare import (
 )
 from trinitylake_core.diff.descent import DifferingSubtrees, differing_subtrees
 from trinitylake_core.diff.stream import EVERYWHERE, Span
-
-__all__ = [
-    "ADDED",
-    "CHANGED",
-    "EVERYWHERE",
-    "REMOVED",
-    "Change",
-    "Difference",
-    "DifferingSubtrees",
-    "NotCompared",
-    "Span",
-    "changes",
-    "diff_damaged",
-    "diff_nodes",
-    "diff_trees",
-    "differing_subtrees",
-]

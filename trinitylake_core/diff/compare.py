@@ -162,8 +162,7 @@ def merge(a: Run | None, b: Run | None) -> Iterator[Difference]:
     REQUIRES: one of them at least; neither is used up. ``None`` = its side is at its end.
     ENSURES: at least one is used up. Each row passed is compared once, none that is left is touched.
 
-    Raises:
-        Corrupt: the keys of a run are not in order, so that a search in it does not end where it does.
+    Raises ``Corrupt``: the keys of a run are not in order, so that a search in it does not end where it does.
     """
     runs = [run for run in (a, b) if run is not None]
     last = min(run.keys[-1] for run in runs)

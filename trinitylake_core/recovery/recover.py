@@ -17,9 +17,7 @@ from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, Inv
 from trinitylake_core.keys import NAMESPACE, ObjectName
 from trinitylake_core.locations import validate_path
 from trinitylake_core.recovery.patterns import Pattern
-from trinitylake_core.recovery.plan import (
-    Differ,
-)
+from trinitylake_core.recovery.plan import Differ
 from trinitylake_core.recovery.selection import Side, matching, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions

@@ -62,8 +62,7 @@ class SavedFile:
     def read(self) -> TransactionDef | None:
         """Return the current content of the file, ``None`` if it is gone. One ``get``.
 
-        Raises:
-            CorruptDefinition: it is garbage, or of another transaction.
+        Raises ``CorruptDefinition``: it is garbage, or of another transaction.
         """
         self._seen = self._storage.read_tagged(self.path)
         self.definition = None
@@ -259,10 +258,8 @@ def save(
 ) -> None:
     """Store a transaction under its ID: a running root, then the definition. Two ``put``.
 
-    If it was resumed, that is an announcement: what was saved before counts until ``file.confirm()``.
-
-    Raises:
-        CommitConflict: it was saved, taken, aborted or removed since this process resumed it.
+    If it was resumed, that is an announcement: what was saved before counts until ``file.confirm()``. Raises
+    ``CommitConflict``: it was saved, taken, aborted or removed since this process resumed it.
     """
     node = base.node.with_messages(own)
     node.system = {

@@ -93,10 +93,8 @@ class Proof:
     def read(self, node: Node, path: str | None, within: Range, pending: Messages) -> dict[int, Messages]:
         """Add what a node means for which messages wait; return those that go on, by the index of the child.
 
-        ``path`` is ``None`` for a root, to which nothing points.
-
-        Raises:
-            CorruptNode: keys do not ascend, or a key or a message lies outside of the range, where nothing finds it.
+        ``path`` is ``None`` for a root, to which nothing points. Raises ``CorruptNode``: keys do not ascend, or a key
+        or a message lies outside of the range, where nothing finds it.
         """
         newest = _newest(node.buffer, pending)
         _refuse_disorder(node, path, within, newest.slice(0, 1).keys + newest.slice(-1).keys)
@@ -150,10 +148,8 @@ class Proof:
     def written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
         """Add what a new node holds, prove its order, and return its range, which is as tight as it can be.
 
-        ``path`` is ``None`` for a root; ``children`` are the ranges of its children.
-
-        Raises:
-            Corrupt: its keys do not ascend, what hangs between two of them does not lie there, or a message is left.
+        ``path`` is ``None`` for a root; ``children`` are the ranges of its children. Raises ``Corrupt``: its keys do
+        not ascend, what hangs between two of them does not lie there, or a message is left.
         """
         keys = node.keys
         if any(map(ge, keys, keys[1:])) or len(node.buffer):
@@ -232,8 +228,7 @@ class Witness:
     def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield what a scan through this reader finds, and prove in the end that this is what the nodes mean.
 
-        Raises:
-            Corrupt: it is not; please report it.
+        Raises ``Corrupt``: it is not; please report it.
         """
         for keys, values in batches:
             self.proof.after += entries_hash(keys, values)

@@ -84,8 +84,7 @@ class ReadAhead:
     def take(self, path: str) -> Content | None:
         """Return a file of the window, and move on; ``None`` if it is not in the window: then it never will be.
 
-        Raises:
-            StorageError: the storage failed.
+        Raises ``StorageError``: the storage failed.
         """
         coming = self._window.pop(path, None)
         if coming is None:

@@ -52,8 +52,7 @@ class AheadReader(NodeReader, Protocol):
 def child_height(parent: Node, path: str, child: Node) -> None:
     """Prove that a child is one level below its parent, where both record their heights: no pointer leads in a circle.
 
-    Raises:
-        CorruptNode: the heights do not fit together.
+    Raises ``CorruptNode``: the heights do not fit together.
     """
     if parent.height is not None and child.height is not None and child.height != parent.height - 1:
         raise CorruptNode(

@@ -25,25 +25,3 @@ from trinitylake_core.versions.root import (
     version_info,
 )
 from trinitylake_core.versions.versions import Versions, VersionsReadOnce
-
-__all__ = [
-    "Delta",
-    "ObjectCounts",
-    "Root",
-    "RootRows",
-    "VersionInfo",
-    "Versions",
-    "VersionsReadOnce",
-    "claim_boundary",
-    "copy_of_definition",
-    "from_millis",
-    "is_claim",
-    "lower_lying_boundary",
-    "number_in",
-    "objects_of",
-    "raise_boundary",
-    "settle_boundary",
-    "to_millis",
-    "unreadable_root",
-    "version_info",
-]

@@ -174,8 +174,7 @@ def _space_before(before: bytes) -> bytes:
 def boundary_by_roots(files: RootFiles) -> int:
     """Return the boundary of the newest root, for when the file is garbage. A listing and one ``get``.
 
-    Raises:
-        TrinityLakeError: the newest root cannot be read.
+    Raises ``TrinityLakeError``: the newest root cannot be read.
     """
     version, _ = newest_listed(files)
     root = files.try_root(version)

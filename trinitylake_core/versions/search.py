@@ -68,9 +68,7 @@ def refuse_hole(files: RootFiles, newest: int, listed: Iterable[int] | None = No
     lost roots that are neighbours, and at a single one if the hint is behind it. ``listed`` are versions that were
     listed after the search. A version that is not among them is searched again: others commit and expire. One ``list``
     a page unless ``listed`` is given, a ``head`` for each version committed since, one ``get`` where one is missing.
-
-    Raises:
-        CorruptNode: a root was lost (I14).
+    Raises ``CorruptNode``: a root was lost (I14).
     """
     there = set(listed_versions(files) if listed is None else listed)
     last, version = max(there, default=newest), newest + 1
@@ -250,8 +248,7 @@ def listed_versions(files: RootFiles) -> list[int]:
 def newest_listed(files: RootFiles) -> tuple[int, bool]:
     """Return the highest version in a listing, and whether the Java SDK named it. One ``list`` a page.
 
-    Raises:
-        NotALakehouse: there is no root at all.
+    Raises ``NotALakehouse``: there is no root at all.
     """
     found = [
         (not parsed.legacy, parsed.version)  # the two never share a root URI; a stray file must not hide ours

@@ -100,9 +100,7 @@ class Versions(RootFiles):
         """Yield roots from ``newest`` back to the boundary. One ``get`` each, read ahead in parallel.
 
         Instead of a root that cannot be read one stands that contains why; its time is that of the version after it.
-
-        Raises:
-            CorruptNode: a root that must exist is missing.
+        Raises ``CorruptNode``: a root that must exist is missing.
         """
         after = newest.created_at_millis
         yield from [newest] if limit is None or limit > 0 else []
@@ -192,8 +190,7 @@ def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNod
 def _refuse_unlinked(before: RootRows, root: RootRows) -> None:
     """Prove that ``root`` was committed on top of ``before``, as far as it records that (format, section 3).
 
-    Raises:
-        CorruptNode: one of the two stands where another root was.
+    Raises ``CorruptNode``: one of the two stands where another root was.
     """
     if not root.follows(before):
         raise CorruptNode(
