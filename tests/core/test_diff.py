@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, ClassVar
 
 import pytest
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trinitylake_core.diff import diff_nodes
-from trinitylake_core.diff.compare import _compare, _Entries, merge
-from trinitylake_core.diff.stream import Run
+from trinitylake_core.diff.compare import _compare, merge
+from trinitylake_core.diff.stream import Run, Stream
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.search import applied
 
@@ -147,7 +147,8 @@ def test_runs_cut_anywhere_yield_what_differs(
     old: dict[str, str], old_cuts: list[int], new: dict[str, str], new_cuts: list[int]
 ) -> None:
     wanted = [(key, old.get(key), new.get(key)) for key in sorted(old | new) if old.get(key) != new.get(key)]
-    assert wanted == list(_compare(_Entries(_cut(old, old_cuts)), _Entries(_cut(new, new_cuts))))
+    before, after = (Stream(None, runs=starmap(Run, _cut(*side))) for side in ((old, old_cuts), (new, new_cuts)))
+    assert wanted == list(_compare(before, after))
 
 
 @given(

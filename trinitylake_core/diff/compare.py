@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from trinitylake_core.diff.descent import reading_ahead
 from trinitylake_core.diff.stream import EVERYWHERE, Run, Span, Stream, Subtree
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.keys import KeyCodec, ObjectName
+from trinitylake_core.keys import KeyCodec, ObjectName, label
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.search import Batch, NodeReader, child_height, scan
 
@@ -71,8 +71,8 @@ def diff_trees(
     if old_codec == new_codec:
         yield from changes(diff_nodes(old_reader, old, new_reader, new), new_codec)
         return
-    before = _Entries(_named(scan(old_reader, old), old_codec))
-    after = _Entries(_named(scan(new_reader, new), new_codec))
+    before = Stream(old_reader, runs=_named(scan(old_reader, old), old_codec))
+    after = Stream(new_reader, runs=_named(scan(new_reader, new), new_codec))
     for text, old_path, new_path in _compare(before, after):
         codec = new_codec if new_path is not None else old_codec
         kind, namespace, name = text.split("\0")
@@ -80,70 +80,39 @@ def diff_trees(
         yield from changes([(key, old_path, new_path)], codec)
 
 
-def _named(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Batch]:
+def _named(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Run]:
     """Yield batches under kind, namespace and name: the same order as that of the keys."""
     for keys, values in batches:
-        yield ["\0".join((kind, namespace, name or "")) for kind, namespace, name in map(codec.split, keys)], values
+        names = map(codec.split, keys)
+        yield Run(["\0".join((kind, namespace, name or "")) for kind, namespace, name in names], values)
 
 
-class _Entries:
-    """A stream of entries that are scanned: nothing to skip or open."""
+def _compare(old: Stream, new: Stream) -> Iterator[Difference]:
+    """Yield the differences: skip or open subtrees, or pass entries, until both sides are at their ends.
 
-    def __init__(self, batches: Iterator[Batch]) -> None:
-        self._batches = batches
-        self._run = Run([], [])
-
-    def head(self) -> Run | None:
-        """Return the next batch that is not used up."""
-        while self._run.used_up():
-            batch = next(self._batches, None)
-            if batch is None:
-                return None
-            self._run = Run(*batch)
-        return self._run
-
-    def skip(self) -> None:
-        """Never called: entries are no subtree."""
-        raise AssertionError("entries cannot be skipped")
-
-    open = skip
-
-
-_Side = Stream | _Entries
-
-
-def _compare(old: _Side, new: _Side) -> Iterator[Difference]:
-    """Yield the differences. INVARIANT: all that either side has passed lies before all that either side has left."""
+    INVARIANT: all that either side has passed lies before all that either side has left.
+    """
     while True:
         a, b = old.head(), new.head()
-        if a is None and b is None:
+        if isinstance(a, Subtree) and isinstance(b, Subtree):
+            _descend(old, a, new, b)
+        elif isinstance(a, Subtree):
+            if isinstance(b, Run):
+                yield from ((key, None, value) for key, value in b.entries(b.pass_until(a.low)))
+            if not isinstance(b, Run) or not b.used_up():
+                old.open()
+        elif isinstance(b, Subtree):
+            if a is not None:
+                yield from ((key, value, None) for key, value in a.entries(a.pass_until(b.low)))
+            if a is None or not a.used_up():
+                new.open()
+        elif a is None and b is None:
             return
-        if isinstance(a, Subtree) or isinstance(b, Subtree):
-            yield from _approach(old, a, new, b)
         else:
             yield from merge(a, b)
 
 
-def _approach(old: _Side, a: Run | Subtree | None, new: _Side, b: Run | Subtree | None) -> Iterator[Difference]:
-    """Skip, open, or pass what comes before a subtree. REQUIRES: one of the two is a subtree.
-
-    ENSURES: one side at least went on: a subtree was skipped or opened, or entries before it were passed.
-    """
-    if a is None or b is None:
-        (new if a is None else old).open()
-    elif isinstance(a, Subtree) and isinstance(b, Subtree):
-        _descend(old, a, new, b)
-    elif isinstance(a, Run) and isinstance(b, Subtree):
-        yield from ((key, value, None) for key, value in a.entries(a.pass_until(b.low)))
-        if not a.used_up():
-            new.open()
-    elif isinstance(a, Subtree) and isinstance(b, Run):
-        yield from ((key, None, value) for key, value in b.entries(b.pass_until(a.low)))
-        if not b.used_up():
-            old.open()
-
-
-def _descend(old: _Side, a: Subtree, new: _Side, b: Subtree) -> None:
+def _descend(old: Stream, a: Subtree, new: Stream, b: Subtree) -> None:
     """Skip two subtrees that mean the same, or open the one that must be opened first, or both."""
     if a.same_as(b):
         old.skip()
@@ -152,7 +121,7 @@ def _descend(old: _Side, a: Subtree, new: _Side, b: Subtree) -> None:
         old.open()
     elif b.comes_before(a):
         new.open()
-    elif isinstance(old, Stream) and isinstance(new, Stream):
+    else:
         old.open_with(new)
 
 
@@ -172,16 +141,11 @@ def merge(a: Run | None, b: Run | None) -> Iterator[Difference]:
     if a is None or b is None:
         yield from ((key, value, None) for key, value in (a.entries(left) if a is not None else ()))
         yield from ((key, None, value) for key, value in (b.entries(right) if b is not None else ()))
-    elif not _alike(a, left, b, right):
-        yield from _two_pointers(a, left, b, right)
-
-
-def _alike(a: Run, left: range, b: Run, right: range) -> bool:
-    """Whether the rows of two runs are the same: what is usual between a tree and its compaction."""
-    if len(left) != len(right):
-        return False
+        return
     mine, theirs = slice(left.start, left.stop), slice(right.start, right.stop)
-    return a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]
+    if len(left) == len(right) and a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]:
+        return  # what is usual between a tree and its compaction
+    yield from _two_pointers(a, left, b, right)
 
 
 def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Difference]:
@@ -298,7 +262,7 @@ class HoleReader:
         if key is None:
             return None
         kind, namespace, name = self._codec.split(key)
-        return f"{kind} {namespace}" if name is None else f"{kind} {namespace}.{name}"
+        return f"{kind} {label(namespace, name)}"
 
 
 def diff_damaged(

@@ -8,7 +8,7 @@ goes down to the leaves in pieces, and gets the paths of the leaves in the order
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -125,8 +125,8 @@ class _Descent:
             paths = [part.path for part in high]
             nodes = reader.held(paths) if isinstance(reader, AheadReader) else reader.read_many(paths)
             for part, node in zip(high, nodes, strict=True):
-                stream = Stream.below(_Known({part.path: node}), part, self._span)
-                stream.open()
+                stream = Stream(reader, self._span)
+                stream.begin_below(part, node)
                 subtrees.extend(stream.subtrees())
 
 
@@ -157,18 +157,3 @@ def _drop_shared(parts: Sides) -> None:
     shared = {part.path for part in old if part.path in others and part.same_as(others[part.path])}
     for side in parts:
         side[:] = [part for part in side if part.path not in shared]
-
-
-class _Known:
-    """A reader of nodes that were read."""
-
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        self._nodes = nodes
-
-    def read(self, path: str) -> Node:
-        """Return one node."""
-        return self._nodes[path]
-
-    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield nodes in order."""
-        return map(self._nodes.__getitem__, paths)

@@ -7,8 +7,9 @@ pivots of its node, with all messages from above carried out on the pivots and h
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from trinitylake_core.errors import CorruptNode
@@ -112,23 +113,21 @@ _NONE: Final = Messages()
 
 
 class Stream:
-    """One side: its parts in key order, the next one last."""
+    """One side: its parts in key order, the next one last. ``runs`` are entries that need no node to be opened."""
 
-    def __init__(self, reader: NodeReader, span: Span = EVERYWHERE) -> None:
+    def __init__(self, reader: NodeReader, span: Span = EVERYWHERE, runs: Iterable[Run] = ()) -> None:
         self._reader = reader
         self._span = span
+        self._runs = iter(runs)
         self._parts: list[Run | Subtree] = []
-
-    @classmethod
-    def below(cls, reader: NodeReader, subtree: Subtree, span: Span = EVERYWHERE) -> Stream:
-        """Return the stream of one subtree."""
-        stream = cls(reader, span)
-        stream._parts.append(subtree)
-        return stream
 
     def begin(self, root: Node) -> None:
         """Begin with the children and pivots of a root. REQUIRES: the stream is empty."""
         self._expand(self._root(root))
+
+    def begin_below(self, part: Subtree, node: Node) -> None:
+        """Begin with the children and pivots of a subtree's node. REQUIRES: the stream is empty."""
+        self._expand(self._opened(part, node))
 
     def begin_with(self, root: Node, other: Stream, others: Node) -> None:
         """Begin with two roots, without the children and pivots that are the same in both.
@@ -146,12 +145,13 @@ class Stream:
 
     def head(self) -> Run | Subtree | None:
         """Return the next part that is not used up, ``None`` at the end."""
-        while self._parts:
-            part = self._parts[-1]
-            if isinstance(part, Subtree) or not part.used_up():
+        while True:
+            if not self._parts:
+                self._parts += islice(self._runs, 1)
+            part = self._parts[-1] if self._parts else None
+            if not isinstance(part, Run) or not part.used_up():
                 return part
             self._parts.pop()
-        return None
 
     def skip(self) -> None:
         """Pass over the next part. REQUIRES: :meth:`head` returned one."""
@@ -177,9 +177,11 @@ class Stream:
         part = self._parts.pop()
         if isinstance(part, Run) or part.depth > MAX_HEIGHT:
             raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
-        child = self._reader.read(part.path)
-        child_height(part.parent, part.path, child)
-        return _Opened(child, self._inside(merged(child.pending, part.messages)), part.low, part.depth + 1)
+        return self._opened(part, self._reader.read(part.path))
+
+    def _opened(self, part: Subtree, node: Node) -> _Opened:
+        child_height(part.parent, part.path, node)
+        return _Opened(node, self._inside(merged(node.pending, part.messages)), part.low, part.depth + 1)
 
     def _inside(self, messages: Messages) -> Messages:
         if self._span is EVERYWHERE:
@@ -198,13 +200,14 @@ class Stream:
         counts = node.child_keys or []
         waiting = _Waiting(messages)
         reached = range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children)))
-        for index in reached if unlike is None else unlike.within(reached):
+        children, pivots = unlike or (set(reached), set(reached))
+        for index in sorted(each for each in children | pivots if each in reached):
             left, right = node.bounds(index)
-            if self._span.meets(left, right) and (unlike is None or index in unlike.children):
+            if index in children and self._span.meets(left, right):
                 inside = counts[index] if index < len(counts) else 0
                 below = waiting.between(left, right)
                 parts.append(Subtree(node.children[index], node, below, left or opened.low, opened.depth, inside))
-            if rows.start <= index < rows.stop and (unlike is None or index in unlike.pivots):
+            if rows.start <= index < rows.stop and index in pivots:
                 row = slice(index, index + 1)
                 parts.append(Run(*waiting.applied_to(node.keys[row], node.values[row])))
         self._parts += reversed(parts)
@@ -219,16 +222,8 @@ class _Opened(NamedTuple):
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Unlike:
-    """The children and the pivots of two nodes with the same pivots that may mean something else."""
-
-    children: frozenset[int]
-    pivots: frozenset[int]
-
-    def within(self, reached: range) -> list[int]:
-        """Return the indices to visit, in order."""
-        return sorted(index for index in self.children | self.pivots if index in reached)
+_Unlike = tuple[set[int], set[int]]
+"""The children and the pivots of two nodes with the same pivots that may mean something else."""
 
 
 def _unlike(one: _Opened, two: _Opened) -> _Unlike | None:
@@ -237,16 +232,14 @@ def _unlike(one: _Opened, two: _Opened) -> _Unlike | None:
     same_shape = keys == two.node.keys and len(one.node.children) == len(two.node.children)
     if not same_shape or one.node.is_leaf:
         return None
-    children = _different(one.node.children, two.node.children)
-    pivots = _different(one.node.values, two.node.values)
+    children, pivots = (
+        {index for index, (mine, theirs) in enumerate(zip(*both, strict=True)) if mine != theirs}
+        for both in ((one.node.children, two.node.children), (one.node.values, two.node.values))
+    )
     for key, _ in set(one.messages.meanings()) ^ set(two.messages.meanings()):
         at = bisect_left(keys, key)
         (pivots if at < len(keys) and keys[at] == key else children).add(at)
-    return _Unlike(frozenset(children), frozenset(pivots))
-
-
-def _different(one: Sequence[str], two: Sequence[str]) -> set[int]:
-    return {index for index, (mine, theirs) in enumerate(zip(one, two, strict=True)) if mine != theirs}
+    return children, pivots
 
 
 class _Waiting:
