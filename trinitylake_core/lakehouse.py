@@ -400,15 +400,13 @@ class Lakehouse(CatalogView):
             ReadOnly: another generation of the format wrote this lakehouse.
             Repeated, OutcomeUnknown: as ``Requests.refuse_repeated``, of the request.
         """
-        base = (
-            self._root
-            if self._pinned or self._root.version > self._files.newest_seen.version
-            else self._files.newest_seen
-        )
+        newest = self._files.newest_seen
+        base = self._root if self._pinned or self._root.version > newest.version else newest
         require_writable(self._files, base)
         if request is not None and group is not None:
             group.requests.refuse_repeated(request, base)
-        return Transaction(self._files, base, isolation=isolation, reason=reason, group=group, request=request)
+        together = None if group is None else group.commit
+        return Transaction(self._files, base, isolation=isolation, reason=reason, group=together, request=request)
 
     def resume_transaction(self, transaction_id: str) -> Transaction:
         """Return a transaction that was saved, by this process or another. Two ``get``.

@@ -63,13 +63,12 @@ def confirm_commit(versions: Versions, root: Root) -> None:
 
     actions: tuple[Callable[[], int | TrinityLakeError], ...] = (boundary, is_followed, hint)
     kept_from, followed, _ = versions.storage.map(actions, lambda action: action())
-    unknown = f"{root.path} was created as version {root.version}, but whether it counts is unknown: "
     if isinstance(kept_from, TrinityLakeError):
-        raise OutcomeUnknown(f"{unknown}the boundary cannot be read: {kept_from}") from kept_from
+        raise _unknown(root, f"the boundary cannot be read: {kept_from}") from kept_from
     built_on = _is_built_on(versions, root) if followed else None
     if kept_from > root.version:
         if built_on is None:
-            raise OutcomeUnknown(unknown + _below(versions, kept_from))
+            raise _unknown(root, _below(versions, kept_from))
         if not built_on:
             raise expired(versions, root.version, kept_from)
     elif built_on is False:
@@ -121,6 +120,10 @@ def _below(versions: Versions, boundary: int) -> str:
         f"versions below {boundary} have expired. Look at the history, and begin a new transaction if the changes are "
         "not there"
     )
+
+
+def _unknown(root: Root, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{root.path} was created as version {root.version}, but whether it counts is unknown: {why}")
 
 
 def write_hint(storage: Storage, version: int) -> None:

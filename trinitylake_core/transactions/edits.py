@@ -125,15 +125,12 @@ class MergedRanges:
     def __init__(self, ranges: Iterable[KeyRange]) -> None:
         self._starts: list[str] = []
         self._ends: list[str] = []
-        for each in sorted((r.lo, r.hi) for r in ranges):
-            self._add(*each)
-
-    def _add(self, lo: str, hi: str) -> None:
-        if self._ends and lo <= self._ends[-1]:
-            self._ends[-1] = max(self._ends[-1], hi)
-        elif lo <= hi:
-            self._starts.append(lo)
-            self._ends.append(hi)
+        for lo, hi in sorted((r.lo, r.hi) for r in ranges):
+            if self._ends and lo <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], hi)
+            elif lo <= hi:
+                self._starts.append(lo)
+                self._ends.append(hi)
 
     def __len__(self) -> int:
         return len(self._starts)

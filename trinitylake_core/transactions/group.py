@@ -221,19 +221,18 @@ class _GroupChange:
         self._keep(lambda txn: txn.prove(base, created_at_millis))
         rows = sorted((key, value) for entry in self.members for key, value, _ in entry.txn.messages())
         own = Messages.of([(key, value, self.id) for key, value in rows])
-        node, counts = appended(self.files, base, own, self._gained, created_at_millis, writer)
-        return Draft(node, spec.OP_COMMIT, self.id, self._summary(own), counts=counts)
 
-    def _gained(self) -> ObjectCounts:
-        return ObjectCounts(*map(sum, zip(*(entry.txn.gained() for entry in self.members), strict=True)))
+        def gained() -> ObjectCounts:
+            return ObjectCounts(*map(sum, zip(*(entry.txn.gained() for entry in self.members), strict=True)))
 
-    def _summary(self, own: Messages) -> dict[str, Any]:
+        node, counts = appended(self.files, base, own, gained, created_at_millis, writer)
         about = [entry.about() for entry in self.members]
         authors = list(dict.fromkeys(each["author"] for each in about))
         reasons = [each["reason"] for each in about if "reason" in each]
         summary: dict[str, Any] = {"author": _few(authors), **set_and_deleted(own)}
         summary |= {"reason": _few(reasons)} if reasons else {}
-        return summary if self.is_alone else summary | {"members": about}
+        summary |= {} if self.is_alone else {"members": about}
+        return Draft(node, spec.OP_COMMIT, self.id, summary, counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove each member against the versions that came after its base; those that conflict leave the group."""

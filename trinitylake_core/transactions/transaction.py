@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
@@ -46,13 +46,6 @@ SERIALIZABLE: Final = "SERIALIZABLE"
 _AGAIN: Final = "read again and retry the transaction"
 
 
-class Committer(Protocol):
-    """Commits transactions together with others: ``group.CommitGroup``."""
-
-    def commit(self, txn: Transaction) -> int:
-        """Return the version that a transaction became."""
-
-
 class AlreadyCommitted(Exception):
     """The version that this transaction became in an earlier attempt."""
 
@@ -69,13 +62,28 @@ def appended(
     created_at_millis: int,
     writer: NodeWriter,
 ) -> tuple[Node, ObjectCounts | None]:
-    """Return the node of ``base`` with messages at the end of its buffer, and the objects that it contains then."""
-    buffer_bytes = commit_buffer_bytes(files.definition(base))
-    node = flushed_for(writer, base, own, created_at_millis, buffer_bytes).with_messages(own)
+    """Return the node of ``base`` with messages at the end of its buffer, and the objects that it contains then.
+
+    Older messages are pushed down if with ``own`` the root would grow too large: a write buffer of more than
+    ``commit.buffer.max-bytes``, which every commit writes again, or a node over its target. Then the heaviest children
+    get theirs, until half of either is free; about one ``put`` per such child. So a flush is rare: all commits until
+    the buffer is full again write nothing but the root.
+    """
+    definition, node, target = files.definition(base), base.node, writer.target_bytes
+    size, buffered, most = own.nbytes(), node.buffer.nbytes(), commit_buffer_bytes(definition)
+    if buffered and (buffered + size > most or node.estimated_bytes() + size > target):
+        rewriter = Rewriter(writer, created_at_millis)
+        tree = rewriter.ref_of(node)
+        top, below = rewriter.open(tree), max(target - size, target // 2)
+        of_root = heaviest_children(min(node.table_bytes() + most // 2, below))
+        of_others = heaviest_children(below)
+        tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
+        rewriter.open(tree)
+        node = rewriter.node_of(tree)
     counts = base.counts
     if counts is None and base.node.is_leaf:  # the root is all there is: no request
-        counts = object_counts(files.store, base.node, codec_of(files.definition(base), sdk=files.versions.sdk))
-    return node, None if counts is None else gained().plus(counts)
+        counts = object_counts(files.store, base.node, codec_of(definition, sdk=files.versions.sdk))
+    return node.with_messages(own), None if counts is None else gained().plus(counts)
 
 
 def set_and_deleted(own: Messages) -> dict[str, int]:
@@ -114,7 +122,7 @@ class Transaction(CatalogEdits):
         began_at_millis: int | None = None,
         facts: Mapping[str, Any] | None = None,
         system: Mapping[str, str | None] | None = None,
-        group: Committer | None = None,
+        group: Callable[[Transaction], int] | None = None,
         request: RequestKey | None = None,
     ) -> None:
         definition = files.definition(base)
@@ -231,9 +239,10 @@ class Transaction(CatalogEdits):
         for root in transactional(newer, CommitConflict, _AGAIN):
             touched = conflicts.touched(root.own_messages())
             if touched:
+                shown = ", ".join(str(self._keys.decode(key)) for key in touched[:5])
+                shown += f" and {len(touched) - 5} more" if len(touched) > 5 else ""
                 raise CommitConflict(
-                    f"version {root.version} changed {self._named(touched)}, which this transaction depends on; "
-                    f"{_AGAIN}",
+                    f"version {root.version} changed {shown}, which this transaction depends on; {_AGAIN}",
                     keys=touched,
                     version=root.version,
                 )
@@ -245,7 +254,13 @@ class Transaction(CatalogEdits):
         gone already.
         """
         held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
-        held |= self._read_saved(base)
+        saved_paths = [path for path in self._writes.values() if path in self._saved_definitions]
+        for path, data in self._files.storage.read_many(saved_paths):
+            if isinstance(data, FileMissing):
+                raise TransactionExpired(
+                    f"what was saved of this transaction is gone since version {base.version}; begin a new one"
+                )
+            held[path] = data
         new = {
             old: definition_path(*self._keys.split(key))
             for key, old in self._writes.items()
@@ -255,17 +270,6 @@ class Transaction(CatalogEdits):
         self._writes.update({key: new[path] for key, path in self._writes.items() if path in new})
         self._definitions = {new.get(path, path): each for path, each in self._definitions.items()}
         self._saved_definitions = frozenset(new.get(path, path) for path in self._saved_definitions)
-
-    def _read_saved(self, base: Root) -> dict[str, bytes]:
-        paths = [path for path in self._writes.values() if path in self._saved_definitions]
-        found: dict[str, bytes] = {}
-        for path, data in self._files.storage.read_many(paths):
-            if isinstance(data, FileMissing):
-                raise TransactionExpired(
-                    f"what was saved of this transaction is gone since version {base.version}; begin a new one"
-                )
-            found[path] = data
-        return found
 
     def _recognise(self, root: Delta) -> None:
         """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
@@ -293,10 +297,6 @@ class Transaction(CatalogEdits):
             return self._read_definition(own) == self._files.storage.read(other)
         except (Corrupt, FileMissing, TransactionExpired):
             return False
-
-    def _named(self, keys: Sequence[str]) -> str:
-        shown = ", ".join(str(self._keys.decode(key)) for key in keys[:5])
-        return shown + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
 
     def _write_new(self, files: Mapping[str, bytes]) -> None:
         self._written |= files.keys()
@@ -356,14 +356,10 @@ class Transaction(CatalogEdits):
         unknown, self._uncertain = self._uncertain, True
         try:
             if self._group is not None and not unknown and before_commit is None:
-                return self._group.commit(self)
+                return self._group(self)
+            began = self.began_at_millis
             root = commit(
-                self._files,
-                self._base,
-                self,
-                began_at_millis=self.began_at_millis,
-                before_commit=before_commit,
-                unknown=unknown,
+                self._files, self._base, self, began_at_millis=began, before_commit=before_commit, unknown=unknown
             )
         except (AlreadyCommitted, CommitConflict, LakehouseFrozen, TransactionExpired):
             self._uncertain = False
@@ -427,8 +423,7 @@ class Transaction(CatalogEdits):
             began_at_millis=self.began_at_millis,
             expire_at_millis=self.began_at_millis + self.ttl_millis,
         )
-        own = self.messages()
-        there = self._were_there()
+        own, there = self.messages(), self._were_there()
         before = "".join("01"[there[key]] for key in own.keys)
         state = json.dumps({"footprint": self._footprint.to_json(), "reason": self.reason, "before": before})
         saved.save(self._files, self._base, definition, own, state, file)
@@ -481,27 +476,3 @@ class Transaction(CatalogEdits):
             self.abort()
         except (CommitConflict, StorageError) as failed:  # what ended the block is what the caller has to know
             _LOG.warning("transaction %s was given up, but not aborted: %s", self.id, failed)
-
-
-# -- the flush of a root by a commit ---------------------------------------------------------------
-
-
-def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int, buffer_bytes: int) -> Node:
-    """Return the node of ``base``, its older messages pushed down if with ``own`` the root would grow too large.
-
-    That is: a write buffer of more than ``buffer_bytes``, which every commit writes again, or a node over its target.
-    Then the heaviest children get their messages, until half of either is free; about one ``put`` per such child. So a
-    flush is rare: all commits until the buffer is full again write nothing but the root.
-    """
-    node, target = base.node, writer.target_bytes
-    size, buffered = own.nbytes(), node.buffer.nbytes()
-    if not buffered or (buffered + size <= buffer_bytes and node.estimated_bytes() + size <= target):
-        return node
-    rewriter = Rewriter(writer, stamp)
-    tree = rewriter.ref_of(node)
-    top, below = rewriter.open(tree), max(target - size, target // 2)
-    room = node.table_bytes() + buffer_bytes // 2
-    of_root, of_others = heaviest_children(min(room, below)), heaviest_children(below)
-    tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
-    rewriter.open(tree)
-    return rewriter.node_of(tree)
