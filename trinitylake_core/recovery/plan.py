@@ -185,8 +185,6 @@ class _Proof:
         self._target = target
         self._definitions = definitions
 
-    # -- nodes -----------------------------------------------------------------------------------
-
     def read(self, path: str) -> Node:
         """Return a node; one of the target is examined. Raises ``Corrupt``."""
         try:
@@ -212,16 +210,10 @@ class _Proof:
         self.nodes.examine(path, node)
         return node
 
-    # -- objects ---------------------------------------------------------------------------------
-
     def proved(self, changes: Iterable[Change]) -> Iterator[Change]:
         """Yield changes; prove the definitions and the namespaces that they need. Stops after a few findings."""
         remaining = iter(changes)
         while len(self.nodes.found) < FINDINGS and (part := list(islice(remaining, _CHANGES_HELD))):
             yield from part
-            self.nodes.add(self._wrong(part))
-
-    def _wrong(self, part: Sequence[Change]) -> Iterator[Violation]:
-        back = [each for each in part if each.new_path is not None]
-        yield from check_homes(self, self._target, self.codec, part)
-        yield from self._definitions(back)
+            self.nodes.add(check_homes(self, self._target, self.codec, part))
+            self.nodes.add(self._definitions([each for each in part if each.new_path is not None]))

@@ -119,8 +119,14 @@ def changes_to_restore(
     if not copy:
         return to_restore(here, there, only, differing, exact=exact)
     named: set[_Name] = set()
-    noted = _noting(differing, named) if damaged else differing
-    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
+
+    def noted() -> Iterator[Change]:
+        for change in differing:
+            named.add((change.kind, change.namespace, change.name))
+            yield change
+
+    matching_changes = to_restore(here, there, only, noted() if damaged else differing, exact=exact)
+    found = list(_really_changed(here, there, matching_changes))
     if damaged:
         found += _damaged_here(here, there, _of_one_file(here, only, named))
     codec = here.codec
@@ -156,12 +162,6 @@ def _read_both(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[t
     theirs = there.files.storage.read_many([_valid(each.new_path) for each in changes])
     for each, (_, one), (_, other) in zip(changes, ours, theirs, strict=True):
         yield each, one, other
-
-
-def _noting(changes: Iterable[Change], named: set[_Name]) -> Iterator[Change]:
-    for change in changes:
-        named.add((change.kind, change.namespace, change.name))
-        yield change
 
 
 def _of_one_file(here: Side, only: Sequence[str], named: set[_Name]) -> Iterator[Change]:
@@ -203,21 +203,19 @@ class CopyingIn(Transaction):
 
         Raises ``CorruptDefinition`` where one is missing or damaged there; nothing was written yet.
         """
-        self._copy_in(there.files, [change for change in changes if change.new_path is not None])
+        wanted = [change for change in changes if change.new_path is not None]
+        for start in range(0, len(wanted), _READ_TOGETHER):
+            part = wanted[start : start + _READ_TOGETHER]
+            for each, definition in zip(part, _definitions(there.files, part), strict=True):
+                self._before[each.key] = each.old_path is not None
+                self._set(each.kind, each.key, definition, each.namespace, each.name)
+                if each.kind != NAMESPACE:
+                    self.need_namespace(each.namespace)
         for change in changes:
             if change.new_path is None:
                 self.put(change.key, None, replaces=True)
                 if change.kind == NAMESPACE:
                     self.close_namespace(change.namespace)
-
-    def _copy_in(self, source: LakehouseStore, wanted: Sequence[Change]) -> None:
-        for start in range(0, len(wanted), _READ_TOGETHER):
-            part = wanted[start : start + _READ_TOGETHER]
-            for each, definition in zip(part, _definitions(source, part), strict=True):
-                self._before[each.key] = each.old_path is not None
-                self._set(each.kind, each.key, definition, each.namespace, each.name)
-                if each.kind != NAMESPACE:
-                    self.need_namespace(each.namespace)
 
     def prove_copies(self) -> None:
         """Read back what was copied in. One ``get`` each. Raises ``StorageError`` if it is not what was written."""

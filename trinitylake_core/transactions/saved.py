@@ -10,7 +10,7 @@ whether a cleaning may have removed what was written for it, and confirms it the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trinitylake_core import locations, spec
 from trinitylake_core.commits.changes import Aborted, commit_summary
@@ -34,8 +34,6 @@ from trinitylake_core.storage import Storage, Tagged
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.versions import Root
-
-# -- the file ------------------------------------------------------------------------------------------
 
 
 class SavedFile:
@@ -160,7 +158,12 @@ class SavedFile:
         for _ in range(MAX_ATTEMPTS):
             if self._me in self._takers():
                 return
-            self._refuse_other()
+            if self.definition is None:
+                raise not_found(self.id)
+            if self.definition.state == TransactionDef.ABORTED:
+                raise TransactionNotFound(f"transaction {self.id} was aborted by another process")
+            if self.definition.running_root_node_file_path != self.running:
+                raise CommitConflict(f"transaction {self.id} was saved again since it was resumed; resume it again")
             taken = self._marked(TransactionDef.COMMITTING)
             taken.taken_by.append(self._me)
             try:
@@ -174,16 +177,8 @@ class SavedFile:
             self.read()
         raise CommitConflict(f"transaction {self.id} was changed again and again; try again")
 
-    def _takers(self) -> list[str]:
-        return [] if self.definition is None else list(self.definition.taken_by)
-
-    def _refuse_other(self) -> None:
-        if self.definition is None:
-            raise not_found(self.id)
-        if self.definition.state == TransactionDef.ABORTED:
-            raise TransactionNotFound(f"transaction {self.id} was aborted by another process")
-        if self.definition.running_root_node_file_path != self.running:
-            raise CommitConflict(f"transaction {self.id} was saved again since it was resumed; resume it again")
+    def _takers(self) -> set[str]:
+        return set() if self.definition is None else set(self.definition.taken_by)
 
     def refuse_unsavable(self) -> None:
         """Raise ``CommitConflict`` if what this process saw must not be saved over: a save, a commit, an abort."""
@@ -212,7 +207,7 @@ class SavedFile:
     @property
     def taken_by_others(self) -> bool:
         """Whether another process has begun to commit it. That process may be suspended and may go on later."""
-        return bool(set(self._takers()) - {self._me})
+        return bool(self._takers() - {self._me})
 
     @property
     def taken(self) -> bool:
@@ -262,12 +257,8 @@ def save(
     ``CommitConflict``: it was saved, taken, aborted or removed since this process resumed it.
     """
     node = base.node.with_messages(own)
-    node.system = {
-        **base.node.system,
-        spec.TXN_ID: transaction.id,
-        spec.TXN_STATE: state,
-        spec.OPERATION: spec.OP_COMMIT,
-    }
+    rows = {spec.TXN_ID: transaction.id, spec.TXN_STATE: state, spec.OPERATION: spec.OP_COMMIT}
+    node.system = base.node.system | rows
     path = node_path()
     files.storage.write_many([(path, nodefile.encode(node, files.store.order, path))])
     files.storage.barrier()
@@ -287,8 +278,7 @@ def fenced(storage: Storage, since: Root, newest: Root) -> bool:
 # -- resuming ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """A saved transaction as read back: its base, its changes and its dependencies."""
 
     definition: TransactionDef
@@ -306,21 +296,7 @@ def load(files: LakehouseStore, transaction_id: str) -> Saved:
         CorruptNode, CorruptDefinition: what was saved cannot be read.
     """
     file = SavedFile(files.storage, transaction_id)
-    while True:
-        definition = file.read()
-        if definition is None or file.over:
-            raise not_found(transaction_id)
-        try:
-            return _resumed(files, file, definition)
-        except CorruptNode:
-            read = definition.running_root_node_file_path
-            again = file.read()
-            if again is not None and again.running_root_node_file_path == read:
-                raise
-
-
-def _resumed(files: LakehouseStore, file: SavedFile, definition: TransactionDef) -> Saved:
-    running = running_root(files.storage, definition, files.store.order)
+    definition, running = _read_running(files, file)
     own = running.buffer.of_transaction(definition.id)
     node = Node(
         running.keys, running.values, running.children, running.buffer.slice(0, len(running.buffer) - len(own)),
@@ -331,11 +307,7 @@ def _resumed(files: LakehouseStore, file: SavedFile, definition: TransactionDef)
     state = node.system.pop(spec.TXN_STATE, "")
     node.system.pop(spec.TXN_ID, None)  # that of the saved transaction; which one made the base is not stored
     file.resume(definition)
-    return Saved(definition, _beginning(definition, node, file.path), own, state, file)
-
-
-def _beginning(definition: TransactionDef, node: Node, path: str) -> Root:
-    """Return the root that a transaction began at: that of a version, or the copy of one that a snapshot keeps."""
+    # It began at the root of a version, or at the copy of one that a snapshot keeps.
     beginning = definition.beginning_root_node_file_path
     parsed = locations.parse(beginning)
     version = None
@@ -343,9 +315,22 @@ def _beginning(definition: TransactionDef, node: Node, path: str) -> Root:
         version = node.version if parsed.version is None else parsed.version
     if version is None:
         raise CorruptDefinition(
-            f"saved transaction {definition.id!r} does not contain where it began", path=path, invariant="I10"
+            f"saved transaction {transaction_id!r} does not contain where it began", path=file.path, invariant="I10"
         )
-    return Root(version, beginning, node)
+    return Saved(definition, Root(version, beginning, node), own, state, file)
+
+
+def _read_running(files: LakehouseStore, file: SavedFile) -> tuple[TransactionDef, Node]:
+    while True:
+        definition = file.read()
+        if definition is None or file.over:
+            raise not_found(file.id)
+        try:
+            return definition, running_root(files.storage, definition, files.store.order)
+        except CorruptNode:
+            again = file.read()
+            if again is not None and again.running_root_node_file_path == definition.running_root_node_file_path:
+                raise
 
 
 def running_root(storage: Storage, definition: TransactionDef, order: int) -> Node:
