@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -11,13 +11,7 @@ from typing import Final, TypeVar
 import mmh3
 
 from trinitylake_core import keys as names
-from trinitylake_core.definitions import (
-    DECODERS,
-    LakehouseDef,
-    NamespaceDef,
-    TableDef,
-    ViewDef,
-)
+from trinitylake_core.definitions import DECODERS, LakehouseDef, NamespaceDef, TableDef, ViewDef
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
@@ -82,18 +76,11 @@ class CatalogView(abc.ABC):
             raise
 
     def _find(self, key: str) -> str | None:
-        return self._find_in_version(key)
-
-    def _find_in_version(self, key: str) -> str | None:
         try:  # what `_still_kept` does, without its cost
             return search.lookup(self._store, self._root_node(), key)
         except Corrupt:
             self._refuse_expired()
             raise
-
-    def _find_many(self, keys: Sequence[str]) -> dict[str, str]:
-        with self._still_kept():
-            return search.lookup_many(self._store, self._root_node(), keys)
 
     def look_ahead(self, objects: Collection[ObjectName]) -> None:
         """Read what looking objects and their namespaces up will read, one round trip per level for all of them.
@@ -103,16 +90,12 @@ class CatalogView(abc.ABC):
         ``InvalidName``.
         """
         if self._store.storage.concurrency > 1:
-            keys = {self._keys.encode(each) for each in objects} | {
-                self._keys.namespace(each.namespace) for each in objects
-            }
+            keys = {self._keys.encode(each) for each in objects}
+            keys |= {self._keys.namespace(each.namespace) for each in objects}
             with self._still_kept():
                 self._store.warm(self._root_node(), keys)
 
-    def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
-        return self._scan(within, None)
-
-    def _scan(self, within: KeyRange, own: Messages | None) -> Iterator[search.Batch]:
+    def _batches(self, within: KeyRange, own: Messages | None = None) -> Iterator[search.Batch]:
         with self._still_kept():
             yield from search.scan(self._store, self._root_node(), within, own)
 
@@ -130,8 +113,7 @@ class CatalogView(abc.ABC):
 
     def namespaces(self, prefix: str = "") -> list[str]:
         """Return the names of all namespaces, sorted, or of those that begin so. Reads the nodes that hold them."""
-        split = self._keys.split
-        return [split(key)[1] for key, _ in self._rows(self._keys.beginning(prefix))]
+        return [self._keys.split(key)[1] for key, _ in self._rows(self._keys.beginning(prefix))]
 
     def tables(self, namespace: str | None = None) -> list[str]:
         """Return the tables in a namespace by name, sorted, or all as ``sales.orders``. Raises ``ObjectNotFound``."""
@@ -195,10 +177,8 @@ class CatalogView(abc.ABC):
 
         Independent of the order, of the shape of the tree and of the name sizes. Reads every node.
         """
-        total, split, digest_of = 0, self._keys.split, content_hash
-        for keys, values in self._batches(names.EVERYTHING):
-            for key, path in zip(keys, values, strict=True):
-                total += digest_of(*split(key), path)
+        split = self._keys.split
+        total = sum(content_hash(*split(key), path) for key, path in self._rows(names.EVERYTHING))
         return format(total & _DIGEST_MASK, "032x")
 
     # -- definitions ---------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def check_version(versions: Versions, version: int, *, definitions: bool = False
         yield from [] if head is None else [head]
         return
     yield from check_root(versions, head[0])
-    yield from _check_tree(versions, *head, definitions=definitions)
+    yield from check_tree(versions, *head, definitions=definitions)
 
 
 def read_head(
@@ -112,24 +112,14 @@ def read_head(
         return violation(invariant, getattr(error, "path", None) or path, str(error))
 
 
-def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> Iterator[Violation]:
-    """Yield every broken invariant of the tree below a root that was read. One ``get`` per node."""
-    yield from _check_tree(versions, root, versions.definition(root), definitions=definitions)
-
-
-def _check_rows(root: Root) -> Iterator[Violation]:
-    """Yield the defects of the system rows of a root by themselves. No request."""
+def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
+    """Yield the defects of a root's system rows and its link to the version before. One ``get``."""
     if root.node.canonical and spec.VERSION not in root.system:
         yield violation("I13", root.path, "the root does not contain its version")
     for name, invariant in _NUMBERS.items():
         text = root.system.get(name, "0")
         if not (text.isascii() and text.isdecimal()):
             yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
-
-
-def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
-    """Yield the defects of a root's system rows and its link to the version before. One ``get``."""
-    yield from _check_rows(root)
     try:
         yield from _check_link(versions, root)
     except Corrupt as error:
@@ -174,18 +164,6 @@ def _check_fences(before: RootRows, root: Root) -> Iterator[Violation]:
             yield violation("I14", root.path, f"{name} fell from {old} to {new}")
 
 
-def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Violation]:
-    """Yield snapshots whose root cannot be read. One ``get`` per snapshot."""
-    for name, snapshot in sorted(definition.snapshots.items()):
-        if snapshot.target_uri:
-            continue
-        path = snapshot.root_node_file_path
-        try:
-            nodefile.decode(versions.storage.read(validate_path(path)), path, definition.order)
-        except (FileMissing, Corrupt, InvalidLocation) as error:
-            yield violation("I17", path, f"snapshot {name!r} cannot be read: {error}")
-
-
 def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
     """Yield the defects of boundary, newest versions and snapshots; a stale hint is fine.
 
@@ -205,7 +183,14 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
         versions.refuse_hole(newest.version)
     except CorruptNode as error:
         yield violation(error.invariant, error.path or newest.path, str(error))
-    yield from check_snapshots(versions, versions.definition(newest))
+    definition = versions.definition(newest)
+    for name, snapshot in sorted(definition.snapshots.items()):
+        path = snapshot.root_node_file_path
+        try:
+            if not snapshot.target_uri:
+                nodefile.decode(versions.storage.read(validate_path(path)), path, definition.order)
+        except (FileMissing, Corrupt, InvalidLocation) as error:
+            yield violation("I17", path, f"snapshot {name!r} cannot be read: {error}")
 
 
 # -- one node --------------------------------------------------------------------------------------
@@ -597,9 +582,10 @@ class _TreeReader:
         return node
 
 
-def _check_tree(
+def check_tree(
     versions: Versions, root: Root, definition: LakehouseDef, *, definitions: bool = False
 ) -> Iterator[Violation]:
+    """Yield every broken invariant of the tree below a root that was read. One ``get`` per node."""
     codec = codec_of(definition, sdk=versions.sdk)
     proof = TreeProof(root, definition.order, codec)
     reader = _TreeReader(versions.storage, root, definition.order, proof)

@@ -70,13 +70,14 @@ class Preflight:
         head = read_head(self.files.versions, target.path, lambda: target)
         if isinstance(head, Violation):
             found.add(head, version)
-        shape = Shape.of(self.files.definition(target))
+        definition = self.files.definition(target)
+        shape = Shape.of(definition)
         if target.node.canonical and target.node.height is not None:
             files = (target.node.subtree_keys or 0) + 1
             self.checked.engine = choose_engine(self.engine, self.spark, files, self.spark_from_files)
             self._walk(target, shape, found)
         else:  # written by an older generation: there are no levels to go down, and the engine is this process
-            for each in islice(check_tree(self.files.versions, target, definitions=True), SHOWN):
+            for each in islice(check_tree(self.files.versions, target, definition, definitions=True), SHOWN):
                 found.add(each, version)
         self._sum_up(meter)
         return found.violations()

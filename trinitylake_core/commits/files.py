@@ -115,7 +115,7 @@ class LakehouseStore:
         """
         if self.strict:
             root = Root(version, path, decode(data, path, self.store.order), data)
-            for found in check_tree(self.versions, root):
+            for found in check_tree(self.versions, root, self.definition(root)):
                 raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
 
     def _is_stored(self) -> bool:

@@ -30,7 +30,7 @@ from trinitylake_core.definitions import (
     view_def,
 )
 from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, label, refuse_new_name
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName, label, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
 from trinitylake_core.tree import search
@@ -216,9 +216,11 @@ class CatalogEdits(CatalogView):
         """
         unknown = sorted(self._writes.keys() - self._before.keys())
         if len(unknown) <= _FEW:
-            found: AbstractSet[str] = {key for key in unknown if self._find_in_version(key) is not None}
+            find = super()._find
+            found: AbstractSet[str] = {key for key in unknown if find(key) is not None}
         else:
-            found = self._find_many(unknown).keys()
+            with self._still_kept():
+                found = search.lookup_many(self._store, self._root_node(), unknown).keys()
         self._before.update((key, key in found) for key in unknown)
         return self._before
 
@@ -229,14 +231,12 @@ class CatalogEdits(CatalogView):
 
     def _find(self, key: str) -> str | None:
         self._footprint.keys.add(key)
-        if key in self._writes:
-            return self._writes[key]
-        return self._find_in_version(key)
+        return self._writes[key] if key in self._writes else super()._find(key)
 
-    def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
+    def _batches(self, within: KeyRange, own: Messages | None = None) -> Iterator[search.Batch]:
         self._footprint.ranges.append(within)
         own = Messages.of([(key, self._writes[key], self.id) for key in sorted(self._writes) if key in within])
-        return self._scan(within, own)
+        return super()._batches(within, own)
 
     def _read_definition(self, path: str) -> bytes:
         if path in self._definitions:
@@ -406,7 +406,7 @@ class CatalogEdits(CatalogView):
 
         Raises ``AlreadyExists`` if it is there.
         """
-        key = getattr(self._keys, kind)(namespace, name)
+        key = self._keys.encode(ObjectName(kind, namespace, name))
         if self._find(key) is not None:
             raise AlreadyExists(f"{kind} {label(namespace, name)} already exists")
         self._footprint.closed.append(KeyRange(key, key))
@@ -416,10 +416,10 @@ class CatalogEdits(CatalogView):
         self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
 
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
-        key = self._keys.namespace(namespace) if kind == NAMESPACE else getattr(self._keys, kind)(namespace, name)
+        key = self._keys.encode(ObjectName(kind, namespace, name))
         if self._find(key) is None:
             raise ObjectNotFound(f"there is no {kind} {label(namespace, name)!r}")
-        return str(key)
+        return key
 
     def _create(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
         refuse_new_name(kind, namespace if name is None else name)

@@ -246,19 +246,14 @@ def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 
 
 def version_info(root: Root) -> VersionInfo:
     """Return the description of a version that its root contains. No request."""
-    node, counts = root.node, root.counts or (None, None, None)
+    node, counts, summary = root.node, root.counts or (None, None, None), root.summary
+    loaded = [summary.get(name, 0) for name in ("added", "replaced")] if root.operation == spec.OP_LOAD else []
+    changes = len(root.own_messages()) + sum(each for each in loaded if isinstance(each, int))
     return VersionInfo(
-        root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
-        root.summary,
-        _changes_of(root), objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
+        root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn, summary,
+        changes, objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
         root.previous_root, root.rollback_from_root, *counts,
     )  # fmt: skip
-
-
-def _changes_of(root: Root) -> int:
-    """Return the number of objects that a version changed: its own messages, or what it loaded. No request."""
-    loaded = [root.summary.get(name, 0) for name in ("added", "replaced")] if root.operation == spec.OP_LOAD else []
-    return len(root.own_messages()) + sum(each for each in loaded if isinstance(each, int))
 
 
 def objects_of(node: Node) -> int | None:

@@ -54,7 +54,11 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
             return found.root
         if found.boundary is None:  # garbage: what is below it is not known
             break
-        again = _from_boundary(files, found.boundary)
+        # The version of the boundary exists, unless expiration has moved the boundary since.
+        if files.root_exists(found.boundary):
+            again = _Found(*files.root_and_boundary(_gallop(files, found.boundary)))
+        else:
+            again = _of_sdk(files, found.boundary) or _Found(None, files.boundary_file())
         if again.root is None and again.boundary == found.boundary:
             break
         found = again
@@ -114,13 +118,6 @@ def _above(files: RootFiles, version: int, known: Root | None) -> _Found:
     if found.root is not None and files.sdk:
         return _climbed(files, version, found.root)
     return found if found.root is not None or known is not None else _of_sdk(files, version) or found
-
-
-def _from_boundary(files: RootFiles, boundary: int) -> _Found:
-    """Search from the boundary on: its version exists, unless expiration has moved the boundary since."""
-    if files.root_exists(boundary):
-        return _Found(*files.root_and_boundary(_gallop(files, boundary)))
-    return _of_sdk(files, boundary) or _Found(None, files.boundary_file())
 
 
 def _of_sdk(files: RootFiles, version: int) -> _Found | None:
@@ -189,11 +186,16 @@ def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
         before, boundary = boundary, files.boundary()
         unreadable: dict[int, str] = {}
         while version >= boundary:
-            root = _openable_or_why(files, version)
-            if isinstance(root, Root):
+            root, why = None, "it is missing"
+            try:
+                root = _openable(files, version)
+            except Corrupt as error:
+                _refuse_fickle(files, version)
+                why = str(error)
+            if root is not None:
                 when = root.created_at_millis
                 return root, [unreadable_root(each, files.path(each), why, when) for each, why in unreadable.items()]
-            unreadable[version] = root
+            unreadable[version] = why
             version -= 1
         if boundary == before:
             break  # else others may have committed and expired versions since the listing
@@ -203,15 +205,6 @@ def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
         path=files.path(boundary),
         invariant="I13",
     )
-
-
-def _openable_or_why(files: RootFiles, version: int) -> Root | str:
-    """Return a root whose lakehouse definition can be read, too, or why it cannot. Raises ``StorageError``."""
-    try:
-        return _openable(files, version) or "it is missing"
-    except Corrupt as error:
-        _refuse_fickle(files, version)
-        return str(error)
 
 
 def _openable(files: RootFiles, version: int) -> Root | None:
@@ -238,11 +231,8 @@ def _refuse_fickle(files: RootFiles, version: int) -> None:
 def listed_versions(files: RootFiles) -> list[int]:
     """Return the versions whose roots are listed, also those below the boundary; in no order. One ``list`` a page."""
     found = (locations.parse(file.path) for file in files.storage.list("_"))
-    return [
-        each.version
-        for each in found
-        if each is not None and each.version is not None and each.legacy == files.sdk  # the two never share a root URI
-    ]
+    # Roots of the two kinds never share a root URI.
+    return [each.version for each in found if each and each.version is not None and each.legacy == files.sdk]
 
 
 def newest_listed(files: RootFiles) -> tuple[int, bool]:

@@ -139,7 +139,12 @@ class Versions(RootFiles):
             for root in _following(self, newest.version):
                 if root.unreadable is not None:
                     raise _unknown_change(self, root)
-                _refuse_unlinked(newest, root)
+                if not root.follows(newest):
+                    raise CorruptNode(
+                        f"the root {root.path!r} was not committed on top of the root {newest.path!r} that is there",
+                        path=root.path,
+                        invariant="I14",
+                    )
                 found.append(root.delta(found[-1] if found else None))
                 newest = root
             boundary = self.boundary()
@@ -185,19 +190,6 @@ def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNod
             version=root.version,
         )
     return CorruptNode(f"the newest root {root.path!r} cannot be read: {root.unreadable}", path=root.path)
-
-
-def _refuse_unlinked(before: RootRows, root: RootRows) -> None:
-    """Prove that ``root`` was committed on top of ``before``, as far as it records that (format, section 3).
-
-    Raises ``CorruptNode``: one of the two stands where another root was.
-    """
-    if not root.follows(before):
-        raise CorruptNode(
-            f"the root {root.path!r} was not committed on top of the root {before.path!r} that is there",
-            path=root.path,
-            invariant="I14",
-        )
 
 
 def _following(files: RootFiles, version: int) -> Iterator[Root]:
