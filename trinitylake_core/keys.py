@@ -113,17 +113,18 @@ class KeyCodec:
 
     def table(self, namespace: str, name: str) -> str:
         """Return the key of a table. Raises ``InvalidName``."""
-        return self._object(TABLE, namespace, name)
+        return self.encode(ObjectName(TABLE, namespace, name))
 
     def view(self, namespace: str, name: str) -> str:
         """Return the key of a view. Raises ``InvalidName``."""
-        return self._object(VIEW, namespace, name)
+        return self.encode(ObjectName(VIEW, namespace, name))
 
     def encode(self, name: ObjectName) -> str:
         """Return the key of a decoded name. Raises ``InvalidName``."""
-        return (
-            self.namespace(name.namespace) if name.name is None else self._object(name.kind, name.namespace, name.name)
-        )
+        if name.name is None:
+            return self.namespace(name.namespace)
+        home = self._padded(NAMESPACE, name.namespace, self.namespace_size)
+        return _PREFIX[name.kind] + home + self._padded(name.kind, name.name, self._name_size(name.kind))
 
     def range(self, kind: str | None = None, namespace: str | None = None) -> KeyRange:
         """Return the range of all objects of a kind, or of a kind in one namespace."""
@@ -213,39 +214,28 @@ class KeyCodec:
         else:
             data = body.encode(encoding)
             try:
-                parts, length = (
-                    [data[: size * unit].decode(encoding), data[size * unit :].decode(encoding)],
-                    len(data) // unit,
-                )
+                parts = [data[: size * unit].decode(encoding), data[size * unit :].decode(encoding)]
             except UnicodeDecodeError:
                 raise InvalidName(f"key {key!r} cuts a character in two") from None
+            length = len(data) // unit
         if length != total:
             raise InvalidName(f"key {key!r} is {length} long after its schema ID instead of {total}")
         return parts[:1] if kind == NAMESPACE else parts
-
-    def _object(self, kind: str, namespace: str, name: str) -> str:
-        home = self._padded(NAMESPACE, namespace, self.namespace_size)
-        return _PREFIX[kind] + home + self._padded(kind, name, self._name_size(kind))
 
     def _name_size(self, kind: str) -> int:
         """Return the length of the part of a key behind the namespace, by kind."""
         return self.table_size if kind == TABLE else self.view_size if kind == VIEW else 0
 
     def _padded(self, kind: str, name: str, size: int) -> str:
-        length = self._length(kind, name)
-        if length > size:
-            unit = "UTF-16 units" if self.utf16 else "bytes"
-            raise InvalidName(f"{kind} name {name!r} is {length} {unit} long; this lakehouse allows {size}")
-        return name + " " * (size - length)
-
-    def _length(self, kind: str, name: str) -> int:
         if not name or not isinstance(name, str):
             raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
         if not self.utf16 and (match := _FORBIDDEN.search(name)):
             raise InvalidName(f"{kind} name {name!r} holds the forbidden character U+{ord(match[0]):04X}")
-        if name.isascii():
-            return len(name)
         try:
-            return len(name.encode("utf-16-le")) // 2 if self.utf16 else len(name.encode())
+            length = len(name.encode("utf-16-le")) // 2 if self.utf16 else len(name.encode())
         except UnicodeEncodeError:
             raise InvalidName(f"{kind} name {name!r} is not valid Unicode") from None
+        if length > size:
+            unit = "UTF-16 units" if self.utf16 else "bytes"
+            raise InvalidName(f"{kind} name {name!r} is {length} {unit} long; this lakehouse allows {size}")
+        return name + " " * (size - length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -52,21 +51,20 @@ class SnapshotInfo:
 
 def snapshot_infos(definition: LakehouseDef) -> list[SnapshotInfo]:
     """Return the snapshots in a lakehouse definition, oldest first."""
-    infos = [_info(name, snapshot) for name, snapshot in definition.snapshots.items()]
+    infos = [
+        SnapshotInfo(
+            name=name,
+            version=snapshot.version,
+            kind=SnapshotDef.Kind.Name(snapshot.kind).lower(),
+            created_at=from_millis(snapshot.created_at_millis),
+            expires_at=from_millis(snapshot.expire_at_millis) if snapshot.expire_at_millis else None,
+            expired=_expired(snapshot),
+            root_path=snapshot.root_node_file_path,
+            target_uri=snapshot.target_uri or None,
+        )
+        for name, snapshot in definition.snapshots.items()
+    ]
     return sorted(infos, key=lambda info: (info.created_at, info.version, info.name))
-
-
-def _info(name: str, snapshot: SnapshotDef) -> SnapshotInfo:
-    return SnapshotInfo(
-        name=name,
-        version=snapshot.version,
-        kind=SnapshotDef.Kind.Name(snapshot.kind).lower(),
-        created_at=from_millis(snapshot.created_at_millis),
-        expires_at=from_millis(snapshot.expire_at_millis) if snapshot.expire_at_millis else None,
-        expired=_expired(snapshot),
-        root_path=snapshot.root_node_file_path,
-        target_uri=snapshot.target_uri or None,
-    )
 
 
 def _expired(snapshot: SnapshotDef) -> bool:
@@ -195,13 +193,8 @@ def refuse_bad_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"a snapshot name is 1 to 255 characters without spaces and controls, not {name!r}")
-    if (
-        name.isdecimal()
-        or HEAD.fullmatch(name)
-        or AGE.fullmatch(name)
-        or is_time(name)
-        or name.startswith(SNAPSHOT_PREFIX)
-    ):
+    is_other = name.isdecimal() or HEAD.fullmatch(name) or AGE.fullmatch(name) or is_time(name)
+    if is_other or name.startswith(SNAPSHOT_PREFIX):
         raise InvalidInput(
             f"a snapshot must not be called {name!r}: where a version is asked for, that means another one"
         )
@@ -217,8 +210,7 @@ def is_time(when: datetime | str) -> bool:
 
 
 def _copied(files: LakehouseStore, node: Node, writer: NodeWriter) -> Node:
-    children: Iterator[Node] = files.store.read_many(node.children)
-    paths = [writer.add(_copied(files, child, writer)) for child in children]
+    paths = [writer.add(_copied(files, child, writer)) for child in files.store.read_many(node.children)]
     return Node(
         node.keys, node.values, paths, node.buffer, dict(node.system), node.height, node.subtree_keys,
         node.subtree_messages, node.child_keys, node.child_messages,

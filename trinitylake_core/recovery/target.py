@@ -55,10 +55,9 @@ class RecoveryTarget:
             InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound, CorruptNode.
         """
         self.refuse_ambiguous()
+        seen = files.newest_seen
         if isinstance(self.version, str):
-            return RecoveryTarget.read(
-                self.version, files.newest_seen.version, files.definition(files.newest_seen).snapshots
-            ).root(files)
+            return RecoveryTarget.read(self.version, seen.version, files.definition(seen).snapshots).root(files)
         if self.version is not None:
             if isinstance(self.version, bool) or not isinstance(self.version, int):
                 raise InvalidInput(f"version must be {MEANING}, not {self.version!r}")
@@ -68,7 +67,7 @@ class RecoveryTarget:
             if to_millis(self.timestamp) > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
                 raise InvalidInput(f"timestamp {self.timestamp} lies in the future")
             return files.versions.at_timestamp(self.timestamp, newest)
-        name, definition = str(self.snapshot), files.definition(files.newest_seen)
+        name, definition = str(self.snapshot), files.definition(seen)
         if name not in definition.snapshots:
             files.note_newest(files.newest_readable())
             definition = files.definition(files.newest_seen)
@@ -90,8 +89,15 @@ class RecoveryTarget:
         """
         if text.startswith(SNAPSHOT_PREFIX):
             return cls(snapshot=text.removeprefix(SNAPSHOT_PREFIX))
-        found = _numbered(text, newest)
-        if found is None and (when := moment(text)) is not None and is_time(when):
+        found: RecoveryTarget | None = None
+        if (plain := plain_number(text)) is not None:
+            found = cls(version=plain)
+        elif (head := HEAD.fullmatch(text)) is not None:
+            back = int(head[1] or 0)
+            if back > newest:
+                raise VersionNotFound(f"{text} does not exist: version {newest} is the newest, and 0 the first")
+            found = cls(version=newest - back)
+        elif (when := moment(text)) is not None and is_time(when):
             found = cls(timestamp=when)
         if found is None and text not in snapshots:
             raise InvalidInput(f"{what}: there is no snapshot {text!r}, and {text!r} is not {MEANING}")
@@ -116,16 +122,3 @@ def moment(text: str | None) -> datetime | str | None:
 def plain_number(text: str) -> int | None:
     """Return the number that a text is; ``None`` if it is none, or one that no version has."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
-
-
-def _numbered(text: str, newest: int) -> RecoveryTarget | None:
-    """Return the version that a text counts, from 0 or back from the newest."""
-    if (plain := plain_number(text)) is not None:
-        return RecoveryTarget(version=plain)
-    head = HEAD.fullmatch(text)
-    if head is None:
-        return None
-    back = int(head[1] or 0)
-    if back > newest:
-        raise VersionNotFound(f"{text} does not exist: version {newest} is the newest, and 0 the first")
-    return RecoveryTarget(version=newest - back)
