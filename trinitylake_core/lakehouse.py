@@ -26,6 +26,7 @@ from trinitylake_core.definitions import (
 )
 from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
+from trinitylake_core.recovery import recover
 from trinitylake_core.recovery.plan import (
     DefinitionsPreflight,
     Differ,
@@ -36,16 +37,6 @@ from trinitylake_core.recovery.plan import (
     plan_of,
     planned_rollback,
     prove_intact,
-)
-from trinitylake_core.recovery.recover import (
-    BringingBack,
-    CopyingIn,
-    changes_to_restore,
-    newest_root,
-    refuse_no_source,
-    refuse_outdated,
-    required,
-    still_kept,
 )
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
@@ -439,7 +430,7 @@ class Lakehouse(CatalogView):
         Raises:
             InvalidInput, ReadOnly, UnsafeStorage, StorageError.
         """
-        files, base = self._files, newest_root(self._files)
+        files, base = self._files, recover.newest_root(self._files)
         require_writable(files, base)
         if not properties:
             raise InvalidInput("name at least one property to set or to remove")
@@ -486,8 +477,8 @@ class Lakehouse(CatalogView):
             LakehouseFrozen: another author has frozen it.
             ReadOnly, UnsafeStorage, StorageError.
         """
-        reason = required(reason)
-        files, base = self._files, newest_root(self._files)
+        reason = recover.required(reason)
+        files, base = self._files, recover.newest_root(self._files)
         require_writable(files, base)
         end = None if until is None else from_millis(to_millis(until))
         new = Freeze(reason, whoami(), from_millis(now_millis()), end)
@@ -613,16 +604,16 @@ class Lakehouse(CatalogView):
             Corrupt: a file of the target is missing or damaged; named.
             PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         """
-        reason = required(reason)
+        reason = recover.required(reason)
         files, newest = self._files, newest_base(self._files)
         base = newest.root
         if expected_version is not None and not force:
-            refuse_outdated(files.versions, expected_version, base)
+            recover.refuse_outdated(files.versions, expected_version, base)
         target = RecoveryTarget(version, timestamp, snapshot).root(files)
         require_writable(files, base)
         if target.path == base.path:
             raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
-        with still_kept(files, base, target):
+        with recover.still_kept(files, base, target):
             if preflight is not None:
                 prove_intact(target, preflight(target))
             definitions = definitions or default_definitions_preflight(files)
@@ -686,10 +677,10 @@ class Lakehouse(CatalogView):
             CommitConflict: another writer changed one of these objects.
             PlanOutdated: another writer changed objects since the plan.
         """
-        reason = required(reason)
-        refuse_no_source(source, damaged=damaged)
+        reason = recover.required(reason)
+        recover.refuse_no_source(source, damaged=damaged)
         files, copy = self._files, source is not None
-        here = Side(files, newest_root(files, expected_version))
+        here = Side(files, recover.newest_root(files, expected_version))
         target, lake = RecoveryTarget(version, timestamp, snapshot), self if source is None else source
         there = Side(lake.files, lake.root_node if copy and not target.given else target.root(lake.files))
         require_writable(files, here.root)
@@ -697,8 +688,8 @@ class Lakehouse(CatalogView):
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
         patterns = [only] if isinstance(only, str) else list(only)
         reviewed = dry_run or review is not None
-        with nullcontext() if copy else still_kept(files, here.root, there.root):
-            changes = changes_to_restore(here, there, patterns, differ, copy=copy, exact=exact, damaged=damaged)
+        with nullcontext() if copy else recover.still_kept(files, here.root, there.root):
+            changes = recover.changes_to_restore(here, there, patterns, differ, copy=copy, exact=exact, damaged=damaged)
             if reviewed or not copy:  # what is copied is proved when it is read
                 back = [change for change in changes if change.new_path is not None]
                 prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
@@ -708,7 +699,7 @@ class Lakehouse(CatalogView):
             return planned
         facts = {"target_version": planned.target_version, "only": patterns, "counts": planned.counts}
         facts |= {"source": planned.source} if copy else {}
-        kind = CopyingIn if copy else BringingBack
+        kind = recover.CopyingIn if copy else recover.BringingBack
         txn = kind(files, here.root, reason=reason, operation=spec.OP_RESTORE, facts=facts)
         txn.take(there, changes)
 

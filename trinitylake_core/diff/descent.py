@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import tee
 from typing import Final
 
 from trinitylake_core.diff.stream import EVERYWHERE, Span, Stream, Subtree
@@ -60,26 +61,11 @@ def reading_ahead(old_reader: NodeReader, old: Node, new_reader: NodeReader, new
     with ExitStack() as stack:
         if old_reader is new_reader:
             stack.enter_context(old_reader.prefetch(path for _, path in leaves))
-        else:
-            for reader, paths in zip((old_reader, new_reader), _apart(leaves), strict=True):
-                stack.enter_context(reader.prefetch(paths))
+        else:  # the side that is asked first goes on for both
+            olds, news = tee(leaves)
+            stack.enter_context(old_reader.prefetch(path for side, path in olds if side == 0))
+            stack.enter_context(new_reader.prefetch(path for side, path in news if side == 1))
         yield
-
-
-def _apart(leaves: Iterator[tuple[int, str]]) -> tuple[Iterator[str], Iterator[str]]:
-    """Return the leaves of each side; the side that is asked first goes on for both."""
-    waiting: tuple[deque[str], deque[str]] = deque(), deque()
-
-    def paths(side: int) -> Iterator[str]:
-        while True:
-            while not waiting[side]:
-                found = next(leaves, None)
-                if found is None:
-                    return
-                waiting[found[0]].append(found[1])
-            yield waiting[side].popleft()
-
-    return paths(0), paths(1)
 
 
 class _Descent:
