@@ -121,7 +121,7 @@ class KeyCodec:
 
     def encode(self, name: ObjectName) -> str:
         """Return the key of a decoded name. Raises ``InvalidName``."""
-        if name.name is None:
+        if name.kind == NAMESPACE:
             return self.namespace(name.namespace)
         home = self._padded(NAMESPACE, name.namespace, self.namespace_size)
         return _PREFIX[name.kind] + home + self._padded(name.kind, name.name, self._name_size(name.kind))
@@ -226,7 +226,7 @@ class KeyCodec:
         """Return the length of the part of a key behind the namespace, by kind."""
         return self.table_size if kind == TABLE else self.view_size if kind == VIEW else 0
 
-    def _padded(self, kind: str, name: str, size: int) -> str:
+    def _padded(self, kind: str, name: str | None, size: int) -> str:
         if not name or not isinstance(name, str):
             raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
         if not self.utf16 and (match := _FORBIDDEN.search(name)):
