@@ -96,8 +96,15 @@ class Proof:
         ``path`` is ``None`` for a root, to which nothing points. Raises ``CorruptNode``: keys do not ascend, or a key
         or a message lies outside of the range, where nothing finds it.
         """
-        newest = _newest(node.buffer, pending)
-        _refuse_disorder(node, path, within, newest.slice(0, 1).keys + newest.slice(-1).keys)
+        newest, (low, high), keys = _newest(node.buffer, pending), within, node.keys
+        if any(map(ge, keys, keys[1:])):
+            raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
+        if keys and not low <= keys[0] <= keys[-1] < high:
+            message = f"node file {path!r}: a key lies outside of the range of the node"
+            raise CorruptNode(message, path=path, invariant="I4")
+        ends = newest.slice(0, 1).keys + newest.slice(-1).keys
+        if ends and not low <= ends[0] <= ends[-1] < high:
+            raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
         rows, below = _carried_out(node, newest) if len(newest) else (None, {})
         self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
         self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
@@ -157,7 +164,11 @@ class Proof:
         within = (keys[0], keys[-1] + _LEAST) if keys else EVERYWHERE
         self.after += _rows(node)
         if node.children or children:
-            _prove_places(node, children)
+            lows, highs = [low for low, _ in children], [high for _, high in children]
+            if not len(keys) + 1 == len(children) == len(set(node.children)) or any(map(ge, lows, highs)):
+                raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
+            if any(map(ge, keys, lows[1:])) or any(map(gt, highs, keys)):
+                raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")
             self.after += sum(map(_subtree, node.children, children))
             within = (children[0][0], children[-1][1])
         self.after -= 0 if path is None else _subtree(path, within)
@@ -326,23 +337,3 @@ def _cut(data: Any, cuts: Any) -> list[Any]:
     """Return the bytes of data between two cuts each."""
     view = memoryview(data).cast("B")
     return [view[start:stop] for start, stop in pairwise(cuts.tolist())]
-
-
-def _refuse_disorder(node: Node, path: str | None, within: Range, ends: Sequence[str]) -> None:
-    low, high = within
-    keys = node.keys
-    if any(map(ge, keys, keys[1:])):
-        raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
-    if keys and not low <= keys[0] <= keys[-1] < high:
-        raise CorruptNode(f"node file {path!r}: a key lies outside of the range of the node", path=path, invariant="I4")
-    if ends and not low <= ends[0] <= ends[-1] < high:
-        raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
-
-
-def _prove_places(node: Node, children: Sequence[Range]) -> None:
-    """Raise ``Corrupt`` unless each child lies between the keys around the pointer to it."""
-    lows, highs = [low for low, _ in children], [high for _, high in children]
-    if not len(node.keys) + 1 == len(children) == len(set(node.children)) or any(map(ge, lows, highs)):
-        raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
-    if any(map(ge, node.keys, lows[1:])) or any(map(gt, highs, node.keys)):
-        raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")
