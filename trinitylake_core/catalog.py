@@ -232,13 +232,13 @@ class CatalogView(abc.ABC):
 
     def definition_of(self, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
         """Return the definition that an entry of :meth:`objects` points to. One ``get``."""
-        return decode_definition(entry.kind, self._read_definition(entry.path), entry.path)
+        return DECODERS[entry.kind](self._read_definition(entry.path), entry.path)
 
     def _definition(self, kind: str, key: str, label: str, of: type[_T]) -> _T:
         path = self._find(key)
         if path is None:
             raise _not_found(kind, label)
-        definition = decode_definition(kind, self._read_definition(path), path)
+        definition = DECODERS[kind](self._read_definition(path), path)
         if not isinstance(definition, of):
             raise TypeError(f"{kind} definitions are not {of.__name__}")
         return definition
@@ -271,11 +271,6 @@ def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> Obj
         return None
     tables, views = (search.keys_before(reader, node, codec.range(kind).lo) for kind in (TABLE, VIEW))
     return None if tables is None or views is None else ObjectCounts(tables, views - tables, node.subtree_keys - views)
-
-
-def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | TableDef | ViewDef:
-    """Return the definition of an object of a kind. Raises ``CorruptDefinition``."""
-    return DECODERS[kind](data, path)
 
 
 def content_hash(kind: str, namespace: str, name: str | None, path: str) -> int:

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import codec_of, decode_definition
-from trinitylake_core.definitions import LakehouseDef, TableDef, has_checksum
+from trinitylake_core.catalog import codec_of
+from trinitylake_core.definitions import DECODERS, LakehouseDef, TableDef, has_checksum
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import (
     Corrupt,
@@ -476,7 +476,7 @@ def check_definitions(
             yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
             continue
         try:
-            definition = decode_definition(kind, data, path)
+            definition = DECODERS[kind](data, path)
         except Corrupt as error:
             yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
             continue

@@ -21,8 +21,7 @@ from pipelines.files.tablewalk import DOUBT, LIST, LIVE, MANIFEST, METADATA, UNK
 from pipelines.job import Progress
 from pipelines.trees.walk import NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
-from trinitylake_core.catalog import decode_definition
-from trinitylake_core.definitions import decode_lakehouse
+from trinitylake_core.definitions import DECODERS, decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation
 from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
@@ -269,4 +268,4 @@ def _check(order: int, path: str, data: bytes) -> None:
     elif kind == "lakehouse_def":
         decode_lakehouse(data, path)
     elif kind in KINDS:
-        decode_definition(str(kind), data, path)
+        DECODERS[str(kind)](data, path)

@@ -70,15 +70,20 @@ class LakehouseStore:
         No request, unless the root names a lakehouse definition that was not read yet and is too large to be in it. Two
         ``get`` for a foreign root. Raises ``LakehouseReplaced``: nothing was written.
         """
-        if (
-            root is not self.newest_seen
-            and _identity(self.definition(root)) != self._identity
-            and not self._is_stored()
-        ):
-            raise LakehouseReplaced(
-                f"{self.storage.root} holds another lakehouse than when it was opened: that one was deleted, and "
-                "another one was created in its place. Nothing was written; open it again to work with the new one"
-            )
+        seen = self.newest_seen
+        if root is seen or _identity(self.definition(root)) == self._identity:
+            return
+        for version, txn in ((seen.version, seen.txn), (seen.version - 1, seen.system.get(spec.PREVIOUS_TXN))):
+            try:
+                found = None if txn is None or version < 0 else self.versions.try_root(version)
+            except Corrupt:  # damaged, but not gone
+                return
+            if found is not None and found.txn == txn:
+                return
+        raise LakehouseReplaced(
+            f"{self.storage.root} holds another lakehouse than when it was opened: that one was deleted, and "
+            "another one was created in its place. Nothing was written; open it again to work with the new one"
+        )
 
     def newest_readable(self) -> Root:
         """Return the newest root that can be read; where that is not the newest one, a listing more."""
@@ -117,18 +122,6 @@ class LakehouseStore:
             root = Root(version, path, decode(data, path, self.store.order), data)
             for found in check_tree(self.versions, root, self.definition(root)):
                 raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
-
-    def _is_stored(self) -> bool:
-        """Whether a root of the lakehouse that was opened is stored: the newest one seen, or its base."""
-        before = self.newest_seen.version - 1, self.newest_seen.system.get(spec.PREVIOUS_TXN)
-        for version, txn in ((self.newest_seen.version, self.newest_seen.txn), before):
-            try:
-                found = None if txn is None or version < 0 else self.versions.try_root(version)
-            except Corrupt:  # damaged, but not gone
-                return True
-            if found is not None and found.txn == txn:
-                return True
-        return False
 
     def fork(self) -> LakehouseStore:
         """Return the same files with a node store of its own, for one writer."""

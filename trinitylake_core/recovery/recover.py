@@ -8,10 +8,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from trinitylake_core.catalog import decode_definition
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import newest_base, refuse_changed, refuse_lost
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
+from trinitylake_core.definitions import DECODERS, NamespaceDef, TableDef, ViewDef, encode
 from trinitylake_core.diff import CHANGED, Change, diff_trees
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import NAMESPACE, ObjectName
@@ -189,7 +188,7 @@ def _can_be_read(change: Change, data: _Read) -> bool:
     if isinstance(data, FileMissing):
         return False
     try:
-        decode_definition(change.kind, data, change.new_path or "")
+        DECODERS[change.kind](data, change.new_path or "")
     except CorruptDefinition:
         return False
     return True
@@ -230,7 +229,7 @@ def _definitions(files: LakehouseStore, wanted: Sequence[Change]) -> Iterator[Na
     for each, (path, data) in zip(wanted, files.storage.read_many(paths), strict=True):
         if isinstance(data, FileMissing):
             raise CorruptDefinition(f"{files.storage.root}: definition file {path!r} is missing", path=path)
-        yield decode_definition(each.kind, data, path)
+        yield DECODERS[each.kind](data, path)
 
 
 def _valid(path: str | None) -> str:

@@ -55,11 +55,6 @@ class Entry:
             raise self.error
         return self.version or 0
 
-    def about(self) -> dict[str, Any]:
-        """Return its part of the summary of the version."""
-        found = {"txn": self.txn.id, "author": self.author, **self.txn.facts}
-        return found | {"reason": self.txn.reason} if self.txn.reason else found
-
 
 class CommitGroup:
     """Commits the transactions of one process in groups. Thread-safe; a thread blocks until its own is decided."""
@@ -129,7 +124,9 @@ class CommitGroup:
                 change.add(entry)
             if not change.members:
                 return
-            change.begin()
+            # The version is recognised by the identity that it has now, even when members have left it.
+            change.is_alone = len(change.members) == 1 and change.members[0].txn.request is None
+            change.id = change.members[0].txn.id if change.is_alone else new_id()
             base, fences = self._stand(change)
             began = min(entry.txn.began_at_millis for entry in change.members)
             root = commit(self._files, base, change, began_at_millis=began, fences=fences)
@@ -206,11 +203,6 @@ class _GroupChange:
         for message in txn.messages():
             self._taken.append(*message)
 
-    def begin(self) -> None:
-        """Give the change its identity, by which it is recognised, even when members have left it."""
-        self.is_alone = len(self.members) == 1 and self.members[0].txn.request is None
-        self.id = self.members[0].txn.id if self.is_alone else new_id()
-
     def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
         """Give every member that is left its outcome."""
         for entry in self.members:
@@ -226,12 +218,16 @@ class _GroupChange:
             return ObjectCounts(*map(sum, zip(*(entry.txn.gained() for entry in self.members), strict=True)))
 
         node, counts = appended(self.files, base, own, gained, created_at_millis, writer)
-        about = [entry.about() for entry in self.members]
-        authors = list(dict.fromkeys(each["author"] for each in about))
-        reasons = [each["reason"] for each in about if "reason" in each]
+        authors = list(dict.fromkeys(entry.author for entry in self.members))
+        reasons = [entry.txn.reason for entry in self.members if entry.txn.reason]
         summary: dict[str, Any] = {"author": _few(authors), **set_and_deleted(own)}
         summary |= {"reason": _few(reasons)} if reasons else {}
-        summary |= {} if self.is_alone else {"members": about}
+        if not self.is_alone:
+            summary["members"] = [
+                {"txn": entry.txn.id, "author": entry.author, **entry.txn.facts}
+                | ({"reason": entry.txn.reason} if entry.txn.reason else {})
+                for entry in self.members
+            ]
         return Draft(node, spec.OP_COMMIT, self.id, summary, counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:

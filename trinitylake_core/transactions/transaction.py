@@ -349,7 +349,14 @@ class Transaction(CatalogEdits):
     def _become(self, before_commit: Callable[[], None] | None) -> int:
         if not self._uncertain and self._operation in spec.FROZEN_OPERATIONS:
             refuse_frozen(self._files)
-        self._take()
+        if self._file is not None:  # so that a process that aborts it asks the roots
+            self._files.refuse_no_compare_and_set(self._base)
+            try:
+                self._file.take()
+            except TransactionNotFound:
+                if self._files.newest().version > self._base.version:
+                    self.rebase(self._base, self._files.versions.since(self._base)[0])  # it may be one of these
+                raise
         if not self._uncertain:
             refuse_outlived(self.began_at_millis, self.ttl_millis)
         self._write_definitions()
@@ -365,18 +372,6 @@ class Transaction(CatalogEdits):
             self._uncertain = False
             raise
         return root.version
-
-    def _take(self) -> None:
-        """Take a resumed transaction, so that a process that aborts it asks the roots. One ``put``."""
-        if self._file is None:
-            return
-        self._files.refuse_no_compare_and_set(self._base)
-        try:
-            self._file.take()
-        except TransactionNotFound:
-            if self._files.newest().version > self._base.version:
-                self.rebase(self._base, self._files.versions.since(self._base)[0])  # it may be one of these
-            raise
 
     def _write_definitions(self) -> None:
         """Write the definitions; those of an earlier try again, for a cleaning that knows no fence may have come."""
