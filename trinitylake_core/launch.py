@@ -37,22 +37,18 @@ def require_ours(name: str) -> None:
 def main() -> int:
     """Run the command line and return its exit code. An interruption is reported as soon as this module is loaded."""
     try:
-        return _main()
+        import json
+
+        from trinitylake_core.errors import InvalidInput
+
+        try:
+            require_ours("pipelines")
+        except InvalidInput as error:
+            sys.stderr.write(f"error: {error}\n")
+            if "--json" in sys.argv:
+                sys.stdout.write(json.dumps({"error": {"type": "InvalidInput", "message": str(error)}}) + "\n")
+            return _WRONG_INPUT
+        return int(import_module("pipelines.cli").main())
     except KeyboardInterrupt:  # while the program is still being loaded
         sys.stderr.write("error: interrupted\n")
         return _INTERRUPTED
-
-
-def _main() -> int:
-    import json
-
-    from trinitylake_core.errors import InvalidInput
-
-    try:
-        require_ours("pipelines")
-    except InvalidInput as error:
-        sys.stderr.write(f"error: {error}\n")
-        if "--json" in sys.argv:
-            sys.stdout.write(json.dumps({"error": {"type": "InvalidInput", "message": str(error)}}) + "\n")
-        return _WRONG_INPUT
-    return int(import_module("pipelines.cli").main())

@@ -34,7 +34,9 @@ class Pattern:
         self._parts = list(self._read(text))
         self.is_plain = _WILD.isdisjoint(self._parts)
         """Whether it names one object, without ``*`` and ``?``."""
-        self._compiled = re.compile("".join(map(self._regex, self._parts)), re.DOTALL)
+        special = {"*": ".*", "?": ".", ".": re.escape(_BETWEEN) if self._strict else f"[.{_BETWEEN}]"}
+        escaped = (special.get(each, re.escape(each)) if bare else re.escape(each) for each, bare in self._parts)
+        self._compiled = re.compile("".join(escaped), re.DOTALL)
 
     @staticmethod
     def _read(text: str) -> Iterator[tuple[str, bool]]:
@@ -48,11 +50,6 @@ class Pattern:
             if taken is None:
                 raise InvalidInput(f"the pattern {text!r} ends in a backslash; write two for one in a name")
             yield taken, False
-
-    def _regex(self, part: tuple[str, bool]) -> str:
-        character, bare = part
-        special = {"*": ".*", "?": ".", ".": re.escape(_BETWEEN) if self._strict else f"[.{_BETWEEN}]"}
-        return special.get(character, re.escape(character)) if bare else re.escape(character)
 
     def matches(self, namespace: str, name: str | None) -> bool:
         """Whether an object has a name that this is a pattern of."""

@@ -184,9 +184,6 @@ class CatalogEdits(CatalogView):
         self._many.clear()
         return self._writes_by_key
 
-    def _is_empty(self) -> bool:
-        return not self._writes_by_key and not self._many
-
     def messages(self) -> Messages:
         """Return the changes so far as messages, in key order; as columns where :meth:`put_many` made all of them."""
         if self._many and not self._writes_by_key:

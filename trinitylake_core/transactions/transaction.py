@@ -326,7 +326,7 @@ class Transaction(CatalogEdits):
         self._committing = False  # after a failure of the storage, the same commit may be tried again
         self._refuse_done()
         self._committing = True
-        if self._is_empty() and not allow_empty:
+        if not (self._writes_by_key or self._many or allow_empty):
             self._done, self.version = True, self._base.version
             return self._base.version
         self._files.refuse_unsafe(self._base)
@@ -335,7 +335,12 @@ class Transaction(CatalogEdits):
         except AlreadyCommitted as done:
             version = done.version
         except CommitConflict:
-            self._mark_aborted()
+            file = self._file  # that of a resumed transaction, unless another process has taken it, too
+            if file is not None and not (file.over or file.superseded or file.taken_by_others):
+                try:
+                    file.mark_aborted()
+                except StorageError as error:
+                    _LOG.warning("transaction %s failed, and was not marked as aborted: %s", self.id, error)
             self._done = True
             raise
         except (TransactionExpired, TransactionNotFound):
@@ -443,15 +448,6 @@ class Transaction(CatalogEdits):
         elif self._uncertain:
             decide_abort(self._files, self._base, self.id)
         self._done = True
-
-    def _mark_aborted(self) -> None:
-        """Mark a resumed transaction as aborted after a conflict, unless another process has taken it, too."""
-        file = self._file
-        if file is not None and not (file.over or file.superseded or file.taken_by_others):
-            try:
-                file.mark_aborted()
-            except StorageError as error:
-                _LOG.warning("transaction %s failed, and was not marked as aborted: %s", self.id, error)
 
     def __enter__(self) -> Self:
         return self

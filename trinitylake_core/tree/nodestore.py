@@ -355,16 +355,6 @@ class NodeWriter:
         self.bytes_written += len(data)
         self._behind.begin(path, data, node)
 
-    def _write_now(self) -> None:
-        """Write all nodes added so far, one after another."""
-        files, self._pending, self._pending_bytes = self._pending, {}, 0
-        self.written += files
-        self.bytes_written += sum(len(data) for data, _ in files.values())
-        self.store.storage.write_many((path, data) for path, (data, _) in files.items())
-        for path, (_, node) in files.items():
-            if node is not None:
-                self.store.keep(path, node)
-
     def take_back(self, path: str) -> Node | None:
         """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
         if any(path in some for some, _ in self._encoding):
@@ -389,7 +379,13 @@ class NodeWriter:
             self._encoder.shutdown()
             self._encoder = None
         if self.store.storage.concurrency == 1:
-            self._write_now()
+            files, self._pending, self._pending_bytes = self._pending, {}, 0
+            self.written += files
+            self.bytes_written += sum(len(data) for data, _ in files.values())
+            self.store.storage.write_many((path, data) for path, (data, _) in files.items())
+            for path, (_, node) in files.items():
+                if node is not None:
+                    self.store.keep(path, node)
         for path in list(self._pending):
             self._begin(path)
         if not self._shared:

@@ -323,14 +323,13 @@ def _messages(waiting: Sequence[Messages]) -> int:
         _, offsets, text = column.buffers()
         ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
         parts += [_cut(np.diff(ends), 4 * cuts), _cut(text or b"", ends[cuts])]
-    return sum(map(_hash, zip(*parts, strict=True)))
-
-
-def _hash(parts: Iterable[bytes]) -> int:
-    hasher = mmh3.mmh3_x64_128()
-    for part in parts:
-        hasher.update(part)
-    return int.from_bytes(hasher.digest(), "little")
+    total = 0
+    for each in zip(*parts, strict=True):
+        hasher = mmh3.mmh3_x64_128()
+        for part in each:
+            hasher.update(part)
+        total += int.from_bytes(hasher.digest(), "little")
+    return total
 
 
 def _cut(data: Any, cuts: Any) -> list[Any]:
