@@ -30,7 +30,6 @@ _AHEAD_MILLIS: Final = 60_000
 _FACT: Final = "request"
 _UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _MOST: Final = 50_000
-_BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +159,15 @@ class Requests:
             if base.created_at_millis < millis:
                 return
             version -= 1
-        count = 1
-        while version > max(above, -1):
-            wanted = range(version, max(above, -1, version - count), -1)
-            for each, root in zip(wanted, self._files.versions.readable_roots(wanted), strict=True):
-                if root is None or root.unreadable is not None:
-                    raise OutcomeUnknown(
-                        f"version {each} has expired or cannot be read, so it is not known whether this request was "
-                        "carried out before: look at the history, and send what is still wanted with a new key"
-                    )
-                yield root.delta()
-                if root.created_at_millis < millis:
-                    return
-            version, count = version - len(wanted), min(count * 2, _BATCH)
+        for each, root in self._files.versions.in_batches(range(version, max(above, -1), -1)):
+            if root is None or root.unreadable is not None:
+                raise OutcomeUnknown(
+                    f"version {each} has expired or cannot be read, so it is not known whether this request was "
+                    "carried out before: look at the history, and send what is still wanted with a new key"
+                )
+            yield root.delta()
+            if root.created_at_millis < millis:
+                return
 
     def _add(self, root: RootRows) -> None:
         self._times[root.version] = root.created_at_millis

@@ -15,6 +15,8 @@ from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode_head
 from trinitylake_core.versions.root import Root, RootRows, unreadable_root
 
+BATCH: Final = 64
+"""So many roots are read ahead at the most."""
 LARGE_BYTES: Final = 1 << 20
 """Root files from this size on hold the messages of a large transaction."""
 
@@ -97,6 +99,14 @@ class RootFiles:
                 yield self.decode(version, path, data)
             except Corrupt as error:
                 yield unreadable_root(version, path, str(error))
+
+    def in_batches(self, versions: range, first: int = 1) -> Iterator[tuple[int, Root | None]]:
+        """Yield versions with what :meth:`readable_roots` yields, read in batches: ``first``, then twice as many."""
+        size = first
+        while versions:
+            batch, versions = versions[:size], versions[size:]
+            yield from zip(batch, self.readable_roots(batch), strict=True)
+            size = min(2 * size, BATCH)
 
     def try_readable(self, version: int, newest: Root) -> Root | None:
         """Return the root of a version, or of the first one after it that can be read: ``newest`` at the latest.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CommitConflict, CorruptNode, TransactionExpired, VersionExpired, VersionNotFound
@@ -16,10 +15,8 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.tree.readahead import Cache
 from trinitylake_core.versions import search
 from trinitylake_core.versions.boundary import is_claim, lowest_there
-from trinitylake_core.versions.files import RootFiles
+from trinitylake_core.versions.files import BATCH, RootFiles
 from trinitylake_core.versions.root import Delta, Root, RootRows, from_millis, to_millis, unreadable_root
-
-_BATCH: Final = 64
 
 
 class Versions(RootFiles):
@@ -104,22 +101,16 @@ class Versions(RootFiles):
         """
         after = newest.created_at_millis
         yield from [newest] if limit is None or limit > 0 else []
-        version = newest.version - 1
-        left = version + 1 if limit is None else min(limit - 1, version + 1)
-        batch = 4
-        while left > 0 and version >= newest.oldest_version:
-            count = min(batch, left, version - newest.oldest_version + 1)
-            wanted = range(version, version - count, -1)
-            for each, root in zip(wanted, self.readable_roots(wanted), strict=True):
-                if root is None:
-                    _expired_up_to(self, each)
-                    return
-                if root.unreadable is not None:
-                    yield unreadable_root(each, root.path, root.unreadable, after)
-                    continue
-                after = root.created_at_millis
-                yield root
-            version, left, batch = version - count, left - count, min(batch * 2, _BATCH)
+        older = range(newest.version - 1, newest.oldest_version - 1, -1)
+        for version, root in self.in_batches(older if limit is None else older[: max(0, limit - 1)], 4):
+            if root is None:
+                _expired_up_to(self, version)
+                return
+            if root.unreadable is not None:
+                yield unreadable_root(version, root.path, root.unreadable, after)
+                continue
+            after = root.created_at_millis
+            yield root
 
     def since(self, base: Root) -> tuple[list[Delta], Root]:
         """Return the deltas of all versions after ``base``, oldest first, and the newest root.
@@ -196,7 +187,7 @@ def _following(files: RootFiles, version: int) -> Iterator[Root]:
     """Yield the roots after a version, up to the first that does not exist."""
     count = 0
     while True:
-        wanted = range(version + count + 1, version + count + 1 + min(max(1, count), _BATCH))
+        wanted = range(version + count + 1, version + count + 1 + min(max(1, count), BATCH))
         for root in files.readable_roots(wanted):
             if root is None:
                 return
