@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
 
 from trinitylake_core.diff.descent import reading_ahead
 from trinitylake_core.diff.stream import EVERYWHERE, Run, Span, Stream, Subtree
@@ -195,8 +197,7 @@ class NotCompared:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a node stands: all its keys lie strictly between two pivots."""
 
     low: str | None
@@ -215,8 +216,7 @@ class HoleReader:
         self._reader = reader
         self._side = side
         self._codec = codec
-        self._lows: list[str] = []
-        self._highs: list[str | None] = []
+        self._ranges: list[tuple[str, str | None]] = []
         self._places: dict[str, _Place] = {}
         self._place_children(root, _Place(None, None))
 
@@ -241,17 +241,13 @@ class HoleReader:
 
     def hole(self, file: str, low: str | None, high: str | None, why: str) -> None:
         """Note that nothing between two keys can be compared. REQUIRES: it begins after all noted before."""
-        self._lows.append(low or "")
-        self._highs.append(high)
+        self._ranges.append((low or "", high))
         self.holes.append(NotCompared(self._side, file, self._named(low), self._named(high), why))
 
     def covers(self, key: str) -> bool:
         """Whether a key lies in a hole."""
-        at = bisect_left(self._lows, key) - 1
-        if at < 0:
-            return False
-        high = self._highs[at]
-        return high is None or key < high
+        at = bisect_left(self._ranges, key, key=itemgetter(0)) - 1
+        return at >= 0 and ((high := self._ranges[at][1]) is None or key < high)
 
     def _place_children(self, node: Node, place: _Place) -> None:
         for index, child in enumerate(node.children):
