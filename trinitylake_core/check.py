@@ -33,7 +33,7 @@ from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Node
-from trinitylake_core.versions import ObjectCounts, Root, RootRows, Versions
+from trinitylake_core.versions import ObjectCounts, Root, RootRows, Versions, is_number
 
 Named = tuple[str, str, str]
 """Kind, label and path of a definition."""
@@ -118,7 +118,7 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         yield violation("I13", root.path, "the root does not contain its version")
     for name, invariant in _NUMBERS.items():
         text = root.system.get(name, "0")
-        if not (text.isascii() and text.isdecimal()):
+        if not is_number(text):
             yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
     try:
         yield from _check_link(versions, root)
@@ -160,7 +160,7 @@ def _check_link(versions: Versions, root: Root) -> Iterator[Violation]:
 def _check_fences(before: RootRows, root: Root) -> Iterator[Violation]:
     for name in _FENCES:
         old, new = before.system.get(name, "0"), root.system.get(name, "0")
-        if old.isdecimal() and new.isdecimal() and int(new) < int(old):
+        if is_number(old) and is_number(new) and int(new) < int(old):
             yield violation("I14", root.path, f"{name} fell from {old} to {new}")
 
 

@@ -202,6 +202,15 @@ def test_what_several_threads_ask_for_at_the_same_time_is_read_once(lake: Lakeho
     assert all(node is found[0] for node in found)
 
 
+def test_a_file_that_is_held_twice_takes_its_room_once() -> None:
+    cache: Cache[str] = Cache(3)
+    for path in ("a", "b", "b", "b"):
+        cache.hold(path, path, 1)
+    assert ["a", "b"] == [cache.held("a"), cache.held("b")]
+    cache.hold("c", "c", 2)
+    assert [None, "b", "c"] == [cache.held(path) for path in "abc"]
+
+
 def test_an_error_reaches_everybody_who_waited_and_the_next_one_tries_again() -> None:
     once: Cache[int] = Cache(1)
     with pytest.raises(ZeroDivisionError):

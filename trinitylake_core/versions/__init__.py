@@ -19,6 +19,7 @@ from trinitylake_core.versions.root import (
     RootRows,
     VersionInfo,
     from_millis,
+    is_number,
     objects_of,
     to_millis,
     unreadable_root,

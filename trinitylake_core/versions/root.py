@@ -44,12 +44,15 @@ class ObjectCounts(NamedTuple):
 _COUNTS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
 
 
+def is_number(text: str) -> bool:
+    """Whether the text of a row is a number, and not one of more digits than Python converts."""
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+
+
 def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
     """Return the object counts in the system rows of a root; ``None`` where one is missing or no number."""
     found = [system.get(name, "") for name in _COUNTS]
-    if not all(text.isascii() and text.isdecimal() for text in found):
-        return None
-    return ObjectCounts(*map(int, found))
+    return ObjectCounts(*map(int, found)) if all(map(is_number, found)) else None
 
 
 class RootRows:
@@ -143,7 +146,7 @@ class RootRows:
 
     def _number(self, name: str) -> int:
         text = self.system.get(name, "0")
-        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        if not is_number(text):
             raise CorruptNode(f"root {self.path!r}: {name} is {text[:40]!r}, not a number", path=self.path)
         return int(text)
 
