@@ -36,6 +36,10 @@ class _Added:
     location: str
     is_own: bool
 
+    def new_lists(self) -> set[str]:
+        """Return the manifest lists that only the new metadata name; the simulation takes this repair out."""
+        return _lists(self.after) - _lists(self.before)
+
     def parent_lists(self) -> set[str]:
         """Return the manifest lists that the new snapshots were made from."""
         if self.before is None or self.after is None:
@@ -109,7 +113,7 @@ class AddedFiles:
 
     def _added(self) -> Iterator[str]:
         """Yield the paths of files in the cleaned area that are new; of some it is only not known that they are old."""
-        new = _union(_lists(each.after) - _lists(each.before) for each in self._tables)
+        new = _union(each.new_lists() for each in self._tables)
         old = _union(each.parent_lists() for each in self._tables)
         lists = dict(self._read(new | old, manifests_in, lenient=old))
         newer, older = _union(lists[uri] for uri in new), _union(lists[uri] for uri in old)
