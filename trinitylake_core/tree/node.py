@@ -19,6 +19,7 @@ _CELL_BYTES = 18
 _SCANS = 8
 _SEARCHES = 32
 _LISTS = ("keys", "values", "children", "buffer", "child_keys", "child_messages")
+_TABLE = ("keys", "values")
 _FILE_BYTES = 2048
 """What an empty node file costs: Arrow schema, footer and system rows."""
 
@@ -256,7 +257,16 @@ class Node:
             rows = self._rows
             if rows is not None:
                 setattr(self, name, _messages(rows.buffer) if name == "buffer" else rows.list_of(name))
+                if name in _TABLE and all(map(self._has, _TABLE)):
+                    self.become_lists()  # or the node would hold its text twice
             return object.__getattribute__(self, name)
+
+        def _has(self, name: str) -> bool:
+            try:
+                object.__getattribute__(self, name)
+            except AttributeError:
+                return False
+            return True
 
     def become_lists(self) -> None:
         """Make all lists: after some searches they are cheaper than rows."""
