@@ -177,8 +177,10 @@ class CatalogView(abc.ABC):
 
         Independent of the order, of the shape of the tree and of the name sizes. Reads every node.
         """
-        split = self._keys.split
-        total = sum(content_hash(*split(key), path) for key, path in self._rows(names.EVERYTHING))
+        total, split, digest_of = 0, self._keys.split, content_hash
+        for keys, values in self._batches(names.EVERYTHING):
+            for key, path in zip(keys, values, strict=True):
+                total += digest_of(*split(key), path)
         return format(total & _DIGEST_MASK, "032x")
 
     # -- definitions ---------------------------------------------------------------------------

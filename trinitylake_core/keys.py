@@ -113,18 +113,21 @@ class KeyCodec:
 
     def table(self, namespace: str, name: str) -> str:
         """Return the key of a table. Raises ``InvalidName``."""
-        return self.encode(ObjectName(TABLE, namespace, name))
+        return self._object(TABLE, namespace, name)
 
     def view(self, namespace: str, name: str) -> str:
         """Return the key of a view. Raises ``InvalidName``."""
-        return self.encode(ObjectName(VIEW, namespace, name))
+        return self._object(VIEW, namespace, name)
 
     def encode(self, name: ObjectName) -> str:
         """Return the key of a decoded name. Raises ``InvalidName``."""
         if name.kind == NAMESPACE:
             return self.namespace(name.namespace)
-        home = self._padded(NAMESPACE, name.namespace, self.namespace_size)
-        return _PREFIX[name.kind] + home + self._padded(name.kind, name.name, self._name_size(name.kind))
+        return self._object(name.kind, name.namespace, name.name)
+
+    def _object(self, kind: str, namespace: str, name: str | None) -> str:
+        home = self._padded(NAMESPACE, namespace, self.namespace_size)
+        return _PREFIX[kind] + home + self._padded(kind, name, self._name_size(kind))
 
     def range(self, kind: str | None = None, namespace: str | None = None) -> KeyRange:
         """Return the range of all objects of a kind, or of a kind in one namespace."""
@@ -231,10 +234,12 @@ class KeyCodec:
             raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
         if not self.utf16 and (match := _FORBIDDEN.search(name)):
             raise InvalidName(f"{kind} name {name!r} holds the forbidden character U+{ord(match[0]):04X}")
-        try:
-            length = len(name.encode("utf-16-le")) // 2 if self.utf16 else len(name.encode())
-        except UnicodeEncodeError:
-            raise InvalidName(f"{kind} name {name!r} is not valid Unicode") from None
+        length = len(name)
+        if not name.isascii():
+            try:
+                length = len(name.encode("utf-16-le")) // 2 if self.utf16 else len(name.encode())
+            except UnicodeEncodeError:
+                raise InvalidName(f"{kind} name {name!r} is not valid Unicode") from None
         if length > size:
             unit = "UTF-16 units" if self.utf16 else "bytes"
             raise InvalidName(f"{kind} name {name!r} is {length} {unit} long; this lakehouse allows {size}")

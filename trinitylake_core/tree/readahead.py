@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -150,8 +149,10 @@ class Cache(Generic[T]):
         found = self._held.get(path)
         if found is None:
             return None
-        with suppress(KeyError):  # another thread may have dropped it since
+        try:
             self._held.move_to_end(path)
+        except KeyError:  # another thread has dropped it since
+            return found[0]
         return found[0]
 
     def hold(self, path: str, value: T, size: int) -> T:
