@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,8 +44,8 @@ TEXT_BYTES: Final = 5
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
 """A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node."""
 _NODES_PER_TASK: Final = 32
-_NAMES_TOGETHER: Final = 1 << 15
-"""Names in leaves that are compared: versions share nearly all names, and few leaves."""
+_NAMES_TOGETHER: Final = 1 << 17
+"""Names in leaves that are put together: versions share nearly all names, and few leaves."""
 _MANY_BYTES: Final = 1 << 18
 """A node file of this size holds many messages; then they are better not turned into objects."""
 
@@ -80,7 +81,8 @@ def _visits(
 
     What neighbouring leaves name is yielded once, with the first and the last version of these leaves.
     """
-    names: dict[str, tuple[int, int]] = {}
+    leaves: list[tuple[int, int, list[str]]] = []
+    names = 0
     while some := list(islice(rows, READ_AHEAD)):
         for asked, (path, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
             leaf = None if figures or asked["height"] != 0 or isinstance(data, FileMissing) else data
@@ -88,15 +90,24 @@ def _visits(
             if leaf is None or plain is None:
                 yield from _visit(asked, data, order=order, files=files, figures=figures)
                 continue
-            first, last = between = asked["first"], asked["last"]
-            yield NODE, path, 0, first, last, len(leaf)
-            for name in plain[0].values.to_pylist() if files else ():
-                known = names.get(name, between)
-                names[name] = between if known == between else (min(first, known[0]), max(last, known[1]))
-            if len(names) > _NAMES_TOGETHER:
-                yield from ((NAMED, name, None, *known, None) for name, known in names.items())
-                names = {}
-    yield from ((NAMED, name, None, *known, None) for name, known in names.items())
+            yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
+            if files:
+                leaves.append((asked["first"], asked["last"], plain[0].values.to_pylist()))
+                names += len(plain[0])
+            if names > _NAMES_TOGETHER:
+                yield from _named(leaves)
+                leaves, names = [], 0
+    yield from _named(leaves)
+
+
+def _named(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tuple[Any, ...]]:
+    """Yield each name in leaves once, with the first and the last version of those that contain it."""
+    firsts, lasts = dict[str, int](), dict[str, int]()
+    for first, _, names in sorted(leaves, key=itemgetter(0), reverse=True):
+        firsts.update(dict.fromkeys(names, first))
+    for _, last, names in sorted(leaves, key=itemgetter(1)):
+        lasts.update(dict.fromkeys(names, last))
+    return ((NAMED, name, None, first, lasts[name], None) for name, first in firsts.items())
 
 
 def _visit(
