@@ -18,6 +18,7 @@ from pipelines import fleet
 from pipelines.deadline_pool import DeadlinePool
 from pipelines.fleet import Member, Report, State
 from trinitylake_core import InvalidInput
+from trinitylake_core.short_repr import first_of
 
 NAME: Final = "fleet_health"
 CHECKS: Final = {
@@ -103,7 +104,7 @@ def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], c
     """Return the result of a check of a fleet, from the reasons of the lakehouses that fail."""
     names = sorted(failing)
     rows = [{"lakehouse": name, "why": failing[name]} for name in names[:_ROWS]]
-    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    shown = first_of(names, _NAMED)
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=check,

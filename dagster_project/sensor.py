@@ -24,6 +24,7 @@ from dagster_project.config.values import format_duration
 from dagster_project.poll import Poll, SensorState
 from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, last_result, run_at_work
 from trinitylake_core import InvalidInput
+from trinitylake_core.short_repr import first_of
 
 FLEET_SENSOR: Final = f"{FLEET}_sensor"
 _FLEET_EVERY_SECONDS: Final = 30
@@ -300,8 +301,7 @@ class FleetTick(LakehouseTick):
         text += f"; {waiting} wait for the next tick" if waiting else ""
         failing = _failing(self.states, checks.REACHABLE)
         if failing:
-            more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
-            text += f"; {len(failing)} cannot be opened: {', '.join(failing[:_NAMED])}{more}"
+            text += f"; {len(failing)} cannot be opened: {first_of(failing, _NAMED)}"
         return text
 
 

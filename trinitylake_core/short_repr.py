@@ -1,12 +1,19 @@
-"""A `repr` that fits on a screen, for reports and plans that may hold a thousand entries."""
+"""Long lists as a text that fits on a screen: the first entries, and how many more there are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 SHOWN: Final = 3
 """How many entries of a list are written out."""
+
+
+def first_of(texts: Sequence[str], shown: int, count: int | None = None) -> str:
+    """Return the first texts, separated by commas, and how many more there are of ``count``, by default of them all."""
+    more = (len(texts) if count is None else count) - shown
+    return ", ".join(texts[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 class ShortRepr:

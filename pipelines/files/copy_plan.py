@@ -25,6 +25,7 @@ from trinitylake_core.definitions import DECODERS, decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation
 from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodefile import decode
 
@@ -200,10 +201,9 @@ class CopyPlan:
         if not count:
             return
         some = self.engine.sql(f"SELECT path FROM lost ORDER BY path LIMIT {_SHOWN}", lost=lost).list()
-        named = ", ".join(row["path"] for row in some)
-        more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+        named = first_of([row["path"] for row in some], _SHOWN, count)
         raise CorruptDefinition(
-            f"definitions are missing at {self.source.root}: {named}{more}; nothing was changed",
+            f"definitions are missing at {self.source.root}: {named}; nothing was changed",
             path=some[0]["path"],
             invariant="I15",
         )

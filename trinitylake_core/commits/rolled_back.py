@@ -14,6 +14,7 @@ from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import Corrupt, PlanOutdated, SnapshotNotFound, VersionExpired
 from trinitylake_core.locations import parse
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Delta, Root, RootRows
@@ -165,7 +166,7 @@ def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
     for root in loud[-3:][::-1]:
         author, reason = root.summary.get("author", "an unknown author"), root.summary.get("reason")
         shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
-    named = ", ".join(shown) + (f" and {len(loud) - 3} more" if len(loud) > 3 else "")
+    named = first_of(shown, 3, len(loud))
     raise PlanOutdated(
         f"another writer committed since the plan, which was made at version {planned_at}: {named}; read "
         "the new plan (--dry-run), or undo these versions too with --force"

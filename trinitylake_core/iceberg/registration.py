@@ -17,6 +17,7 @@ from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import METADATA_LOCATION, TABLE_UUID
 from trinitylake_core.transactions.transaction import Transaction
 
@@ -119,9 +120,8 @@ def register_all(
         for identifier in source.list_tables(namespace):
             work.table(source, identifier)
     if taken := work.taken:
-        more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
         raise AlreadyExists(
-            f"other tables of these names are here already: {', '.join(taken[:_NAMED])}{more}; nothing was changed; "
+            f"other tables of these names are here already: {first_of(taken, _NAMED)}; nothing was changed; "
             "skip them, or replace them"
         )
     if review is not None and not review(report):

@@ -18,6 +18,7 @@ from trinitylake_core.commits.commit import Draft, commit, new_id, refuse_outliv
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.transactions.transaction import AlreadyCommitted, Transaction, appended, set_and_deleted
 from trinitylake_core.tree.node import Messages
@@ -220,8 +221,8 @@ class _GroupChange:
         node, counts = appended(self.files, base, own, gained, created_at_millis, writer)
         authors = list(dict.fromkeys(entry.author for entry in self.members))
         reasons = [entry.txn.reason for entry in self.members if entry.txn.reason]
-        summary: dict[str, Any] = {"author": _few(authors), **set_and_deleted(own)}
-        summary |= {"reason": _few(reasons)} if reasons else {}
+        summary: dict[str, Any] = {"author": first_of(authors, _AUTHORS), **set_and_deleted(own)}
+        summary |= {"reason": first_of(reasons, _AUTHORS)} if reasons else {}
         if not self.is_alone:
             summary["members"] = [
                 {"txn": entry.txn.id, "author": entry.author, **entry.txn.facts}
@@ -256,8 +257,3 @@ class _GroupChange:
         self.members = kept
         if not kept:
             raise CommitConflict("every transaction of the group conflicts with a version that was committed since")
-
-
-def _few(texts: Sequence[str]) -> str:
-    shown = ", ".join(texts[:_AUTHORS])
-    return shown if len(texts) <= _AUTHORS else f"{shown} and {len(texts) - _AUTHORS} more"

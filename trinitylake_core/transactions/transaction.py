@@ -29,6 +29,7 @@ from trinitylake_core.errors import (
     VersionExpired,
 )
 from trinitylake_core.locations import definition_path
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import UNPROVED
 from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.edits import CatalogEdits, Conflicts, Footprint
@@ -239,8 +240,7 @@ class Transaction(CatalogEdits):
         for root in transactional(newer, CommitConflict, _AGAIN):
             touched = conflicts.touched(root.own_messages())
             if touched:
-                shown = ", ".join(str(self._keys.decode(key)) for key in touched[:5])
-                shown += f" and {len(touched) - 5} more" if len(touched) > 5 else ""
+                shown = first_of([str(self._keys.decode(key)) for key in touched[:5]], 5, len(touched))
                 raise CommitConflict(
                     f"version {root.version} changed {shown}, which this transaction depends on; {_AGAIN}",
                     keys=touched,
