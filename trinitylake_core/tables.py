@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
@@ -151,7 +152,11 @@ class Located:
         return path_below(self.storage.root, uri) is not None
 
     def find(self, uri: str) -> tuple[Storage, str]:
-        """Return the storage of a file, and its path there. No request. Raises ``InvalidInput``."""
+        """Return the storage of a file, and its path there. No request.
+
+        Raises ``InvalidInput``, also for a device or a pipe of this machine: others write these URIs, and to read
+        ``/dev/zero`` never ends.
+        """
         uri = here(self.storage.root, uri, self._former)
         inside = path_below(self.storage.root, uri)
         if inside is not None:
@@ -159,6 +164,8 @@ class Located:
         scheme, _, rest = full_uri(uri).partition("://")
         authority, _, path = rest.partition("/")
         above = f"{scheme}://{authority}/"
+        if scheme == "file" and (there := Path(f"/{path}")).exists() and not there.is_file():
+            raise InvalidLocation(f"{uri!r} is a device, a pipe or a directory, not a file")
         if above not in self._others:
             self._others[above] = open_storage(above, options_for(above, *self.storage.spec()))
         return self._others[above], path

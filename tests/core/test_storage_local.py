@@ -364,16 +364,6 @@ def test_temporary_files_are_not_listed_and_swept_when_old(storage: Storage, dir
     assert other.exists()
 
 
-def test_what_is_no_file_is_not_read(storage: Storage, directory: Path) -> None:
-    """Metadata of tables are written by others: a pipe would be waited for, and /dev/zero has no end."""
-    directory.mkdir(exist_ok=True)
-    os.mkfifo(directory / "pipe")
-    (directory / "zero").symlink_to("/dev/zero")
-    for name in ("pipe", "zero"):
-        with pytest.raises(StorageError, match="not a file"):
-            storage.read(name)
-
-
 def test_sweeping_beside_another_sweep_leaves_nothing(
     storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

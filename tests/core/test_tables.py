@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from trinitylake_core.definitions import table_def
 from trinitylake_core.errors import InvalidLocation
-from trinitylake_core.tables import base_uri, full_uri, metadata_uri, path_below
+from trinitylake_core.storage import open_storage
+from trinitylake_core.tables import Located, base_uri, full_uri, metadata_uri, path_below
 
 FILE = "file:///a%20b/lake/"
 S3 = "s3://bucket/lake/"
@@ -45,3 +49,14 @@ def test_a_managed_table_is_below_the_root_and_an_external_one_where_it_says() -
     managed.format_properties["metadata_location"] = "../t"
     with pytest.raises(InvalidLocation):
         metadata_uri(S3, managed)
+
+
+def test_a_device_or_a_pipe_elsewhere_is_not_opened(tmp_path: Path) -> None:
+    """Metadata of tables are written by others: a pipe would be waited for, and ``/dev/zero`` has no end."""
+    located = Located(open_storage((tmp_path / "lake").as_uri()))
+    os.mkfifo(tmp_path / "pipe")
+    for uri in (f"file://{tmp_path}/pipe", "file:///dev/zero", str(tmp_path)):
+        with pytest.raises(InvalidLocation, match="not a file"):
+            located.find(uri)
+    storage, path = located.find(f"file://{tmp_path}/missing")
+    assert (storage.root, path) == ("file:///", f"{tmp_path}/missing".removeprefix("/"))

@@ -497,12 +497,9 @@ class LocalStorage(BaseStorage):
     # Raw operations.
 
     def _get(self, path: str) -> bytes:
-        descriptor = os.open(self._base + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait
+        descriptor = os.open(self._base + path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                raise OSError(errno.EINVAL, "is a pipe, a device or a socket, not a file")
-            expected = status.st_size
+            expected = os.fstat(descriptor).st_size
             data = os.read(descriptor, expected + 1)
             if len(data) <= expected and (len(data) == expected or not data):
                 return data
