@@ -78,7 +78,7 @@ def _measured(result: Result) -> str:
             row["computed"] = computed(step, objects, order, left)
         rows.append([step, *(_cell(row.get(name)) for name in columns)])
     where = f"`local[{result['cores']}]`" if result["engine"] == "spark" else "no Spark"
-    return f"## {objects:,} objects, {where}\n\nCommit {result['commit']}.\n\n{_table(['', *columns], rows)}"
+    return f"## {objects:,} objects, {where}\n\nOrder {order}, commit {result['commit']}.\n\n{_table(['', *columns], rows)}"
 
 
 def _larger(result: Result) -> str:
@@ -105,7 +105,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 _HEAD: Final = """# Large lakehouses
 
-What compaction, verification, expiration and cleaning take with a million objects and more. Order 128, local disk;
+What compaction, verification, expiration and cleaning take with a million objects and more, on a local disk;
 `python -m benchmarks large --objects 10000000 --into docs/benchmarks` wrote this page from all sizes measured so far.
 """
 _NOTES: Final = """
