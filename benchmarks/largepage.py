@@ -78,7 +78,8 @@ def _measured(result: Result) -> str:
             row["computed"] = computed(step, objects, order, left)
         rows.append([step, *(_cell(row.get(name)) for name in columns)])
     where = f"`local[{result['cores']}]`" if result["engine"] == "spark" else "no Spark"
-    return f"## {objects:,} objects, {where}\n\nOrder {order}, commit {result['commit']}.\n\n{_table(['', *columns], rows)}"
+    head = f"## {objects:,} objects, {where}\n\nOrder {order}, commit {result['commit']}.\n\n"
+    return head + _table(["", *columns], rows)
 
 
 def _larger(result: Result) -> str:
