@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -72,8 +73,6 @@ class Texts:
 
     def __init__(self, column: Any) -> None:
         self.column = column
-        self._fixed: Any = None
-        self._measured = False
         _, offsets, text = column.buffers()
         self._ends = memoryview(offsets or b"\0\0\0\0").cast("i")[column.offset : column.offset + len(column) + 1]
         self._text = memoryview(text or b"").cast("B")
@@ -86,13 +85,15 @@ class Texts:
             raise IndexError(row)
         return bytes(self._text[self._ends[row] : self._ends[row + 1]])
 
+    @cached_property
+    def _fixed(self) -> Any:
+        return fixed_width(self.column)
+
     def up_to(self, wanted: bytes) -> int:
         """Return how many texts are at most ``wanted``. REQUIRES: they ascend."""
-        if not self._measured:
-            self._fixed, self._measured = fixed_width(self.column), True
-        if self._fixed is None:
+        if (fixed := self._fixed) is None:
             return bisect_right(self, wanted)
-        return int(self._fixed.searchsorted(wanted[: self._fixed.itemsize], "right"))
+        return int(fixed.searchsorted(wanted[: fixed.itemsize], "right"))
 
     def last(self, wanted: bytes) -> int | None:
         """Return the last row with a text, ``None`` if there is none. REQUIRES: the text is not empty."""
