@@ -22,7 +22,7 @@ from benchmarks import lakes
 from pipelines import compaction
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path
-from trinitylake_core.storage.local import sync_filesystem, sync_path
+from trinitylake_core.storage.durability import sync_filesystem, sync_path
 from trinitylake_core.tree.search import lookup, scan
 
 Change = tuple[str, str | None]

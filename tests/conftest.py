@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from trinitylake_core.storage import local
+from trinitylake_core.storage import durability
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,8 +169,8 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        if local._syncfs is not None:
-            patch.setattr(local, "_syncfs", lambda _: 0)
+        if durability._syncfs is not None:
+            patch.setattr(durability, "_syncfs", lambda _: 0)
         yield
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.lakes import filled, new_lake
 from trinitylake_core.locations import node_path, parse
-from trinitylake_core.storage import local, open_storage
-from trinitylake_core.storage.local import _LOOK_AFTER, _TRIES, Directories
+from trinitylake_core.storage import durability, open_storage
+from trinitylake_core.storage.disk_directories import _LOOK_AFTER, _TRIES, Directories
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -93,7 +93,7 @@ def test_a_directory_of_a_process_that_died_becomes_durable_with_the_first_file_
     """It made the directories and synced nothing: a power failure would take the file with them."""
     (tmp_path / "a" / "b").mkdir(parents=True)
     synced: list[str] = []
-    monkeypatch.setattr(local, "sync_path", synced.append)
+    monkeypatch.setattr(durability, "sync_path", synced.append)
     storage = open_storage(tmp_path.as_uri(), {"sync": sync})
     for name in ("a/b/one", "a/b/two"):
         storage.write_many([(name, b"x")])

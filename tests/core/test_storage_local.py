@@ -35,7 +35,9 @@ from trinitylake_core.storage import (
     FileInfo,
     Storage,
     check_conformance,
-    local,
+    disk_files,
+    disk_lock,
+    durability,
     normalise_root,
     open_storage,
 )
@@ -47,7 +49,7 @@ def _synced() -> Iterator[None]:
     """Sync to the disk, which other tests do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", posix.fsync)
-        patch.setattr(local, "_syncfs", local._find_syncfs())
+        patch.setattr(durability, "_syncfs", durability._find_syncfs())
         yield
 
 
@@ -257,7 +259,7 @@ def test_a_file_system_without_a_known_lock_is_read_only(tmp_path: Path) -> None
 
 
 def _hold_lock(directory: str, held: Any) -> None:
-    with local.locked(f"{directory}/{local.LOCK_FILE}"):
+    with disk_lock.locked(f"{directory}/{disk_lock.LOCK_FILE}"):
         held.send(None)
         time.sleep(60)
 
@@ -267,7 +269,7 @@ def test_the_lock_dies_with_its_process_and_never_before(
     storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch, signal_sent: signal.Signals
 ) -> None:
     """A killed holder keeps nobody out; a stopped one does, and the wait for it ends with a clear error."""
-    monkeypatch.setattr(local, "_PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(disk_lock, "_PATIENCE_SECONDS", 0.02)
     directory.mkdir()
     ours, theirs = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("spawn").Process(target=_hold_lock, args=(str(directory), theirs))
@@ -293,7 +295,7 @@ def test_a_removed_lock_file_is_made_again(storage: Storage, directory: Path, mo
     """Who locked a file that is gone has locked nothing, and begins again."""
     state = storage.compare_and_set("file", b"1", storage.read_tagged("file"))
     assert state is not None
-    real = local._try
+    real = disk_lock._try
     removed: list[str] = []
 
     def remove_first(descriptor: int, path: str) -> bool:
@@ -302,22 +304,22 @@ def test_a_removed_lock_file_is_made_again(storage: Storage, directory: Path, mo
             removed.append(path)
         return real(descriptor, path)
 
-    monkeypatch.setattr(local, "_try", remove_first)
+    monkeypatch.setattr(disk_lock, "_try", remove_first)
     assert storage.compare_and_set("file", b"2", state) is not None
-    assert removed == [str(directory / local.LOCK_FILE)]
-    assert (directory / local.LOCK_FILE).exists()
+    assert removed == [str(directory / disk_lock.LOCK_FILE)]
+    assert (directory / disk_lock.LOCK_FILE).exists()
 
 
 def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that has none says so."""
-    monkeypatch.setattr(local.fcntl, "flock", lambda descriptor, how: None)
+    monkeypatch.setattr(disk_lock.fcntl, "flock", lambda descriptor, how: None)
     with pytest.raises(UnsafeStorage, match="ignores locks"):
         storage.prove_compare_and_set("file", b"x")
 
     def unsupported(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(local.fcntl, "flock", unsupported)
+    monkeypatch.setattr(disk_lock.fcntl, "flock", unsupported)
     with pytest.raises(UnsafeStorage, match="has no locks"):
         storage.compare_and_set("file", b"x", storage.read_tagged("file"))
 
@@ -325,10 +327,10 @@ def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeyp
 def test_the_lock_is_no_file_of_the_lakehouse(storage: Storage, directory: Path) -> None:
     """It is not listed, makes nothing exist, and is not swept."""
     storage.prove_compare_and_set("file", b"x")
-    assert [local.LOCK_FILE] == [path.name for path in directory.iterdir()]
+    assert [disk_lock.LOCK_FILE] == [path.name for path in directory.iterdir()]
     assert ([], [], False) == (list(storage.list()), list(storage.list_dirs()[1]), storage.exists())
     assert 0 == storage.remove_temporary(older_than_seconds=-1)
-    assert (directory / local.LOCK_FILE).exists()
+    assert (directory / disk_lock.LOCK_FILE).exists()
 
 
 def test_other_file_systems_refuse_to_compare_and_set(tmp_path: Path) -> None:
@@ -371,14 +373,14 @@ def test_sweeping_beside_another_sweep_leaves_nothing(
     directory.mkdir(exist_ok=True)
     for number in range(5):
         (directory / f"_tmp-{number:032x}").write_bytes(b"half")
-    removing, beside = local.remove_quietly, iter(range(5))
+    removing, beside = disk_files.remove_quietly, iter(range(5))
 
     def removed_by_both(path: str) -> None:
         removing(path)
         if next(beside) == 0:
             next(directory.glob("_tmp-*")).unlink()
 
-    monkeypatch.setattr(local, "remove_quietly", removed_by_both)
+    monkeypatch.setattr(disk_files, "remove_quietly", removed_by_both)
     assert 4 == storage.remove_temporary(older_than_seconds=0)
     assert [] == list(directory.glob("_tmp-*"))
 
@@ -442,8 +444,8 @@ class _Order:
         self.events: list[str] = []
         self._directory = str(directory)
         self._lock = threading.Lock()
-        monkeypatch.setattr(local, "sync_path", self._recorded("sync", local.sync_path))
-        monkeypatch.setattr(local, "sync_filesystem", self._recorded("syncfs", local.sync_filesystem))
+        monkeypatch.setattr(durability, "sync_path", self._recorded("sync", durability.sync_path))
+        monkeypatch.setattr(durability, "sync_filesystem", self._recorded("syncfs", durability.sync_filesystem))
         monkeypatch.setattr(os, "link", self._recorded("link", os.link, 1))
         monkeypatch.setattr(os, "replace", self._recorded("replace", os.replace, 1))
 
@@ -495,7 +497,7 @@ def test_too_many_files_to_remember_are_synced_together(
     storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory stays bounded."""
-    monkeypatch.setattr(local, "_REMEMBERED_FILES", 3)
+    monkeypatch.setattr(durability, "_REMEMBERED_FILES", 3)
     storage.write_many((f"f{number}", b"x") for number in range(5))
     storage.barrier()
     assert ["syncfs ."] == order.events
@@ -521,7 +523,7 @@ def test_without_a_barrier_that_reaches_them_helpers_sync_for_themselves(
 ) -> None:
     one_by_one = open_storage(root, {"sync": "files"})
     assert one_by_one.covered() is one_by_one
-    monkeypatch.setattr(local, "_syncfs", None)
+    monkeypatch.setattr(durability, "_syncfs", None)
     storage = open_storage(root)
     assert storage.covered() is storage
     storage.barrier()
@@ -542,15 +544,15 @@ def test_without_a_barrier_that_reaches_them_helpers_sync_for_themselves(
 )
 def test_defect_18_syncfs_is_used_only_where_it_reports_errors(release: str, reports: bool) -> None:
     """Before Linux 5.8 it succeeds although data was lost."""
-    assert reports == local.reports_errors(release)
+    assert reports == durability.reports_errors(release)
 
 
 def test_defect_18_without_syncfs_every_file_is_remembered(
     root: str, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was asked for: nothing else would tell that data was not written."""
-    monkeypatch.setattr(local, "_syncfs", None)
-    monkeypatch.setattr(local, "_REMEMBERED_FILES", 2)
+    monkeypatch.setattr(durability, "_syncfs", None)
+    monkeypatch.setattr(durability, "_REMEMBERED_FILES", 2)
     storage = open_storage(root, {"sync": "filesystem"})
     storage.write_many((name, b"x") for name in ("a", "b", "c", "d"))
     storage.barrier()
@@ -585,7 +587,7 @@ class _Calls:
         self.counts: Counter[str] = Counter()
         for name in self.NAMES:
             monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
-        monkeypatch.setattr(local, "sync_filesystem", self._counted("sync_filesystem", local.sync_filesystem))
+        monkeypatch.setattr(durability, "sync_filesystem", self._counted("sync_filesystem", durability.sync_filesystem))
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
@@ -653,8 +655,8 @@ def test_a_failed_sync_poisons_the_handle(storage: Storage, directory: Path, mon
 
     storage.write_many([("a", b"x")])
     with monkeypatch.context() as patch:
-        patch.setattr(local, "sync_path", broken)
-        patch.setattr(local, "sync_filesystem", broken)
+        patch.setattr(durability, "sync_path", broken)
+        patch.setattr(durability, "sync_filesystem", broken)
         with pytest.raises(StorageError, match="cannot make"):
             storage.barrier()
     with pytest.raises(StorageError, match="write everything again"):
@@ -665,7 +667,7 @@ def test_a_failed_sync_poisons_the_handle(storage: Storage, directory: Path, mon
 def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread's barrier may hold our files; the root must not appear before it is done."""
     entered, leave = threading.Event(), threading.Event()
-    real = local.sync_path
+    real = durability.sync_path
 
     def slow(path: str) -> None:
         if path.endswith("/a"):
@@ -673,7 +675,7 @@ def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: p
             assert leave.wait(60)
         real(path)
 
-    monkeypatch.setattr(local, "sync_path", slow)
+    monkeypatch.setattr(durability, "sync_path", slow)
     storage.write_many([("a", b"x")])
     flusher = threading.Thread(target=storage.barrier)
     creator = threading.Thread(target=storage.create, args=("root", b"x"))
@@ -793,13 +795,13 @@ def test_files_that_are_not_wanted_are_not_looked_at(storage: Storage, monkeypat
     """On a mounted disk each look is a round trip."""
     storage.write_many([("d/wanted", b"1"), ("d/other", b"2"), ("d/e/another", b"3")])
     looked: list[str] = []
-    real = local.describe
+    real = disk_files.describe
 
     def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
         looked.append(path)
         return real(entry, path)
 
-    monkeypatch.setattr(local, "describe", describe)
+    monkeypatch.setattr(disk_files, "describe", describe)
     assert ["d/wanted"] == [info.path for info in storage.list_if("d/", lambda path: path == "d/wanted")]
     assert ["d/wanted"] == looked
 

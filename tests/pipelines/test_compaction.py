@@ -17,7 +17,7 @@ from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, wr
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
-from trinitylake_core.storage import local
+from trinitylake_core.storage import durability
 from trinitylake_core.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
     write_files(tmp_path, dirty)
     lake = Lakehouse.open(f"file://{tmp_path}")
     events: list[str] = []
-    syncfs, link = local.sync_filesystem, os.link
-    monkeypatch.setattr(local, "sync_filesystem", lambda path: (events.append("sync"), syncfs(path)))
+    syncfs, link = durability.sync_filesystem, os.link
+    monkeypatch.setattr(durability, "sync_filesystem", lambda path: (events.append("sync"), syncfs(path)))
     monkeypatch.setattr(os, "link", lambda *names: (events.append("link"), link(*names)))
     covered, asked = LocalStorage.covered, list[LocalStorage]()
     monkeypatch.setattr(LocalStorage, "covered", lambda self: asked.append(covered(self)) or asked[-1])

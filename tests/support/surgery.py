@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage.local import LOCK_FILE
+from trinitylake_core.storage.disk_lock import LOCK_FILE
 from trinitylake_core.storage.root_uris import local_path, normalise_root
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.checksum import checksum_of

@@ -1,0 +1,90 @@
+"""Which directories of a disk are there already: names for new files, and directories that are made.
+
+Making a directory costs a local disk as much as writing a small file, and a young lakehouse has next to no two files in
+one. Names of nodes are random: so a writer of many lists once which directories are there, and takes from then on, of a
+few names, one that needs no new directory. Object stores have no directories, and names stay spread evenly there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+_LOOK_AFTER: Final = 32
+"""For how many new directories looking which ones are there pays; looking costs as much as making some tens."""
+_TRIES: Final = 16
+"""How many names are tried; making a directory costs as much as some tens of names."""
+_LEVELS: Final = 3
+"""How deep files of optimised paths lie (format, section 2)."""
+
+
+class Directories:
+    """What is known of the directories below ``root``. Others may make and remove some: all of it are guesses."""
+
+    def __init__(self, root: str, added: Callable[[str], None]) -> None:
+        """Know nothing yet; ``added`` is called with each directory in which a name may not be durable yet."""
+        self._root = root
+        self._added = added
+        self._known: set[str] = set()
+        self._places: set[str] = set()
+        """The directories in optimised paths: directories that are there, or will be made."""
+        self._new = 0
+        """How many of them were not there when a name was picked, as far as was known."""
+        self._looked = False
+
+    def ensure(self, directory: str) -> None:
+        """Make a directory and those above it unless they are known to be there. Raises ``OSError``.
+
+        One below the root that is there was made by another process, which may have died before it was durable.
+        """
+        if directory in self._known:
+            return
+        above = os.path.dirname(directory)
+        inside = directory.startswith(self._root.rstrip("/") + "/")
+        if inside:
+            self.ensure(above)
+        if not os.path.isdir(directory):
+            self.ensure(above)
+            try:
+                os.mkdir(directory)
+            except FileExistsError:
+                if not os.path.isdir(directory):
+                    text = "a file stands where a directory should be"
+                    raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
+            except FileNotFoundError:
+                self._known.clear()
+                os.makedirs(directory, exist_ok=True)
+            inside = True
+        if inside:
+            self._added(above)
+        self._known.add(directory)
+
+    def forget(self) -> None:
+        """Know nothing any more: a directory that was there is gone."""
+        self._known.clear()
+
+    def pick(self, make: Callable[[], str]) -> str:
+        """Return one of the paths that ``make`` returns: below a directory that is there already, if some are tried."""
+        path = make()
+        if self._new >= _LOOK_AFTER:
+            if not self._looked:
+                self._looked = True
+                cut, level = len(self._root.rstrip("/")) + 1, [self._root]
+                for _ in range(_LEVELS):
+                    above, level = level, []
+                    for each in above:
+                        with suppress(OSError), os.scandir(each) as entries:
+                            level += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                self._places.update(each[cut:] for each in level)
+            for _ in range(_TRIES - 1):
+                if path[: path.rfind("/")] in self._places:
+                    return path
+                path = make()
+        place = path[: path.rfind("/")]
+        if place not in self._places:
+            self._places.add(place)
+            self._new += 1
+        return path
