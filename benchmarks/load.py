@@ -52,7 +52,7 @@ def committed(source: Path, root: str) -> None:
     """Commit the same objects as transactions of a thousand."""
     lake = Lakehouse.create(root)
     with source.open(encoding="utf-8") as file:
-        while some := [entries.entry_of("an entry", json.loads(line)) for line in islice(file, _A_COMMIT)]:
+        while some := [entries.parse_change("an entry", json.loads(line)) for line in islice(file, _A_COMMIT)]:
             apply.run(lake.refresh(), some)
 
 

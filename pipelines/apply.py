@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Review, dry_run
-from pipelines.source.entries import Entry, entry_of
+from pipelines.source.entries import WrittenChange, parse_change
 from pipelines.summary import DRY_RUN, Table, changes_table
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.definitions import TableDef, describe_difference
@@ -39,7 +39,7 @@ from trinitylake_core.tree.search import lookup
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedObject:
     """One object that the transaction changes: ``added``, ``changed`` or ``removed``."""
 
     change: str
@@ -61,13 +61,17 @@ class Report(ShortRepr):
     entries: int
     transaction: str
     isolation: str
-    changes: list[Changed]
+    changes: list[ChangedObject]
     losses: list[str] = field(default_factory=list)
 
     def summary(self) -> Iterator[str]:
         """Yield what was committed, or would be, and what is lost by it."""
-        yield DRY_RUN if self.version_after is None else f"version {self.version_after} committed"
-        yield from (f"lost: {each}" for each in self.losses)
+        if self.version_after is None:
+            yield DRY_RUN
+        else:
+            yield f"version {self.version_after} committed"
+        for each in self.losses:
+            yield f"lost: {each}"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the objects that change."""
@@ -76,7 +80,7 @@ class Report(ShortRepr):
 
 def run(
     lake: Lakehouse,
-    entries: Sequence[Entry],
+    entries: Sequence[WrittenChange],
     *,
     reason: str | None = None,
     isolation: str | None = None,
@@ -105,12 +109,23 @@ def run(
     transaction = lake.transaction(isolation=isolation, reason=reason)
     with suppress(InvalidName):  # reported with the entry that has it
         transaction.look_ahead([entry.object() for entry in entries])
-    losses = [loss for entry in entries for loss in _carry_out(transaction, entry)]
-    if losses and not (allow_loss or review is dry_run):
+    losses: list[str] = []
+    for entry in entries:
+        losses += _carry_out(transaction, entry)
+    # A dry run shows the losses. It need not be allowed to cause them.
+    if losses and not allow_loss and review is not dry_run:
         transaction.abort()
         raise Refused(f"{'; '.join(losses)}: a schema lists every column that stays; --allow-loss drops them")
-    changes = _changes(lake, transaction)
-    planned = Report(lake.version, None, True, len(entries), transaction.id, transaction.isolation, changes, losses)
+    planned = Report(
+        version_before=lake.version,
+        version_after=None,
+        dry_run=True,
+        entries=len(entries),
+        transaction=transaction.id,
+        isolation=transaction.isolation,
+        changes=_list_changes(lake, transaction),
+        losses=losses,
+    )
     if review is not None and not review(planned):
         transaction.abort()
         return planned
@@ -118,67 +133,77 @@ def run(
     return replace(planned, version_after=transaction.version, dry_run=False)
 
 
-def _carry_out(transaction: Transaction, entry: Entry) -> list[str]:
+def _carry_out(transaction: Transaction, entry: WrittenChange) -> list[str]:
     """Carry out an entry, and return what a new schema of a table loses."""
+    change_object = getattr(transaction, entry.action)
     try:
-        before = _table(transaction, entry)
-        getattr(transaction, entry.action)(*entry.names(), **entry.definition())
-        return [] if before is None else [f"{entry}: {loss}" for loss in _lost(before, _table(transaction, entry))]
+        before = _altered_table(transaction, entry)
+        change_object(*entry.names(), **entry.definition())
+        after = _altered_table(transaction, entry)
     except (InvalidInput, AlreadyExists, ObjectNotFound, NamespaceNotEmpty) as error:
         raise type(error)(f"{entry}: {error}") from error
+    if before is None or after is None:
+        return []
+    return [f"{entry}: {loss}" for loss in _list_losses(before, after)]
 
 
-def _table(transaction: Transaction, entry: Entry) -> TableDef | None:
-    return transaction.table(*entry.names()) if entry.action == "alter_table" and "schema" in entry.arguments else None
+def _altered_table(transaction: Transaction, entry: WrittenChange) -> TableDef | None:
+    """Return the table whose schema an entry alters, ``None`` if it alters none."""
+    if entry.action != "alter_table" or "schema" not in entry.arguments:
+        return None
+    return transaction.table(*entry.names())
 
 
-def _lost(before: TableDef, after: TableDef | None) -> Iterator[str]:
+def _list_losses(before: TableDef, after: TableDef) -> Iterator[str]:
     """Yield what a table has no more after its schema was altered."""
-    if after is None:
-        return
     for each in describe_difference(before, after):
         if each["what"] == "column" and each["change"] == "removed":
             yield f"column {each['name']!r} is dropped"
-    names = {column.id: column for column in after.schema.columns}
-    were = {column.id: column for column in before.schema.columns}
+    old_columns = {column.id: column for column in before.schema.columns}
+    new_columns = {column.id: column for column in after.schema.columns}
     for key in before.primary_keys:
-        if key in names and names[key].nullable and not were[key].nullable:
-            yield f"the primary key {names[key].name!r} becomes nullable"
+        column = new_columns.get(key)
+        if column is not None and column.nullable and not old_columns[key].nullable:
+            yield f"the primary key {column.name!r} becomes nullable"
 
 
-def _changes(lake: Lakehouse, transaction: Transaction) -> list[Changed]:
+def _list_changes(lake: Lakehouse, transaction: Transaction) -> list[ChangedObject]:
     found = []
     for key, path, _ in transaction.messages():
-        there = lookup(lake.store, lake.root_node.node, key) is not None
-        if there or path is not None:
-            change = "removed" if path is None else "changed" if there else "added"
-            found.append(Changed(change, *lake.codec.split(key)))
+        is_there = lookup(lake.store, lake.root_node.node, key) is not None
+        if path is not None:
+            change = "changed" if is_there else "added"
+        elif is_there:
+            change = "removed"
+        else:
+            continue  # created and dropped again by the same list
+        found.append(ChangedObject(change, *lake.codec.split(key)))
     return found
 
 
 # -- reading the list ------------------------------------------------------------------------------------
 
 
-def parse(text: str, name: str = "the list of changes") -> list[Entry]:
+def parse(text: str, name: str = "the list of changes") -> list[WrittenChange]:
     """Return the entries in a YAML or JSON text.
 
     Raises:
         InvalidInput: it is neither, or an entry is not one; the message names the entry.
     """
-    values = _loaded(text, name)
+    values = _load(text, name)
     if not isinstance(values, list):
         raise InvalidInput(
             f"{name} must hold a list of changes, each such as '- create_namespace: {{namespace: sales}}'"
         )
     if not values:
         raise InvalidInput(f"{name} holds no changes")
-    return [entry_of(f"entry {number}", value) for number, value in enumerate(values, 1)]
+    return [parse_change(f"entry {number}", value) for number, value in enumerate(values, 1)]
 
 
-def _loaded(text: str, name: str) -> Any:
+def _load(text: str, name: str) -> Any:
     if text.lstrip().startswith("["):  # JSON, or YAML that looks like it
         try:
-            return json.loads(text, object_pairs_hook=_object)
+            return json.loads(text, object_pairs_hook=_refuse_double_keys)
         except (RecursionError, ValueError):  # the message of YAML's loader has the place
             pass
     from pipelines.source import yaml_text
@@ -186,7 +211,7 @@ def _loaded(text: str, name: str) -> Any:
     return yaml_text.load(text, name, what="neither YAML nor JSON")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_double_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key appears twice")  # YAML's loader names it, and its line

@@ -43,7 +43,7 @@ from pipelines.loading import (
     prove_complete,
     refuse_wrong,
 )
-from pipelines.source.lines import Place, blocks, in_words, text_files
+from pipelines.source.lines import Place, cut_into_blocks, describe_place, find_text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.subtrees import adopt
 from trinitylake_core import Lakehouse
@@ -184,7 +184,7 @@ class _Load(JobRun[Config, Report]):
         self.base: Root = lake.root_node
         require_writable(lake.files, self.base)
         refuse_frozen(lake.files)
-        self.source, self.sources = text_files(uri, self.options, SUFFIXES)
+        self.source, self.sources = find_text_files(uri, self.options, SUFFIXES)
         single = [name for name, _ in self.sources if uri.endswith(name) and not uri.endswith("/")]
         self.named = self.source.root + (single[0] if len(self.sources) == 1 and single else "")
         self.bytes = sum(size for _, size in self.sources)
@@ -223,7 +223,7 @@ class _Load(JobRun[Config, Report]):
     def read(self) -> Rows:
         """Return all objects of the source as slices."""
         each = loading.block_bytes(self.sources, self.engine.tasks())
-        rows = map(loading.block_row, numbers(), blocks(self.sources, each))
+        rows = map(loading.block_row, numbers(), cut_into_blocks(self.sources, each))
         given = self.engine.table(rows, loading.BLOCK).keep("number", repeatable=True)
         try:
             work = partial(loading.sampled, target=self.target)
@@ -297,7 +297,7 @@ class _Load(JobRun[Config, Report]):
             return f"{name.kind} {str(name)!r}"
 
         if twice:
-            where = " and ".join(in_words(source, _place(row)) for row in twice[:2])
+            where = " and ".join(describe_place(source, _place(row)) for row in twice[:2])
             raise InvalidInput(f"{named(twice[0]['key'])} appears twice: {where}; nothing was loaded")
         if missing:
             names = ", ".join(repr(codec.split(row["key"])[1]) for row in missing[:SHOWN])
@@ -306,7 +306,7 @@ class _Load(JobRun[Config, Report]):
                 '{"create_namespace": {"namespace": ...}}'
             )
         if there and self.config.existing == REFUSE:
-            names = ", ".join(f"{named(row['key'])} ({in_words(source, _place(row))})" for row in there[:SHOWN])
+            names = ", ".join(f"{named(row['key'])} ({describe_place(source, _place(row))})" for row in there[:SHOWN])
             number = sum(row["objects"] for row in counted)
             raise AlreadyExists(
                 f"{number} objects exist already: {names}{', ...' if number > SHOWN else ''}; `--existing skip` leaves "

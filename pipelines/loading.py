@@ -22,8 +22,8 @@ import mmh3
 import pyarrow as pa
 
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
-from pipelines.source.entries import entry_of
-from pipelines.source.lines import PACKED, Block, Place, all_in_words, in_words, lines
+from pipelines.source.entries import parse_change
+from pipelines.source.lines import PACKED, Block, Place, describe_place, describe_places, read_lines
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
 from trinitylake_core.definitions import (
     NamespaceDef,
@@ -64,7 +64,7 @@ def refuse_wrong(source: Storage, count: int, found: Sequence[Wrong]) -> None:
     if count < 2:
         return
     first = sorted(found)[:WRONG_SHOWN]
-    places = all_in_words(source, [each.place for each in first])
+    places = describe_places(source, [each.place for each in first])
     listed = "".join(f"\n  {place}: {each.why}" for place, each in zip(places, first, strict=True))
     more = f"\n  ... and {count - len(first)} more" if count > len(first) else ""
     raise InvalidInput(f"{count} lines cannot be loaded; nothing was loaded:{listed}{more}")
@@ -168,15 +168,15 @@ def objects_in(source: Storage, block: Block, target: Target, every: int = 1) ->
     Raises:
         InvalidInput: a line does not describe an object that can be created; the message names file and line.
     """
-    for place, line in islice(lines(source, block), 0, None, every):
+    for place, line in islice(read_lines(source, block), 0, None, every):
         try:
             yield _object(line, place, target)
         except InvalidInput as error:
-            raise InvalidInput(f"{in_words(source, place)}: {error}; nothing was loaded") from None
+            raise InvalidInput(f"{describe_place(source, place)}: {error}; nothing was loaded") from None
 
 
 def _object(line: bytes, place: Place, target: Target) -> New:
-    entry = entry_of("the entry", _value_of(line), _KINDS)
+    entry = parse_change("the entry", _value_of(line), _KINDS)
     kind = _KINDS.get(entry.action)
     if kind is None:
         raise InvalidInput(f"{entry.action} cannot be loaded; {', '.join(_KINDS)} can, `apply` does the others")
@@ -490,7 +490,7 @@ def wrong(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[t
     """Yield the first wrong lines of each block; the first of them counts them all."""
     for row in rows:
         count, found = 0, list[Wrong]()
-        for place, line in lines(source, _block(row)):
+        for place, line in read_lines(source, _block(row)):
             try:
                 _object(line, place, target)
             except InvalidInput as error:

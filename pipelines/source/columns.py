@@ -91,20 +91,25 @@ def schema_of(value: Any) -> pa.Schema | Schema:
         InvalidInput: it is neither, or a column is not one; the message names the column.
     """
     if isinstance(value, Mapping) and "columns" in value:
-        try:
-            schema = ParseDict(dict(value), Schema())
-        except (ParseError, RecursionError) as error:
-            raise InvalidInput(f"schema: {error}") from None
-        check_schema(schema)
-        return schema
+        return _parse_printed_schema(value)
     if not isinstance(value, list):
         raise InvalidInput("schema must be a list of columns such as {name: id, type: bigint, nullable: false}")
     if len(value) > COLUMNS_MAX:
         raise InvalidInput(f"schema has {len(value):,} columns, and {COLUMNS_MAX:,} is the most")
     try:
-        return pa.schema([_column(each, f"column {number}") for number, each in enumerate(value, 1)])
+        columns = [_read_column(each, f"column {number}") for number, each in enumerate(value, 1)]
+        return pa.schema(columns)
     except RecursionError:
         raise InvalidInput(f"schema is nested too deeply, more than {NESTING_MAX} levels") from None
+
+
+def _parse_printed_schema(value: Mapping[str, Any]) -> Schema:
+    try:
+        schema = ParseDict(dict(value), Schema())
+    except (ParseError, RecursionError) as error:
+        raise InvalidInput(f"schema: {error}") from None
+    check_schema(schema)
+    return schema
 
 
 def new_schema_of(value: Any) -> pa.Schema | Schema:
@@ -114,7 +119,9 @@ def new_schema_of(value: Any) -> pa.Schema | Schema:
     :func:`schema_of`, which takes everything else.
     """
     plain = plain_schema(value)
-    return schema_of(value) if plain is None else Schema.FromString(plain)
+    if plain is None:
+        return schema_of(value)
+    return Schema.FromString(plain)
 
 
 def plain_schema(value: Any) -> bytes | None:
@@ -128,37 +135,52 @@ def plain_schema(value: Any) -> bytes | None:
     try:
         written = marshal.dumps(value, _NO_REFERENCES)  # other values, or values of other types, are other bytes
     except ValueError:
-        return _plain_schema(value)
+        return _encode_plain_schema(value)
     if len(written) > _SCHEMA_MAX_BYTES:
-        return _plain_schema(value)
+        return _encode_plain_schema(value)
     found = _schemas.get(written)
-    if found is None and (found := _plain_schema(value)) is not None:
-        if len(_schemas) >= _SCHEMAS_MAX:
-            _schemas.clear()
-        _schemas[written] = found
+    if found is None:
+        found = _encode_plain_schema(value)
+        if found is not None:
+            _remember_schema(written, found)
     return found
 
 
-def _plain_schema(value: list[Any]) -> bytes | None:
+def _remember_schema(written: bytes, schema: bytes) -> None:
+    if len(_schemas) >= _SCHEMAS_MAX:
+        _schemas.clear()  # a load has few schemas; one that has more only loses some time
+    _schemas[written] = schema
+
+
+def _encode_plain_schema(value: list[Any]) -> bytes | None:
     names: set[str] = set()
     columns: list[bytes] = []
     for number, each in enumerate(value, 1):
         if type(each) is not dict or not _PLAIN.issuperset(each):
             return None
-        name, kind, nullable = each.get("name"), each.get("type"), each.get("nullable", True)
+        name = each.get("name")
+        kind = each.get("type")
+        nullable = each.get("nullable", True)
         if type(name) is not str or type(kind) is not str or type(nullable) is not bool:
             return None
-        column = _plain_column(number, name, kind, nullable)
+        column = _encode_plain_column(number, name, kind, nullable)
         if column is None:
             return None
         names.add(name)
         columns.append(column)
-    return b"".join(columns) if len(names) == len(columns) else None
+    if len(names) < len(columns):
+        return None  # a name twice: the long way has the sentence
+    return b"".join(columns)
 
 
 @lru_cache(maxsize=1 << 16)
-def _plain_column(number: int, name: str, kind: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
-    plain = _plain_type(kind, nullable)
+def _encode_plain_column(
+    number: int,
+    name: str,
+    kind: str,
+    nullable: bool,  # noqa: FBT001 - as written
+) -> bytes | None:
+    plain = _encode_plain_type(kind, nullable)
     if plain is None or not name.isprintable():
         return None
     try:
@@ -168,24 +190,34 @@ def _plain_column(number: int, name: str, kind: str, nullable: bool) -> bytes | 
 
 
 @lru_cache(maxsize=1024)
-def _plain_type(text: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
-    kind = _ALIASES.get(text.strip().lower(), text.strip().lower())
+def _encode_plain_type(text: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
+    kind = _type_name(text)
     if kind in _PARTS:
         return None
     try:
-        return encoded_type(*column_leaf(*_leaf(kind, "a column"), "a column"), nullable=nullable)
+        arrow, hint = _read_leaf_type(kind, "a column")
+        return encoded_type(*column_leaf(arrow, hint, "a column"), nullable=nullable)
     except (InvalidInput, InvalidDefinition):
         return None
+
+
+def _type_name(text: str) -> str:
+    """Return the name that the format has for a type."""
+    word = text.strip().lower()
+    return _ALIASES.get(word, word)
 
 
 def unknown(what: str, given: str, known: Sequence[str]) -> str:
     """Return the sentence for an unknown word, with the nearest known one."""
     close = difflib.get_close_matches(given.lower(), known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
+    if close:
+        hint = f"did you mean {close[0]!r}?"
+    else:
+        hint = f"known are: {', '.join(known)}"
     return f"unknown {what} {given!r}; {hint}"
 
 
-def _column(value: Any, where: str) -> pa.Field:
+def _read_column(value: Any, where: str) -> pa.Field:
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{where} must be a mapping with name and type, not {value!r}")
     name = value.get("name")
@@ -193,7 +225,7 @@ def _column(value: Any, where: str) -> pa.Field:
         raise InvalidInput(f"{where} needs a name, which must be text (in quotes if YAML takes it for something else)")
     if not _is_unicode(name):
         raise InvalidInput(f"{where}: its name {name!r} holds a lone surrogate, which UTF-8 cannot encode")
-    return _field(name, value, f"{where} ({name})")
+    return _read_field(name, value, f"{where} ({name})")
 
 
 def _is_unicode(text: str) -> bool:
@@ -204,75 +236,102 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _part(name: str, value: Any, where: str) -> pa.Field:
+def _read_part(name: str, value: Any, where: str) -> pa.Field:
     """Return the element of a list, or the key or value of a map: a type by its name, or a column without name."""
-    given = value if isinstance(value, Mapping) else {"type": value}
-    return _field(name, {**({"nullable": False} if name == "key" else {}), **given}, f"{where} {name}")
+    field: dict[str, Any] = {}
+    if name == "key":
+        field["nullable"] = False  # Arrow and the format know no map with a key that is null
+    if isinstance(value, Mapping):
+        field.update(value)
+    else:
+        field["type"] = value
+    return _read_field(name, field, f"{where} {name}")
 
 
-def _field(name: str, column: Mapping[str, Any], where: str) -> pa.Field:
+def _read_field(name: str, column: Mapping[str, Any], where: str) -> pa.Field:
     if "type" not in column:
         raise InvalidInput(f"{where} has no type")
     kind = column["type"]
     if not isinstance(kind, str):
         raise InvalidInput(f"{where}: type must be text, not {kind!r}")
-    kind = _ALIASES.get(kind.strip().lower(), kind.strip().lower())
+    kind = _type_name(kind)
+    known = (*_COLUMN, *_PARTS.get(kind, ()))
     for key in column:
-        if key not in (*_COLUMN, *_PARTS.get(kind, ())):
-            raise InvalidInput(f"{where}: {unknown('field', str(key), (*_COLUMN, *_PARTS.get(kind, ())))}")
+        if key not in known:
+            raise InvalidInput(f"{where}: {unknown('field', str(key), known)}")
     nullable = column.get("nullable", True)
     if not isinstance(nullable, bool):
         raise InvalidInput(f"{where}: nullable must be true or false, not {nullable!r}")
-    arrow, hint = _nested(kind, column, where) if kind in _PARTS else _leaf(kind, where)
-    return pa.field(name, arrow, nullable, _metadata(column, hint, where))
+    hint = None
+    if kind in _PARTS:
+        arrow = _read_nested_type(kind, column, where)
+    else:
+        arrow, hint = _read_leaf_type(kind, where)
+    return pa.field(name, arrow, nullable, _read_metadata(column, hint, where))
 
 
-def _metadata(column: Mapping[str, Any], hint: str | None, where: str) -> dict[bytes, bytes]:
-    metadata = {} if hint is None else {TYPE_METADATA: hint.encode()}
-    number, properties = column.get("id"), column.get("properties", {})
+def _read_metadata(column: Mapping[str, Any], hint: str | None, where: str) -> dict[bytes, bytes]:
+    """Return the metadata of an Arrow field: the type of the format that Arrow does not have, ID and properties."""
+    metadata: dict[bytes, bytes] = {}
+    if hint is not None:
+        metadata[TYPE_METADATA] = hint.encode()
+    number = column.get("id")
     if number is not None:
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidInput(f"{where}: id must be a whole number, not {number!r}")
         metadata[ID_METADATA] = str(number).encode()
+    properties = column.get("properties", {})
     if not isinstance(properties, Mapping) or not all(isinstance(each, str) for each in properties.values()):
         raise InvalidInput(f"{where}: properties must be a mapping of text by text")
-    if not all(_is_unicode(f"{key}{each}") for key, each in properties.items()):
-        raise InvalidInput(f"{where}: a property holds a lone surrogate, which UTF-8 cannot encode")
-    return metadata | {PROPERTY_METADATA + str(key).encode(): each.encode() for key, each in properties.items()}
+    for key, each in properties.items():
+        if not _is_unicode(f"{key}{each}"):
+            raise InvalidInput(f"{where}: a property holds a lone surrogate, which UTF-8 cannot encode")
+        metadata[PROPERTY_METADATA + str(key).encode()] = each.encode()
+    return metadata
 
 
-def _nested(kind: str, column: Mapping[str, Any], where: str) -> tuple[pa.DataType, None]:
+def _read_nested_type(kind: str, column: Mapping[str, Any], where: str) -> pa.DataType:
     for part in _PARTS[kind]:
         if part not in column:
             raise InvalidInput(f"{where}: type {kind} needs {' and '.join(_PARTS[kind])}")
     if kind == "list":
-        return pa.list_(_part("element", column["element"], where)), None
+        element = _read_part("element", column["element"], where)
+        return pa.list_(element)
     if kind == "map":
-        return pa.map_(_part("key", column["key"], where), _part("value", column["value"], where)), None
-    if not isinstance(column["fields"], list) or not column["fields"]:
+        key = _read_part("key", column["key"], where)
+        value = _read_part("value", column["value"], where)
+        return pa.map_(key, value)
+    inside = column["fields"]
+    if not isinstance(inside, list) or not inside:
         raise InvalidInput(f"{where}: fields must be a list of columns")
-    inside = [_column(each, f"{where} field {number}") for number, each in enumerate(column["fields"], 1)]
-    return pa.struct(inside), None
+    fields = [_read_column(each, f"{where} field {number}") for number, each in enumerate(inside, 1)]
+    return pa.struct(fields)
 
 
-def _leaf(text: str, where: str) -> tuple[pa.DataType, str | None]:
+def _read_leaf_type(text: str, where: str) -> tuple[pa.DataType, str | None]:
     match = _TYPE.fullmatch(text)
     if match is None:
-        hint = "; nested types are written as fields: type: list, element: bigint" if _NESTED.match(text) else ""
+        hint = ""
+        if _NESTED.match(text):
+            hint = "; nested types are written as fields: type: list, element: bigint"
         raise InvalidInput(f"{where}: {text[:100]!r} is not a type{hint}")
-    kind = _ALIASES.get(match[1], match[1])
-    sizes = [int(each) for each in match.groups()[1:] if each is not None]
+    word = match[1]
+    kind = _ALIASES.get(word, word)
     if kind not in _TYPES and kind not in _SIZED:
-        raise InvalidInput(f"{where}: {unknown('type', match[1], sorted({*_TYPES, *_SIZED, *_PARTS, *_ALIASES}))}")
-    if len(sizes) > _SIZED.get(kind, 0):
-        raise InvalidInput(f"{where}: type {kind} takes {_SIZED.get(kind, 0) or 'no'} sizes, not {len(sizes)}")
+        known = sorted({*_TYPES, *_SIZED, *_PARTS, *_ALIASES})
+        raise InvalidInput(f"{where}: {unknown('type', word, known)}")
+    sizes = [int(each) for each in match.groups()[1:] if each is not None]
+    most = _SIZED.get(kind, 0)
+    if len(sizes) > most:
+        raise InvalidInput(f"{where}: type {kind} takes {most or 'no'} sizes, not {len(sizes)}")
     try:
-        return _sized(kind, sizes)
+        return _make_type(kind, sizes)
     except (ValueError, InvalidDefinition) as error:
         raise InvalidInput(f"{where}: {error}") from None
 
 
-def _sized(kind: str, sizes: Sequence[int]) -> tuple[pa.DataType, str | None]:
+def _make_type(kind: str, sizes: Sequence[int]) -> tuple[pa.DataType, str | None]:
+    """Return a type with its sizes, and the hint that goes with it. Raises ``ValueError``."""
     if kind == "decimal":
         if not sizes:
             raise ValueError("type decimal needs a precision: decimal(10, 2)")
@@ -284,4 +343,6 @@ def _sized(kind: str, sizes: Sequence[int]) -> tuple[pa.DataType, str | None]:
             raise ValueError("type fixed needs a length: fixed(16)")
         return pa.binary(sizes[0]), None
     arrow, hint = _TYPES[kind]
-    return arrow, f"{kind.upper()}({sizes[0]})" if sizes else hint
+    if sizes:
+        hint = f"{kind.upper()}({sizes[0]})"
+    return arrow, hint

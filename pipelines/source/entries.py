@@ -1,4 +1,4 @@
-"""Entries: changes of objects as people write them, each the name of a method of ``Transaction`` and its arguments.
+"""Changes of objects as people write them, each the name of a method of ``Transaction`` and its arguments.
 
 create_table:
   namespace: sales
@@ -78,7 +78,7 @@ _SHARED: Final = frozenset({"primary_keys", "distribution_keys", "sort_keys", "u
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WrittenChange:
     """One change: where it is written, the method of ``Transaction``, and its arguments."""
 
     where: str
@@ -86,17 +86,20 @@ class Entry:
     arguments: Mapping[str, Any]
 
     def __str__(self) -> str:
+        shown = self.arguments["namespace"]
         name = self.arguments.get("name")
-        namespace = self.arguments["namespace"]
-        return f"{self.where} ({self.action} {namespace if name is None else f'{namespace}.{name}'})"
+        if name is not None:
+            shown = f"{shown}.{name}"
+        return f"{self.where} ({self.action} {shown})"
 
     def names(self) -> list[str]:
         """Return the names of what it changes: a namespace, or a namespace and what is in it."""
         return [self.arguments[name] for name in _REQUIRED if name in self.arguments]
 
     def object(self) -> ObjectName:
-        """Return the name of the object that the entry changes."""
-        return ObjectName(self.action.rpartition("_")[2], *self.names())
+        """Return the name of the object that it changes."""
+        _, _, kind = self.action.rpartition("_")
+        return ObjectName(kind, *self.names())
 
     def plain_table(self) -> bytes | None:
         """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.
@@ -107,19 +110,21 @@ class Entry:
         if self.action != "create_table" or not _SHARED.isdisjoint(self.arguments):
             return None
         schema = plain_schema(self.arguments.get("schema", []))
+        if schema is None:
+            return None
         rest = {name: value for name, value in self.arguments.items() if name not in _APART}
         try:
-            others = _rest(json.dumps(rest, sort_keys=True)) if rest else _rest("{}")
+            text = json.dumps(rest, sort_keys=True) if rest else "{}"
+            return encoded_table(schema, _encode_rest(text))
         except (TrinityLakeError, TypeError, ValueError):
             return None
-        return None if schema is None else encoded_table(schema, others)
 
     def definition(self) -> dict[str, Any]:
         """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for an invalid schema."""
         found = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
         if "schema" in found:
-            new = self.action.startswith("create")
-            found["schema"] = (new_schema_of if new else schema_of)(found["schema"])
+            read_schema = new_schema_of if self.action.startswith("create") else schema_of
+            found["schema"] = read_schema(found["schema"])
         if "referenced_object_full_names" in found:
             names = found["referenced_object_full_names"]
             found["referenced_object_full_names"] = [tuple(n) if isinstance(n, list) else n for n in names]
@@ -127,12 +132,12 @@ class Entry:
 
 
 @lru_cache(maxsize=1024)
-def _rest(arguments: str) -> bytes:
+def _encode_rest(arguments: str) -> bytes:
     return encoded_rest(**json.loads(arguments))
 
 
-def entry_of(where: str, value: Any, actions: Collection[str] = ACTIONS) -> Entry:
-    """Return the entry that a value means; ``where`` it is written goes into errors, with the ``actions`` that may be.
+def parse_change(where: str, value: Any, actions: Collection[str] = ACTIONS) -> WrittenChange:
+    """Return the change that a value means; ``where`` it is written goes into errors, with the ``actions`` that may be.
 
     Raises:
         InvalidInput: it is none.
@@ -146,18 +151,27 @@ def entry_of(where: str, value: Any, actions: Collection[str] = ACTIONS) -> Entr
         if str(action).startswith("rename"):
             raise InvalidInput(f"{where}: unknown action {action!r}; {_NO_RENAME}")
         raise InvalidInput(f"{where}: {unknown('action', str(action), list(actions))}")
-    written, where, known = where, f"{where} ({action})", ACTIONS[action]
+    known = ACTIONS[action]
     if isinstance(arguments, str) and "name" not in known:
         arguments = {"namespace": arguments}
+    _check_arguments(f"{where} ({action})", arguments, known)
+    given = {key: each for key, each in arguments.items() if each is not None}
+    return WrittenChange(where, action, given)
+
+
+def _check_arguments(where: str, arguments: Any, known: Mapping[str, str]) -> None:
     if not isinstance(arguments, _MAPPINGS):
         raise InvalidInput(f"{where} needs its arguments as a mapping; it takes {', '.join(known)}")
     for name, each in arguments.items():
         if name not in known:
             raise InvalidInput(f"{where}: {unknown('field', str(name), list(known))}")
-        if each is not None and not isinstance(each, _TYPES[known[name]]):
-            quotes = " (put it in quotes)" if known[name] == _TEXT and not isinstance(each, list | Mapping) else ""
-            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {each!r}{quotes}")
+        wanted = known[name]
+        if each is None or isinstance(each, _TYPES[wanted]):
+            continue
+        hint = ""
+        if wanted == _TEXT and not isinstance(each, list | Mapping):
+            hint = " (put it in quotes)"  # YAML takes yes, 12 and 2026-01-01 for something else than text
+        raise InvalidInput(f"{where}: {name} must be {wanted}, not {each!r}{hint}")
     for name in _REQUIRED:
         if name in known and arguments.get(name) is None:
             raise InvalidInput(f"{where}: {name} is missing")
-    return Entry(written, action, {key: each for key, each in arguments.items() if each is not None})

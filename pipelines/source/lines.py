@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from pipelines.files.listing import split_uri, unpacked
@@ -36,7 +38,11 @@ class Place:
     offset: int
 
 
-def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) -> tuple[Storage, list[tuple[str, int]]]:
+def find_text_files(
+    uri: str,
+    options: Mapping[str, Any],
+    suffixes: Sequence[str],
+) -> tuple[Storage, list[tuple[str, int]]]:
     """Return the storage, and names and sizes of the files: the one at ``uri``, or those of a directory.
 
     A directory counts with all below it. One ``head``, or a listing.
@@ -44,31 +50,43 @@ def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) ->
     Raises:
         InvalidInput: there is no file with one of the suffixes.
     """
-    endings = tuple(f"{suffix}{packed}" for suffix in suffixes for packed in ("", PACKED))
+    endings = (*suffixes, *(f"{suffix}{PACKED}" for suffix in suffixes))
     uri = root_uri(uri)
     if uri.endswith(endings):
-        above, name = split_uri(uri)
-        storage = open_storage(above, options)
-        try:
-            return storage, [(name, storage.info(name).size)]
-        except FileMissing:
-            raise InvalidInput(f"there is no file {uri}") from None
+        return _find_one_file(uri, options)
     storage = open_storage(uri, options)
-    found = sorted((info.path, info.size) for info in storage.list() if info.path.endswith(endings))
+    found = []
+    for info in storage.list():
+        if info.path.endswith(endings):
+            found.append((info.path, info.size))
     if not found:
         raise InvalidInput(f"there is nothing to read at {storage.root}: no {', '.join(endings)}")
+    found.sort()
     return storage, found
 
 
-def blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def _find_one_file(uri: str, options: Mapping[str, Any]) -> tuple[Storage, list[tuple[str, int]]]:
+    above, name = split_uri(uri)
+    storage = open_storage(above, options)
+    try:
+        size = storage.info(name).size
+    except FileMissing:
+        raise InvalidInput(f"there is no file {uri}") from None
+    return storage, [(name, size)]
+
+
+def cut_into_blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Yield files, by name and size, in blocks."""
     for file, size in files:
-        step = max(1, size) if file.endswith(PACKED) else block_bytes
+        step = block_bytes
+        if file.endswith(PACKED):
+            step = max(1, size)  # nobody can begin to unpack in the middle
         for begin in range(0, size, step):
-            yield Block(file, begin, min(begin + step, size), size)
+            end = min(begin + step, size)
+            yield Block(file, begin, end, size)
 
 
-def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
+def read_lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
     """Yield the lines that begin in a block, without those that are empty. One ``get``, or a few where it ends.
 
     Raises:
@@ -76,9 +94,10 @@ def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
         FileMissing, StorageError.
     """
     if block.file.endswith(PACKED):
-        data, offset = unpacked(storage.read(block.file), block.file), 0
+        offset = 0
+        data = unpacked(storage.read(block.file), block.file)
     else:
-        data, offset = _whole_lines(storage, block)
+        offset, data = _read_whole_lines(storage, block)
     if offset == 0:
         data = data.removeprefix(_BYTE_ORDER_MARK)
     for line in data.split(b"\n"):
@@ -87,43 +106,68 @@ def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
         offset += len(line) + 1
 
 
-def _whole_lines(storage: Storage, block: Block) -> tuple[bytes, int]:
-    """Return the lines that begin in a block, the last one to its end, and where the first begins."""
-    before = min(1, block.begin)  # a line begins behind the end of another one
-    data = storage.read_range(block.file, block.begin - before, block.end)
-    start = data.find(b"\n") + 1 if before else 0
-    if (before and not start) or start == len(data):
-        return b"", block.end
-    parts, end = [data[start:]], block.end
-    while not parts[-1].endswith(b"\n") and end < block.size:
-        more = storage.read_range(block.file, end, end + _STEP_BYTES)
-        stop = more.find(b"\n") + 1
-        parts.append(more[:stop] if stop else more)
-        end += _STEP_BYTES
-        if end - block.end > LINE_MAX_BYTES:
+def _read_whole_lines(storage: Storage, block: Block) -> tuple[int, bytes]:
+    """Return where the first line that begins in a block begins, and all that begin there, the last one to its end."""
+    if block.begin == 0:
+        begin = 0
+        data = storage.read_range(block.file, 0, block.end)
+    else:
+        # A line begins behind the end of another one, so the byte before the block tells whether one begins with it.
+        before = block.begin - 1
+        data = storage.read_range(block.file, before, block.end)
+        first_end = data.find(b"\n")
+        if first_end < 0:
+            return block.end, b""
+        begin = before + first_end + 1
+        data = data[first_end + 1 :]
+    if not data:
+        return block.end, b""
+    return begin, data + _read_rest_of_line(storage, block, data)
+
+
+def _read_rest_of_line(storage: Storage, block: Block, data: bytes) -> bytes:
+    """Return what follows the block of its last line; nothing if the line, or the file, ends with the block."""
+    parts = []
+    at = block.end
+    while at < block.size and not data.endswith(b"\n"):
+        if at - block.end > LINE_MAX_BYTES:
             raise InvalidInput(f"{block.file} has a line longer than {LINE_MAX_BYTES >> 20} MiB: not JSON Lines")
-    return b"".join(parts), block.begin - before + start
+        data = storage.read_range(block.file, at, at + _STEP_BYTES)
+        line_end = data.find(b"\n")
+        if line_end >= 0:
+            data = data[: line_end + 1]
+        parts.append(data)
+        at += _STEP_BYTES
+    return b"".join(parts)
 
 
-def in_words(storage: Storage, place: Place) -> str:
+def describe_place(storage: Storage, place: Place) -> str:
     """Return a place as people look for it: file and line. Reads the file up to there."""
-    return all_in_words(storage, [place])[0]
+    return describe_places(storage, [place])[0]
 
 
-def all_in_words(storage: Storage, places: Sequence[Place]) -> list[str]:
+def describe_places(storage: Storage, places: Sequence[Place]) -> list[str]:
     """Return places as people look for them. Reads each file once, up to the last place in it."""
     numbers: dict[Place, int] = {}
-    for file in dict.fromkeys(place.file for place in places):
-        data = unpacked(storage.read(file), file) if file.endswith(PACKED) else None
-        line, begin = 1, 0
-        for place in sorted((place for place in places if place.file == file), key=lambda place: place.offset):
-            line += _line_ends(storage, file, data, begin, place.offset)
-            begin, numbers[place] = place.offset, line
+    for file, in_file in groupby(sorted(places), key=attrgetter("file")):
+        data = None
+        if file.endswith(PACKED):
+            data = unpacked(storage.read(file), file)
+        number = 1
+        counted_to = 0
+        for place in in_file:
+            number += _count_line_ends(storage, file, data, counted_to, place.offset)
+            counted_to = place.offset
+            numbers[place] = number
     return [f"{place.file}, line {numbers[place]}" for place in places]
 
 
-def _line_ends(storage: Storage, file: str, data: bytes | None, begin: int, end: int) -> int:
+def _count_line_ends(storage: Storage, file: str, data: bytes | None, begin: int, end: int) -> int:
+    """Return how many lines end in a range of bytes of a file; ``data`` is its content, if it had to be unpacked."""
     if data is not None:
         return data.count(b"\n", begin, end)
-    steps = range(begin, end, BLOCK_BYTES)
-    return sum(storage.read_range(file, at, min(at + BLOCK_BYTES, end)).count(b"\n") for at in steps)
+    found = 0
+    for at in range(begin, end, BLOCK_BYTES):
+        stop = min(at + BLOCK_BYTES, end)
+        found += storage.read_range(file, at, stop).count(b"\n")
+    return found

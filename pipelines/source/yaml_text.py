@@ -29,14 +29,14 @@ def load(text: str, name: str, *, what: str = "not YAML") -> Any:
             message names the text and the line.
     """
     try:
-        try:
-            _bound(text, name)
-            return yaml.load(text, _Fast)  # noqa: S506 - a safe loader
-        except yaml.MarkedYAMLError:
-            return yaml.load(text, _Slow)  # noqa: S506 - a safe loader; the fast one may name the line after the last
+        return _load(text, name)
     except yaml.MarkedYAMLError as error:
-        place = f"{name}, line {error.problem_mark.line + 1}" if error.problem_mark else name
-        problem = error.problem if isinstance(error, _Twice) else f"{what}: {error.problem}"
+        place = name
+        if error.problem_mark is not None:
+            place = f"{name}, line {error.problem_mark.line + 1}"
+        problem = error.problem
+        if not isinstance(error, _KeyTwice):
+            problem = f"{what}: {problem}"
         raise InvalidInput(f"{place}: {problem}") from None
     except InvalidInput:
         raise
@@ -44,7 +44,16 @@ def load(text: str, name: str, *, what: str = "not YAML") -> Any:
         raise InvalidInput(f"{name}: {what}: {' '.join(str(error).split())}") from None
 
 
-class _Twice(yaml.constructor.ConstructorError):
+def _load(text: str, name: str) -> Any:
+    try:
+        _refuse_unbounded(text, name)
+        return yaml.load(text, _Fast)  # noqa: S506 - a safe loader
+    except yaml.MarkedYAMLError:
+        # The loader in C may name the line after the last one, so the other one has to fail, too.
+        return yaml.load(text, _Slow)  # noqa: S506 - a safe loader
+
+
+class _KeyTwice(yaml.constructor.ConstructorError):
     """A key stands twice in one mapping, where YAML would take the last one."""
 
 
@@ -59,11 +68,7 @@ class _NoKeyTwice:
         """Check the keys that are written, before those of ``<<`` join them."""
         if id(node) not in self._checked:
             self._checked.add(id(node))
-            seen = set()
-            for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode)):
-                if (key.tag, key.value) in seen:
-                    raise _Twice(None, None, f"{key.value!r} appears twice", key.start_mark)
-                seen.add((key.tag, key.value))
+            _refuse_key_twice(node)
         super().flatten_mapping(node)  # type: ignore[misc]
 
 
@@ -75,18 +80,32 @@ class _Slow(_NoKeyTwice, yaml.SafeLoader):
     """The loader of Python."""
 
 
-def _bound(text: str, name: str) -> None:
+def _refuse_key_twice(node: yaml.MappingNode) -> None:
+    met = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        name = (key.tag, key.value)
+        if name in met:
+            raise _KeyTwice(None, None, f"{key.value!r} appears twice", key.start_mark)
+        met.add(name)
+
+
+def _refuse_unbounded(text: str, name: str) -> None:
     """Raise ``InvalidInput`` for a text that is too deep, or whose aliases stand for too much."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str | None, int] = {}
+    """The number of values that each anchor stands for."""
     inside: list[tuple[str | None, int]] = []
-    expanded, count = 0, 0
+    """Each collection that is open: its anchor, and how many values there were before it."""
+    expanded = 0
+    count = 0
     for event in _events(text):
         if isinstance(event, yaml.AliasEvent):
-            line = _line(event)
-            if event.anchor not in sizes:
-                continue  # the parser reports it, or it stands in its own anchor, which is endless
-            count, expanded = count + sizes[event.anchor], expanded + sizes[event.anchor]
+            size = sizes.get(event.anchor, 0)  # an unknown one the parser reports; one in its own anchor is endless
+            count += size
+            expanded += size
             if expanded > EXPANDED_MAX:
+                line = _line(event)
                 raise InvalidInput(f"{name}, line {line}: its aliases stand for more than {EXPANDED_MAX:,} values")
         elif isinstance(event, yaml.CollectionStartEvent):
             inside.append((event.anchor, count))

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import apply, compaction, expiration, export, load, orphans, upgrade, verify
 from pipelines.job import dry_run
-from pipelines.source.entries import entry_of
+from pipelines.source.entries import parse_change
 from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide
@@ -67,7 +67,7 @@ def test_commits(lake: Lakehouse) -> None:
     names = [f"x1{number}" for number in range(10)]
     _assert_documented("commit of ten tables, warm handle", _rounds(lake, lambda warm: _create(warm, names), warm=True))
     names = [f"t{number * 117:06}x" for number in range(100)]
-    entries = [entry_of(name, {"create_table": {"namespace": "ns1", "name": name}}) for name in names]
+    entries = [parse_change(name, {"create_table": {"namespace": "ns1", "name": name}}) for name in names]
     _assert_documented(
         "`apply` of 100 tables in as many leaves, none cached",
         _rounds(lake.refresh(), lambda cold: apply.run(cold, entries)),

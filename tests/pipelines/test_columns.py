@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.source.columns import new_schema_of, plain_schema, schema_of
-from pipelines.source.entries import entry_of
+from pipelines.source.entries import parse_change
 from trinitylake_core.definitions import Schema, decode_table, encode, table_def
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
@@ -86,7 +86,9 @@ def test_a_table_made_of_what_was_encoded_before_is_the_file_of_the_long_way(
 ) -> None:
     """Byte for byte but for the ID; and what the long way refuses has no short way."""
     arguments = {"namespace": "sales", "name": "orders"} | rest
-    entry = entry_of("an entry", {"create_table": arguments if columns is None else arguments | {"schema": columns}})
+    if columns is not None:
+        arguments |= {"schema": columns}
+    entry = parse_change("an entry", {"create_table": arguments})
     short = entry.plain_table()
     try:
         table = table_def(**entry.definition())
@@ -99,7 +101,7 @@ def test_a_table_made_of_what_was_encoded_before_is_the_file_of_the_long_way(
 
 
 def test_two_tables_of_the_same_columns_have_ids_of_their_own() -> None:
-    entry = entry_of(
+    entry = parse_change(
         "an entry", {"create_table": {"namespace": "a", "name": "b", "schema": [{"name": "id", "type": "int"}]}}
     )
     one, two = (decode_table(entry.plain_table() or b"", "a path") for _ in range(2))
@@ -110,7 +112,7 @@ def test_two_tables_of_the_same_columns_have_ids_of_their_own() -> None:
 def test_many_columns_need_longer_numbers() -> None:
     """IDs and lengths of more than 127 take two bytes."""
     columns = [{"name": f"c{number}" * 50, "type": "varchar(10)"} for number in range(300)]
-    entry = entry_of("an entry", {"create_table": {"namespace": "a", "name": "b", "schema": columns}})
+    entry = parse_change("an entry", {"create_table": {"namespace": "a", "name": "b", "schema": columns}})
     short = entry.plain_table() or b""
     table = table_def(**entry.definition())
     table.id = decode_table(short, "a path").id

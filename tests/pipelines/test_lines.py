@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.source import lines
-from pipelines.source.lines import Block, Place, all_in_words, blocks, in_words, text_files
+from pipelines.source.lines import Block, Place, cut_into_blocks, describe_place, describe_places, find_text_files
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 
@@ -20,8 +20,8 @@ TEXTS = st.lists(st.sampled_from([b"", b"a", b"bc", b" ", b"\xc3\xa9\xf0\x9f\x99
 def read(storage: Storage, name: str, size: int, block_bytes: int) -> list[tuple[int, bytes]]:
     return [
         (place.offset, line)
-        for block in blocks([(name, size)], block_bytes)
-        for place, line in lines.lines(storage, block)
+        for block in cut_into_blocks([(name, size)], block_bytes)
+        for place, line in lines.read_lines(storage, block)
     ]
 
 
@@ -57,7 +57,7 @@ def test_a_compressed_file_is_one_block(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl.gz").write_bytes(data)
     storage = open_storage(tmp_path.as_uri())
     assert [(0, b"a"), (3, b"b")] == read(storage, "f.jsonl.gz", len(data), 1)
-    assert "f.jsonl.gz, line 3" == in_words(storage, Place("f.jsonl.gz", 3))
+    assert "f.jsonl.gz, line 3" == describe_place(storage, Place("f.jsonl.gz", 3))
     (tmp_path / "f.jsonl.gz").write_bytes(data[:-5])
     with pytest.raises(InvalidInput, match="cut short"):
         read(storage, "f.jsonl.gz", len(data) - 5, 1)
@@ -66,7 +66,7 @@ def test_a_compressed_file_is_one_block(tmp_path: Path) -> None:
 def test_a_block_costs_one_request_and_a_little_where_it_ends(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(b"0123456789\n" * 100)
     storage = open_storage(tmp_path.as_uri())
-    assert 50 == len(list(lines.lines(storage, Block("f.jsonl", 0, 545, 1100))))
+    assert 50 == len(list(lines.read_lines(storage, Block("f.jsonl", 0, 545, 1100))))
     assert (2, 1100) == (storage.counts.requests(), storage.counts.bytes_read)
 
 
@@ -74,13 +74,13 @@ def test_files_of_a_directory(tmp_path: Path) -> None:
     for name in ("b/two.jsonl", "a.json", "README.md", "c.ndjson.gz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    _, found = text_files(tmp_path.as_uri(), {}, (".jsonl", ".json", ".ndjson"))
+    _, found = find_text_files(tmp_path.as_uri(), {}, (".jsonl", ".json", ".ndjson"))
     assert [("a.json", 1), ("b/two.jsonl", 1), ("c.ndjson.gz", 1)] == found
-    assert [("a.json", 1)] == text_files(str(tmp_path / "a.json"), {}, (".json",))[1]
+    assert [("a.json", 1)] == find_text_files(str(tmp_path / "a.json"), {}, (".json",))[1]
     with pytest.raises(InvalidInput, match=r"nothing to read at .*no \.csv"):
-        text_files(str(tmp_path), {}, (".csv",))
+        find_text_files(str(tmp_path), {}, (".csv",))
     with pytest.raises(InvalidInput, match=r"there is no file .*gone\.json"):
-        text_files(str(tmp_path / "gone.json"), {}, (".json",))
+        find_text_files(str(tmp_path / "gone.json"), {}, (".json",))
 
 
 def test_places_are_found_in_one_reading(tmp_path: Path) -> None:
@@ -91,6 +91,6 @@ def test_places_are_found_in_one_reading(tmp_path: Path) -> None:
     places = [Place(file, offset) for offset in (6, 0, 3) for file in ("f.jsonl", "g.jsonl.gz")]
     before = storage.counts.snapshot()
     assert [f"{place.file}, line {({0: 1, 3: 3, 6: 4})[place.offset]}" for place in places] == (
-        all_in_words(storage, places)
+        describe_places(storage, places)
     )
     assert (storage.counts - before).requests() <= 3
