@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from benchmarks import report
 from benchmarks.rivals import ducklake
-from pipelines import expiration, orphans
+from pipelines import clean, expire
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 
@@ -74,8 +74,8 @@ class OursCatalog:
     def expire(self) -> None:
         """Expire and clean, in this process."""
         lake, later = self._lake.refresh(), now_millis() + _LATER
-        expiration.run(lake, expiration.Config("local", keep_last=1, now_millis=later))
-        orphans.run(lake, orphans.Config("local", now_millis=later))
+        expire.run(lake, expire.Config("local", keep_last=1, now_millis=later))
+        clean.run(lake, clean.Config("local", now_millis=later))
 
 
 class DuckLakeCatalog:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report, timeline
-from pipelines import compaction, export, load, orphans, verify
+from pipelines import clean, compaction, export, load, verify
 from pipelines.session import lazy_session, session_parallelism
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from tests.support.standalone import Cluster, standalone
@@ -126,8 +126,8 @@ def ran(workers: int, options: argparse.Namespace, folder: Path) -> _Run:
             run.job("compact", lambda: run.compact(spark, lake))
             run.job("verify", lambda: _verify(spark, lake))
             run.job("export", lambda: export.run(lake, copy, export.Config(engine="spark"), spark))
-            config = orphans.Config(engine="spark", older_than_seconds=0, allow_recent=True)
-            run.job("clean", lambda: orphans.run(lake, config, spark))
+            config = clean.Config(engine="spark", older_than_seconds=0, allow_recent=True)
+            run.job("clean", lambda: clean.run(lake, config, spark))
         return run
 
 

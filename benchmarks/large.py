@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import lakes, largepage, observed, report, timeline
-from pipelines import compaction, expiration, orphans, verify
+from pipelines import clean, compaction, expire, verify
 from pipelines.job import Session
 from pipelines.session import SessionConfig, lazy_session
 from pipelines.trees.subtrees import assigned, split_for_tasks
@@ -96,13 +96,13 @@ def _verify(options: argparse.Namespace, spark: Session) -> Row:
 
 
 def _expire(options: argparse.Namespace, spark: Session) -> Row:
-    config = expiration.Config(engine=options.engine, keep_last=1, now_millis=now_millis() + _MONTH_MILLIS)
-    return {"versions": expiration.run(_lake(options), config, spark).versions_expired}
+    config = expire.Config(engine=options.engine, keep_last=1, now_millis=now_millis() + _MONTH_MILLIS)
+    return {"versions": expire.run(_lake(options), config, spark).versions_expired}
 
 
 def _clean(options: argparse.Namespace, spark: Session) -> Row:
-    config = orphans.Config(engine=options.engine, older_than_seconds=0, allow_recent=True)
-    done = orphans.run(_lake(options), config, spark)
+    config = clean.Config(engine=options.engine, older_than_seconds=0, allow_recent=True)
+    done = clean.run(_lake(options), config, spark)
     if done.failed or not done.deleted:
         raise AssertionError(f"nothing was cleaned, or something is left: {done}")
     return {"listed": done.listed.files, "read": done.nodes_read, "deleted": done.deleted}

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import lakes, report
 from benchmarks.observed import sampled
-from pipelines import expiration, orphans, verify
+from pipelines import clean, expire, verify
 from pipelines.job import dry_run
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse
@@ -55,12 +55,12 @@ def one(job: str, engine: str, root: str) -> dict[str, Any]:
         checked = verify.run(lake, verify.Config("all", engine=engine), session)
         figures = {"nodes read": checked.nodes_read, "findings": len(checked.findings), **_phases(checked.seconds)}
     elif job == "expire":
-        config = expiration.Config(engine=engine, keep_last=lake.version // 2, now_millis=now_millis() + 30 * _DAY)
-        expired = expiration.run(lake, config, session)
+        config = expire.Config(engine=engine, keep_last=lake.version // 2, now_millis=now_millis() + 30 * _DAY)
+        expired = expire.run(lake, config, session)
         figures = {"versions": expired.versions_expired, "deleted": expired.deleted, **_phases(expired.seconds)}
     else:
-        config, review = orphans.Config(engine, now_millis=now_millis() + 4 * _DAY), dry_run if job == "plan" else None
-        cleaned = orphans.run(lake, config, session, review=review)
+        config, review = clean.Config(engine, now_millis=now_millis() + 4 * _DAY), dry_run if job == "plan" else None
+        cleaned = clean.run(lake, config, session, review=review)
         figures = {
             "orphans": cleaned.orphan_files,
             "deleted": cleaned.deleted,

@@ -17,7 +17,7 @@ from dagster_project.config.values import format_duration
 from dagster_project.metadata import pictures, reports
 from dagster_project.scope import Scope
 from dagster_project.supervised import Launch, reviewed
-from pipelines import expiration, orphans, snapshot
+from pipelines import clean, expire, snapshot
 from pipelines.job import Review, dry_run
 
 NOTHING_DONE: Final = "nothing was deleted and nothing was read: lakehouses.yaml has no `{}` for this lakehouse. Add it"
@@ -131,9 +131,9 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         young = format_duration(policy.older_than)
         kept = f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."
 
-    def expire(launch: Launch, plan_to: str, review: Review[Any]) -> expiration.Report:
+    def expire_versions(launch: Launch, plan_to: str, review: Review[Any]) -> expire.Report:
         policy = launch.settings.retention or Retention()
-        how = expiration.Config(
+        how = expire.Config(
             launch.engine,
             policy.keep_last,
             policy.older_than.total_seconds(),
@@ -141,13 +141,13 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
             plan_to=plan_to,
             plan_options={},
         )
-        return expiration.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
+        return expire.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
 
     return deleting(
         scope,
         EXPIRATION,
         "retention",
-        expire,
+        expire_versions,
         # a version that is not in the backup yet must not expire
         after=[HEALTH, SNAPSHOTS if known is not None and known.backup is None else BACKUP],
         description=f"Expires old versions. {kept} Makes a plan, shows what it would free, and carries out "
@@ -161,16 +161,16 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     known = scope.known
     age = "the age in lakehouses.yaml" if known is None else format_duration((known.orphans or Orphans()).older_than)
 
-    def clean(launch: Launch, plan_to: str, review: Review[Any]) -> orphans.Report:
+    def remove_orphans(launch: Launch, plan_to: str, review: Review[Any]) -> clean.Report:
         age = (launch.settings.orphans or Orphans()).older_than.total_seconds()
-        how = orphans.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
-        return orphans.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
+        how = clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+        return clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
 
     return deleting(
         scope,
         ORPHANS,
         "orphans",
-        clean,
+        remove_orphans,
         after=[HEALTH, EXPIRATION],
         description="Removes files that no version, snapshot or live saved transaction reaches and that are older than "
         f"{age}. Makes a plan, shows every file, fences them off by a version, and deletes those that are orphans "

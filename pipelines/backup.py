@@ -18,11 +18,11 @@ from typing import Any
 
 from pipelines import verify
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.files.tablefiles import EVERY
 from pipelines.integrity.copies import compare_definitions, digest
 from pipelines.integrity.findings import Finding
-from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, findings_table
+from pipelines.tables.files import EVERY
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
@@ -47,7 +47,7 @@ class Config:
     max_age_seconds: float | None = None
     definitions: bool = True
     tables: bool = False
-    engine: str = "spark"
+    engine: str = "auto"
     now_millis: int | None = None
 
     def __post_init__(self) -> None:
@@ -99,12 +99,11 @@ class Report(ShortRepr):
         yield findings_table(self.findings)
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     target_root: str | Storage,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -119,7 +118,7 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     lake.refresh()
     lake.files.versions.refuse_hole(lake.version)
-    work = _Proof(engine, lake, target, config, progress or silent)
+    work = _Proof(spark, lake, target, config, progress or silent)
     problems = list(work.run())
     return replace(work.report, problems=problems, seconds=work.watch.seconds)
 

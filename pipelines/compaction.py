@@ -17,7 +17,7 @@ from typing import Final
 from pipelines import worker_pool
 from pipelines.engine import Engine, Row
 from pipelines.engine_choice import choose_engine, expected_engine
-from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
 from pipelines.trees.subtrees import Piece, split_for_tasks
@@ -55,7 +55,7 @@ class Config:
             may have removed, files that were written or read.
     """
 
-    engine: str = "spark"
+    engine: str = "auto"
     reason: str | None = None
     tasks: int | None = None
     spark_from_nodes: int = 50_000
@@ -151,11 +151,10 @@ def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
     return work.estimated(work.open(1)[1])
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -173,7 +172,7 @@ def run(
     """
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Compaction(lake.refresh(), config, engine, review, cancel or NEVER_CANCELLED, progress or silent)
+        work = _Compaction(lake.refresh(), config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
         try:
             report = work.run()
         except (TreeReplaced, Corrupt) as error:

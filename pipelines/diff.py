@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipelines.engine import Engine
 from pipelines.engine.model import TEXT, Row
 from pipelines.engine_choice import choose_engine
-from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent
+from pipelines.job import Progress, Session, refuse_unknown, silent
 from pipelines.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.diff import (
@@ -64,12 +64,11 @@ class Config:
         refuse_unknown(self.engine)
 
 
-@lake_first
 def run(
     old: Lakehouse,
     new: Lakehouse,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     progress: Progress | None = None,
 ) -> Iterator[Change]:
@@ -85,7 +84,7 @@ def run(
     if config.engine == "auto":
         found, per_node = _tops(old, new, _LOOKED_AT), max(1.0, new.definition.order * 2 / 3)
         nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-    with closing(choose_engine(config.engine, engine, nodes, config.spark_from_nodes)) as opened:
+    with closing(choose_engine(config.engine, spark, nodes, config.spark_from_nodes)) as opened:
         yield from changes(_compared(old, new, opened, progress or silent), new.codec)
 
 
@@ -119,12 +118,11 @@ class Report(ShortRepr):
         yield changes_table(self.changes, sum(self.counts.values()))
 
 
-@lake_first
 def report(
     old: Lakehouse,
     new: Lakehouse,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     progress: Progress | None = None,
     limit: int = SHOWN,
@@ -132,7 +130,7 @@ def report(
     """Return the number of changes between two versions, and the first ``limit`` changes. Costs as :func:`run`."""
     counts = dict.fromkeys((ADDED, REMOVED, CHANGED), 0)
     shown: list[Change] = []
-    for change in run(old, new, config, engine, progress=progress):
+    for change in run(old, new, config, spark, progress=progress):
         counts[change.change] += 1
         if len(shown) < limit:
             shown.append(change)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from pipelines.files.tablefiles import TableFiles, iceberg_tables
 from pipelines.summary import count
+from pipelines.tables.files import TableFiles, iceberg_tables
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.commits.commit import now_millis

@@ -20,11 +20,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.copy.destination import Destination, inspect, without_snapshots
+from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, looked_up
 from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine
-from pipelines.files.copy_plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, looked_up
-from pipelines.files.destination import Destination, inspect, without_snapshots
-from pipelines.files.tablefiles import refuse_no_iceberg
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -33,11 +32,11 @@ from pipelines.job import (
     Review,
     Session,
     Stopwatch,
-    lake_first,
     refuse_unknown,
     silent,
 )
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
+from pipelines.tables.files import refuse_no_iceberg
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
@@ -62,7 +61,7 @@ class Config:
     version: int | None = None
     history: bool = False
     tables: bool = False
-    engine: str = "spark"
+    engine: str = "auto"
     spark_from_files: int = 400_000
 
     def __post_init__(self) -> None:
@@ -185,12 +184,11 @@ def _copies(definitions: int, nodes: int, roots: int, table_files: int) -> str:
     return f"{catalog}, {count(table_files, 'file')} of tables" if table_files else catalog
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     target_root: str | Storage,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     review: Review[Report] | None = None,
@@ -228,7 +226,7 @@ def run(
             "meets the files of the other; export beside it"
         )
     require_writable(source.files, source.root_node)
-    return _Export(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
+    return _Export(spark, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
 
 
 class _Export:

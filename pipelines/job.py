@@ -11,9 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.files import LakehouseStore
@@ -35,7 +33,6 @@ _C_contra = TypeVar("_C_contra", contravariant=True)
 _R_co = TypeVar("_R_co", covariant=True)
 _R = TypeVar("_R")
 _K = TypeVar("_K")
-_P = ParamSpec("_P")
 
 
 Review: TypeAlias = Callable[[_R], bool]
@@ -67,23 +64,6 @@ NEVER_CANCELLED: Final[Cancel] = _NeverCancelled()
 """For a job that nothing stops."""
 
 
-def lake_first(run: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a job that can also be called in the older order: session, lakehouse, and so on, progress last."""
-    names = [each.name for each in signature(run).parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
-
-    @wraps(run)
-    def either(*args: _P.args, **more: _P.kwargs) -> _R:
-        if not args or isinstance(args[0], Lakehouse | Storage):
-            return run(*args, **more)
-        given: dict[str, Any] = dict(zip(names, args[1:], strict=False)) | more
-        moved = {"progress": given.pop("engine")} if "engine" in given else {}
-        given |= moved | {"engine": args[0]}
-        older: Callable[..., _R] = run
-        return older(**given)
-
-    return either
-
-
 class Job(Protocol[_C_contra, _R_co]):
     """A job on one lakehouse, as the module that contains it."""
 
@@ -91,7 +71,7 @@ class Job(Protocol[_C_contra, _R_co]):
         self,
         lake: Lakehouse,
         config: _C_contra,
-        engine: Session = None,
+        spark: Session = None,
         *,
         review: Review[_R_co] | None = None,
         cancel: Cancel | None = None,
@@ -102,7 +82,7 @@ class Job(Protocol[_C_contra, _R_co]):
         Args:
             lake: any handle of the lakehouse.
             config: the options.
-            engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+            spark: a Spark session, or a function that returns one and is called only if Spark is needed.
             review: called with the plan; ``False`` ends the job before it changes anything.
             cancel: checked before each commit and deletion.
             progress: called with phase, done and total.

@@ -29,7 +29,7 @@ from pipelines import loading
 from pipelines.engine import Row, Rows
 from pipelines.engine.model import GroupWork
 from pipelines.engine_choice import choose_engine
-from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.loading import (
     EXISTING,
     REFUSE,
@@ -79,7 +79,7 @@ class Config:
     """
 
     existing: str = REFUSE
-    engine: str = "spark"
+    engine: str = "auto"
     reason: str | None = None
     spark_from_bytes: int = 128 << 20
     restarts: int = 5
@@ -128,12 +128,11 @@ class Report:
         yield f"objects: {objects}, from {count(self.files, 'file')} ({human_bytes(self.source_bytes)})"
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     source: str,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -161,7 +160,7 @@ def run(
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
     for restart in range(config.restarts + 1):
-        call = (lake.refresh(), config, engine, review, cancel or NEVER_CANCELLED, progress or silent)
+        call = (lake.refresh(), config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
         work = _Load(*call, uri=source, options=options)
         try:
             report = work.run()

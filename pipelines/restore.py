@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import diff
-from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -17,11 +16,11 @@ from pipelines.job import (
     Review,
     Session,
     Stopwatch,
-    lake_first,
     refuse_unknown,
     silent,
 )
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
+from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.recover import refuse_no_source, required
@@ -63,7 +62,7 @@ class Config:
     exact: bool = False
     damaged: bool = False
     expected_version: int | None = None
-    engine: str = "spark"
+    engine: str = "auto"
     spark_from_files: int = 400_000
     tables: float | None = EVERY
 
@@ -121,11 +120,10 @@ class Report(ShortRepr):
         yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     config: Config,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -152,11 +150,11 @@ def run(
             raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
         source = Lakehouse.open(storage, damaged=True)
     files = lake.files if source is None else source.files
-    preflight = Preflight(engine, files, config.engine, config.spark_from_files, progress or silent)
+    preflight = Preflight(spark, files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables if source is None else None  # a copy of the catalog holds no files of tables
 
     def differ(old: Root, new: Root) -> Iterator[Change]:
-        return diff.run(Lakehouse(lake.files, old), Lakehouse(files, new), compare, engine)
+        return diff.run(Lakehouse(lake.files, old), Lakehouse(files, new), compare, spark)
 
     shown: list[Report] = []
     approved = True

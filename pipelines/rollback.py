@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -21,11 +20,11 @@ from pipelines.job import (
     Review,
     Session,
     Stopwatch,
-    lake_first,
     refuse_unknown,
     silent,
 )
 from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
+from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
 from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.short_repr import ShortRepr
@@ -65,7 +64,7 @@ class Config:
     reason: str | None = None
     force: bool = False
     expected_version: int | None = None
-    engine: str = "spark"
+    engine: str = "auto"
     spark_from_files: int = 400_000
     tables: float | None = EVERY
     verify: str = CHANGED
@@ -123,11 +122,10 @@ class Report(ShortRepr):
         yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     config: Config,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -147,7 +145,7 @@ def run(
     """
     watch = Stopwatch()
     meter = Meter(lake.storage)
-    preflight = Preflight(engine, lake.files, config.engine, config.spark_from_files, progress or silent)
+    preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables
     whole = config.verify == ALL
     planned: list[Report] = []

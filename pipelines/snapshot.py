@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export
-from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, lake_first
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
 from trinitylake_core.short_repr import ShortRepr
@@ -154,13 +154,12 @@ def run(
     return replace(report, version_after=lake.catch_up().version, created=tuple(created), dropped=tuple(dropped))
 
 
-@lake_first
 def full(
     lake: Lakehouse,
     name: str,
     target_uri: str,
     config: export.Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     expires_at: datetime | None = None,
     reason: str | None = None,
@@ -186,7 +185,7 @@ def full(
         lake,
         target_uri,
         config,
-        engine,
+        spark,
         storage_options=storage_options,
         review=shown,
         cancel=cancel,

@@ -13,8 +13,8 @@ from typing import Final
 from pipelines import compaction
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
-from pipelines.files.gc_roots import gc_roots, live_transactions
 from pipelines.job import Progress, silent
+from pipelines.sweep.kept_roots import gc_roots, live_transactions
 from pipelines.sweep.sweep import Size, Sweep, UnknownFiles
 from pipelines.trees.walk import CHILD, FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
 from trinitylake_core import Lakehouse, Stats

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from trinitylake_core.recovery.patterns import exactly
 
 if TYPE_CHECKING:  # the help texts of the command line must not wait for Arrow
-    from pipelines.files.tablefiles import TableState
     from pipelines.integrity.findings import Finding
+    from pipelines.tables.files import TableState
     from trinitylake_core import RecoveryPlan, VersionInfo
 
 DRY_RUN: Final = "dry run, nothing was changed"

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final, cast
 
-from pipelines import orphans
-from pipelines.files.gc_roots import GcRoots, SavedTransactions
-from pipelines.files.listing import everything
-from pipelines.files.tablefiles import refuse_no_iceberg
+from pipelines import clean
+from pipelines.clean import SAFETY_AGE_SECONDS
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
-from pipelines.orphans import SAFETY_AGE_SECONDS
 from pipelines.summary import Table, count
+from pipelines.sweep.kept_roots import GcRoots, SavedTransactions
+from pipelines.sweep.listing import everything
 from pipelines.sweep.sweep import Size, Totals
-from pipelines.sweep.tables import Doubt, TableSweep
+from pipelines.tables.files import refuse_no_iceberg
+from pipelines.tables.sweep import Doubt, TableSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.patterns import Pattern
@@ -34,7 +34,7 @@ _SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Config(orphans.Config):
+class Config(clean.Config):
     """How to clean; without an inventory.
 
     Attributes:
@@ -44,13 +44,13 @@ class Config(orphans.Config):
     pattern: str | None = None
 
     def __post_init__(self) -> None:
-        orphans.Config.__post_init__(self)
+        clean.Config.__post_init__(self)
         if self.inventory is not None:
             raise InvalidInput("the files of tables are listed, not taken from an inventory")
 
 
 @dataclass(frozen=True, slots=True)
-class Report(orphans.Report):
+class Report(clean.Report):
     """What a cleaning of tables did, or on a dry run would do; the figures of ``orphans.Report`` are those of the area.
 
     Attributes:
@@ -63,7 +63,7 @@ class Report(orphans.Report):
 
     def summary(self) -> Iterator[str]:
         """Yield what was deleted, or would be, and what was left alone."""
-        yield from orphans.Report.summary(self)
+        yield from clean.Report.summary(self)
         if self.doubts:
             some = "; ".join(f"{each.directory or each.table}: {each.reason}" for each in self.doubts[:_SHOWN])
             yield f"left alone, because of a doubt ({count(len(self.doubts), 'finding')}): {some}"
@@ -71,7 +71,7 @@ class Report(orphans.Report):
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the orphans by kind, the doubts, and what could not be deleted."""
-        yield from orphans.Report.summary_tables(self)
+        yield from clean.Report.summary_tables(self)
         rows = [[each.table, each.directory, each.reason] for each in self.doubts]
         yield Table("doubts", ("table", "directory", "reason"), rows, detail=True)
 
@@ -79,9 +79,9 @@ class Report(orphans.Report):
 def run(
     lake: Lakehouse,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
-    review: Review[orphans.Report] | None = None,
+    review: Review[clean.Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -100,11 +100,11 @@ def run(
         Refused, PlanOutdated, Corrupt, ReadOnly, StorageError: as ``orphans.run``.
     """
     refuse_no_iceberg()
-    cleaning = TablesCleaning(lake, config or Config(), engine, review, cancel or NEVER_CANCELLED, progress or silent)
+    cleaning = TablesCleaning(lake, config or Config(), spark, review, cancel or NEVER_CANCELLED, progress or silent)
     return cast("Report", cleaning.run())
 
 
-class TablesCleaning(orphans.Cleaning):
+class TablesCleaning(clean.Cleaning):
     """One cleaning of the files of tables."""
 
     job = "tables clean"
@@ -122,7 +122,7 @@ class TablesCleaning(orphans.Cleaning):
         found = super().seen(listed, marked, saved, totals)
         return Report(**{each.name: getattr(found, each.name) for each in fields(found)})
 
-    def counted(self, found: orphans.Report) -> orphans.Report:
+    def counted(self, found: clean.Report) -> clean.Report:
         """Return a report with what it has cost so far, and with what is in doubt."""
         read, doubts = dict(self.sweep.read), tuple(self.sweep.doubts)
         return replace(cast("Report", super().counted(found)), files_read=read, doubts=doubts)

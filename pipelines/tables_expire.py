@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.files import plans
-from pipelines.files.gc_roots import gc_roots
-from pipelines.files.listing import Listed
-from pipelines.files.tablefiles import iceberg_tables, refuse_no_iceberg, tables_of
 from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
 from pipelines.summary import Table, count, failures_table, unchanged
+from pipelines.sweep import plans
+from pipelines.sweep.kept_roots import gc_roots
+from pipelines.sweep.listing import Listed
+from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pipelines.engine import Row
 from pipelines.engine.model import LONG, READ_AHEAD, TEXT
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.files.tablefiles import refuse_no_iceberg, tables_of
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, failures_table, human_bytes
+from pipelines.tables.files import refuse_no_iceberg, tables_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
@@ -44,7 +44,7 @@ class Config:
     """
 
     pattern: str | None = None
-    engine: str = "local"
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -117,7 +117,7 @@ class Report:
 
 
 def run(
-    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+    lake: Lakehouse, config: Config | None = None, spark: Session = None, *, progress: Progress | None = None
 ) -> Report:
     """Read the metadata of all Iceberg tables of the newest version. Nothing is written.
 
@@ -132,7 +132,7 @@ def run(
     config, tell, watch = config or Config(), progress or silent, Stopwatch()
     lake, meter = lake.refresh(), Meter(lake.storage)
     entries = [{"name": f"{each.namespace}.{each.name}", "path": each.path} for each in tables_of(lake, config.pattern)]
-    work = choose_engine_for_all(config.engine, engine, lake.root_node)
+    work = choose_engine_for_all(config.engine, spark, lake.root_node)
     tables: list[TableHealth] = []
     failures: dict[str, str] = {}
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
-from pipelines.job import Cancel, Progress, Review, Session, dry_run, lake_first, refuse_unknown
+from pipelines.job import Cancel, Progress, Review, Session, dry_run, refuse_unknown
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.recovery.recover import required
@@ -45,7 +45,7 @@ class Config:
     reason: str | None = None
     force: bool = False
     expected_version: int | None = None
-    engine: str = "spark"
+    engine: str = "auto"
     verify: str = rollback.CHANGED
 
     def __post_init__(self) -> None:
@@ -86,11 +86,10 @@ class Report(ShortRepr):
         yield from self.rollback.summary_tables()
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     config: Config,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -121,7 +120,7 @@ def run(
             engine=config.engine,
             verify=config.verify,
         ),
-        engine,
+        spark,
         review=None if review is None else lambda planned: review(Report(undone, others, planned)),
         cancel=cancel,
         progress=progress,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, starmap
 from typing import Any, Final
 
+from pipelines.copy.copying import Copied, copy_all
 from pipelines.engine_choice import choose_engine
-from pipelines.files.copying import Copied, copy_all
-from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
@@ -59,7 +59,7 @@ class Config:
 
     history: bool = False
     definition: Mapping[str, Any] = field(default_factory=dict)
-    engine: str = "spark"
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -97,12 +97,11 @@ class Report:
         yield f"{count(self.definitions_copied, 'definition')} copied, {human_bytes(self.bytes_copied)}"
 
 
-@lake_first
 def run(
     source: Lakehouse,
     target_root: str | Storage,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     review: Review[Report] | None = None,
@@ -123,7 +122,7 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    call = (source, config, engine, review, cancel or NEVER_CANCELLED, progress or silent)
+    call = (source, config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
     return _Upgrade(*call, target=target).run()
 
 

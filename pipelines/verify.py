@@ -20,14 +20,14 @@ from typing import Final
 
 from pipelines.engine import open_engine
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_iceberg, refuse_no_share
 from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.deep_tables import FILES_UNKNOWN, prove_table_files
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.integrity.version_content import GatheredContent
-from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
+from pipelines.tables.files import TABLES, TABLES_UNKNOWN, refuse_no_iceberg, refuse_no_share
 from pipelines.trees.walk import FOREVER, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
@@ -60,7 +60,7 @@ class Config:
 
     versions: str | int = NEWEST
     definitions: bool = False
-    engine: str = "spark"
+    engine: str = "auto"
     tables: float | None = None
     deep: bool = False
 
@@ -130,11 +130,10 @@ class Report(ShortRepr):
         yield findings_table(self.findings, self.more)
 
 
-@lake_first
 def run(
     lake: Lakehouse | Storage,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     progress: Progress | None = None,
 ) -> Report:
@@ -150,7 +149,7 @@ def run(
         StorageError: the storage failed; there is no result.
     """
     storage = lake.storage if isinstance(lake, Lakehouse) else lake
-    return _Verification(engine, storage, config or Config(), progress or silent).run()
+    return _Verification(spark, storage, config or Config(), progress or silent).run()
 
 
 class _Verification:

@@ -14,7 +14,7 @@ import dagster as dg
 from pyarrow import parquet
 
 from dagster_project.metadata import pictures
-from pipelines import compaction_policy, expiration, restore, rollback, snapshot, tables_health, undo
+from pipelines import compaction_policy, expire, restore, rollback, snapshot, tables_health, undo
 from pipelines.stats import Deep
 from pipelines.summary import Summarised, Table, count, history_table, human_bytes, tables_of, utc
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
@@ -244,7 +244,7 @@ def _time(millis: int | None) -> datetime | None:
 def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
     """Return the plan of a deletion, as :func:`of_plan` has it, and its outcome: ``done`` is ``None`` on a dry run."""
     report, dry, why = replace(done or planned, plan=None), done is None, None  # its plan was a temporary file
-    if isinstance(planned, expiration.Report) and planned.kept and not planned.versions_expired:
+    if isinstance(planned, expire.Report) and planned.kept and not planned.versions_expired:
         rule = planned.kept[0]
         setting = f" ({rule.setting})" if rule.setting else ""
         why = (

@@ -10,8 +10,10 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Kept, Row, Rows, union
-from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
-from pipelines.files.tablewalk import (
+from pipelines.integrity.findings import Found
+from pipelines.job import Progress
+from pipelines.tables.files import TABLES, TABLES_UNKNOWN
+from pipelines.tables.walk import (
     DOUBT,
     LIST,
     LIVE,
@@ -24,8 +26,6 @@ from pipelines.files.tablewalk import (
     tried,
     uri_of,
 )
-from pipelines.integrity.findings import Found
-from pipelines.job import Progress
 from pipelines.trees.walk import FOREVER, NAMED, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import violation

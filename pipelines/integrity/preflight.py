@@ -16,12 +16,12 @@ from typing import Final
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine_choice import choose_engine
-from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
 from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.examine import Examiner, asked
 from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.version_content import GatheredContent, prove_definitions
 from pipelines.job import Meter, Progress, Session, silent
+from pipelines.tables.files import TABLES, TABLES_UNKNOWN
 from trinitylake_core import Change, Violation
 from trinitylake_core.check import check_tree, read_head
 from trinitylake_core.commits.files import LakehouseStore

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from pipelines.engine import Engine, Rows
 from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row
-from pipelines.files.tablefiles import TableFiles, in_sample
 from pipelines.integrity.examine import (
     ENTRY,
     EXISTS,
@@ -30,6 +29,7 @@ from pipelines.integrity.examine import (
     hashes_of,
 )
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
+from pipelines.tables.files import TableFiles, in_sample
 from pipelines.trees.walk import NODE, Walk
 from trinitylake_core.check import Named, VersionContent, Violation, check_definitions, objects_without_namespace
 from trinitylake_core.definitions import TableDef

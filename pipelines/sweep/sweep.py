@@ -16,8 +16,9 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
-from pipelines.files.gc_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
-from pipelines.files.listing import (
+from pipelines.job import Progress
+from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
+from pipelines.sweep.listing import (
     CANDIDATES,
     FIXED,
     ROOT,
@@ -34,7 +35,6 @@ from pipelines.files.listing import (
     read_inventory,
     shards,
 )
-from pipelines.job import Progress
 from pipelines.trees.walk import Start, TreeSource, walk
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import Corrupt, PlanOutdated, StorageError

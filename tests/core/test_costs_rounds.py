@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import apply, compaction, expiration, export, load, orphans, upgrade, verify
+from pipelines import apply, clean, compaction, expire, export, load, upgrade, verify
 from pipelines.job import dry_run
 from pipelines.source.entries import parse_change
 from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
@@ -108,11 +108,11 @@ def test_jobs_whose_requests_are_counted_by_chance(tmp_path: Path) -> None:
     lake = change(wide(tmp_path, OBJECTS, ORDER), scattered(OBJECTS, CHANGES))
     for seed in range(4):
         change(lake, scattered(OBJECTS, 10, seed))
-    cleaning = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    expiring = expiration.Config(engine="local", keep_last=3, now_millis=now_millis() + 30 * _DAY)
+    cleaning = clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    expiring = expire.Config(engine="local", keep_last=3, now_millis=now_millis() + 30 * _DAY)
     for job in (
-        lambda cold: orphans.run(cold, cleaning, review=dry_run),
-        lambda cold: expiration.run(cold, expiring, review=dry_run),
+        lambda cold: clean.run(cold, cleaning, review=dry_run),
+        lambda cold: expire.run(cold, expiring, review=dry_run),
     ):
         rounds = _rounds(lake.refresh(), job)
         assert rounds.requests > 700

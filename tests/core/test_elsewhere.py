@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import export, orphans
+from pipelines import clean as clean_job
+from pipelines import export
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import (
@@ -186,8 +187,8 @@ def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lake
 
     def clean(other: Lakehouse) -> None:
         time.sleep(0.05)  # a file system's clock ticks every few milliseconds
-        config = orphans.Config("local", older_than_seconds=0, allow_recent=True)
-        assert orphans.run(other, config).orphan_files
+        config = clean_job.Config("local", older_than_seconds=0, allow_recent=True)
+        assert clean_job.run(other, config).orphan_files
 
     with pytest.raises(CommitConflict):
         lake.restore(["ns0.*"], source=backup, reason="r", before_commit=beside(same))

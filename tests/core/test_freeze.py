@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
-from pipelines import compaction, expiration, load, orphans
+from pipelines import clean, compaction, expire, load
 from tests.support.icebergs import SCHEMA
 from tests.support.lakes import new_lake, reopened
 from trinitylake_core import InvalidInput, Lakehouse, LakehouseFrozen, Refused, spec
@@ -68,7 +68,7 @@ def test_maintenance_and_recovery_go_on_and_a_rollback_does_not_thaw(lake: Lakeh
     lake.restore("ns.t1", version=1, reason="incident", exact=True)
     lake.rollback(version=1, reason="incident", force=True)
     assert ["t0"] == lake.refresh().tables("ns")
-    for job in (expiration, orphans):
+    for job in (expire, clean):
         job.run(lake, job.Config(engine="local"))
     with pytest.raises(LakehouseFrozen):
         write(reopened(lake), "new")

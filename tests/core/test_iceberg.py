@@ -39,7 +39,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from pipelines import expiration, orphans
+from pipelines import clean, expire
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
@@ -137,8 +137,8 @@ def test_clean_touches_no_file_of_a_table_and_no_version_loses_one(catalog: Trin
     theirs = {path for path in _files(catalog) if path.endswith((".parquet", ".avro", ".json"))}
     before = catalog.lakehouse.version
     catalog.lakehouse.storage.write_many([(node_path(), b"an orphan")])
-    expiration.run(catalog.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=LATER))
-    report = orphans.run(catalog.lakehouse, orphans.Config(engine="local", now_millis=LATER))
+    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
+    report = clean.run(catalog.lakehouse, clean.Config(engine="local", now_millis=LATER))
     assert 1 == report.deleted
     assert theirs <= _files(catalog)
     assert 12 < len(theirs)
@@ -407,10 +407,8 @@ def test_a_version_that_expires_and_is_cleaned_while_it_is_read_is_left_for_a_ne
             late.append(found.version)
             other.load_table("sales.orders").append(rows(len(late) + found.version))
             compacted(other.lakehouse)
-            expiration.run(
-                other.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=now_millis() + MONTH)
-            )
-            orphans.run(other.lakehouse, orphans.Config(engine="local", now_millis=now_millis() + MONTH))
+            expire.run(other.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=now_millis() + MONTH))
+            clean.run(other.lakehouse, clean.Config(engine="local", now_millis=now_millis() + MONTH))
         return found
 
     monkeypatch.setattr(type(catalog._files), "newest", newest)

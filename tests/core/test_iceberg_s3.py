@@ -7,7 +7,7 @@ import time
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
-from pipelines import compaction, expiration, tables_clean
+from pipelines import compaction, expire, tables_clean
 from tests.support.icebergs import ids, opened, rows, with_table
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core import Lakehouse
@@ -53,7 +53,7 @@ def test_tables_on_s3_are_cleaned_by_the_times_that_the_server_gives(moto_server
     late.append(rows(3))
     compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
     month = int(time.time() * 1000) + 30 * 86_400_000
-    expiration.run(catalog.lakehouse, expiration.Config(engine="local", keep_last=1, now_millis=month))
+    expire.run(catalog.lakehouse, expire.Config(engine="local", keep_last=1, now_millis=month))
     time.sleep(1.1)
     config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
     report = tables_clean.run(catalog.lakehouse, config)

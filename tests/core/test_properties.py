@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration, orphans
+from pipelines import clean, expire
 from tests.support.lakes import new_lake, reopened
 from trinitylake_core import InvalidInput, Lakehouse, Refused, spec
 from trinitylake_core.errors import InvalidDefinition
@@ -77,11 +77,11 @@ def test_after_a_lost_race_both_changes_are_there(lake: Lakehouse) -> None:
 
 def test_the_delete_guard_of_a_lakehouse_that_exists_can_be_set_and_lifted(lake: Lakehouse) -> None:
     lake.alter({GUARD: "false"}, reason="audit")
-    for job in (expiration, orphans):
+    for job in (expire, clean):
         with pytest.raises(Refused, match=GUARD):
             job.run(reopened(lake), job.Config(engine="local"))
     lake.alter({GUARD: None})
-    for job in (expiration, orphans):
+    for job in (expire, clean):
         job.run(reopened(lake), job.Config(engine="local"))
 
 

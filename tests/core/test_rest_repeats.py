@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from pipelines import expiration, orphans
+from pipelines import clean, expire
 from tests.core.test_rest import _FIELDS, Answer, Client, _app, _view
 from tests.support.faults import FaultPlan, Mode, attach, detach
 from tests.support.icebergs import request_key
@@ -202,8 +202,8 @@ def test_where_versions_have_expired_the_outcome_is_unknown(two: tuple[Client, C
     for number in range(3):
         two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
     month = time.time_ns() // 1_000_000 + 30 * 86_400_000  # younger versions than a transaction may live never expire
-    expiration.run(lake.refresh(), expiration.Config(keep_last=1, engine="local", now_millis=month))
-    orphans.run(lake.refresh(), orphans.Config(engine="local", now_millis=month))
+    expire.run(lake.refresh(), expire.Config(keep_last=1, engine="local", now_millis=month))
+    clean.run(lake.refresh(), clean.Config(engine="local", now_millis=month))
     with _app(Lakehouse.open(lake.root, storage_options=FAST)) as cold:
         answer = cold("POST", f"{_TABLES}/t", _sets(x="9"), Idempotency_Key=request_key())
     assert (500, "CommitStateUnknownException") == answer.problem

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import orphans
+from pipelines import clean as clean_job
 from tests.support.lakes import content, new_lake, reopened
 from tests.support.surgery import files_of
 from trinitylake_core import (
@@ -52,8 +52,8 @@ def resumed(lake: Lakehouse, saved: str) -> Transaction:
 
 def clean(lake: Lakehouse) -> None:
     """Remove every orphan, whatever its age."""
-    config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True, now_millis=now_millis() + 5000)
-    orphans.run(reopened(lake), config)
+    config = clean_job.Config(engine="local", older_than_seconds=0, allow_recent=True, now_millis=now_millis() + 5000)
+    clean_job.run(reopened(lake), config)
 
 
 def prove(lake: Lakehouse, *tables: str) -> Lakehouse:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines import compaction, expiration
+from pipelines import compaction, expire
 from tests.support.azurite import Azurite, NoAzurite, run_azurite
 from tests.support.lakes import content, filled
 from tests.support.slow_s3 import SlowS3, run_slow_s3
@@ -131,7 +131,7 @@ def _lives(root: str, options: dict[str, Any]) -> None:
     lake = filled(Lakehouse.create(root, storage_options=options, order=8), tables=40)
     compaction.run(lake, compaction.Config(engine="local"))
     before = content(lake.refresh())
-    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=1))
+    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1))
     again = Lakehouse.open(lake.root, storage_options=options)
     assert before == content(again)
     assert [] == list(again.check(definitions=True))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
-from pipelines import compaction, expiration, export
+from pipelines import compaction, expire, export
 from tests.dagster.conftest import Shot
 from tests.pipelines.test_incidents import digest_of, meaning
 from tests.support.lakes import FAST, content, reopened
@@ -216,9 +216,9 @@ def test_somebody_expired_too_much(
     with by("etl@airflow"), lake.transaction(reason="forecast") as txn:
         txn.create_namespace("later")
     with by("bob@laptop"), monkeypatch.context() as month:
-        month.setattr("pipelines.expiration.now_millis", lambda: now_millis() + 30 * 86_400_000)
-        config = expiration.Config(engine="local", keep_last=1, older_than_seconds=0)
-        expiration.run(lake.refresh(), config)
+        month.setattr("pipelines.expire.now_millis", lambda: now_millis() + 30 * 86_400_000)
+        config = expire.Config(engine="local", keep_last=1, older_than_seconds=0)
+        expire.run(lake.refresh(), config)
     newest = lake.refresh().version
     desk = Desk(page, shot, BILLING, "expired")
     told = desk.run("rollback", "refused", "Failure", version=saved, reason="incident 4716: emea is gone", dry_run=True)

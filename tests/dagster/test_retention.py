@@ -14,7 +14,7 @@ import pytest
 from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings, Retention
 from dagster_project.factory import merged
-from pipelines import expiration, orphans, snapshot
+from pipelines import clean, expire, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
 from tests.dagster.test_manual_jobs import launched
@@ -35,9 +35,9 @@ def files(lake: Lakehouse) -> set[str]:
 @pytest.fixture(autouse=True)
 def in_ten_days(monkeypatch: pytest.MonkeyPatch) -> None:
     """What deletes thinks that ten days have passed: every version and every file is old enough."""
-    for job in (expiration, orphans):
+    for job in (expire, clean):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + 240 * HOUR_MILLIS)
-    monkeypatch.setattr(orphans, "storage_time", lambda _: now_millis() + 240 * HOUR_MILLIS)
+    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + 240 * HOUR_MILLIS)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_an_expiration_that_removes_nothing_says_why(
     kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule that holds most versions first: here the time to live of saved transactions."""
-    monkeypatch.setattr(expiration, "now_millis", lambda: now_millis() + HOUR_MILLIS)
+    monkeypatch.setattr(expire, "now_millis", lambda: now_millis() + HOUR_MILLIS)
     every = kept.model_copy(update={"retention": Retention.model_validate({"keep_last": 1, "older_than": "1s"})})
     shown = metadata(materialised(every, {assets.EXPIRATION}, instance), assets.EXPIRATION)
     assert 0 == shown["versions_expired"]

@@ -13,7 +13,7 @@ from dagster_project import assets, checks, manual_jobs
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.supervised import Supervisor
-from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, verify
+from pipelines import clean, compaction, expire, export, restore, rollback, snapshot, verify
 from pipelines.engine_choice import expected_engine
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
@@ -27,8 +27,8 @@ TEN_DAYS_MILLIS = 864_000_000
 ASSETS = {
     assets.COMPACTION: compaction,
     assets.SNAPSHOTS: snapshot,
-    assets.EXPIRATION: expiration,
-    assets.ORPHANS: orphans,
+    assets.EXPIRATION: expire,
+    assets.ORPHANS: clean,
     assets.BACKUP: export,
 }
 RECOVERY = {"rollback": (rollback, {"version": 1}), "restore": (restore, {"version": 1, "only": ["*"], "exact": True})}
@@ -39,9 +39,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once; ten days have passed for what deletes."""
     for module in (assets, checks, manual_jobs):
         monkeypatch.setattr(module, "RETRY", dg.RetryPolicy(max_retries=2))
-    for job in (expiration, orphans):
+    for job in (expire, clean):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
-    monkeypatch.setattr(orphans, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
+    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from pipelines import expiration, orphans
+from pipelines import clean, expire
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import metadata
 from tests.dagster.test_manual_jobs import told
@@ -97,9 +97,9 @@ def place(instance: dg.DagsterInstance, moto_server: S3Server, monkeypatch: pyte
 def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One lakehouse through all of them; each leaves a sound one behind, and no credentials where Dagster stores."""
     before = place.lake
-    for job in (expiration, orphans):
+    for job in (expire, clean):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
-    monkeypatch.setattr(orphans, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
+    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
 
     done = place.launch("maintenance")
     materialised = {event.asset_key.path[-1] for event in done.get_asset_materialization_events() if event.asset_key}

@@ -15,7 +15,7 @@ from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.scope import every, last_result
-from pipelines.files import tablefiles
+from pipelines.tables import files as tablefiles
 from tests.dagster.test_assets import metadata
 from tests.dagster.test_fleet import Lakes
 from tests.support.icebergs import ids, new_iceberg, with_table
@@ -37,7 +37,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
         then = lambda *_: now_millis() + round(days * DAY)  # noqa: E731
         for job in ("expiration", "orphans", "tables_expire"):
             monkeypatch.setattr(f"pipelines.{job}.now_millis", then)
-        monkeypatch.setattr("pipelines.orphans.storage_time", then)
+        monkeypatch.setattr("pipelines.clean.storage_time", then)
 
     return pass_days
 

@@ -63,7 +63,7 @@ def test_spark_finds_the_same(tmp_path: Path, target: Storage, spark: Any) -> No
     assert ([], "spark", lake.version - 1, lake.digest()) == (found.problems, found.engine, found.version, found.digest)
     assert 16 + 3 == found.definitions_compared
     Surgery(target.root, 4).remove(Surgery(target.root, 4).leaf(found.version or 0))
-    assert "damaged" in backup.run(lake, target, engine=spark).problems[0]
+    assert "damaged" in backup.run(lake, target, spark=spark).problems[0]
 
 
 def test_no_backup_at_all(lake: Lakehouse, target: Storage) -> None:
@@ -137,13 +137,13 @@ def test_a_backup_may_lag_behind_for_a_while(lake: Lakehouse, target: Storage) -
 
 
 def test_a_backup_whose_version_has_expired_cannot_be_compared(lake: Lakehouse, target: Storage) -> None:
-    from pipelines import expiration
+    from pipelines import expire
 
     exported(lake, target, history=True)
     with lake.transaction() as txn:
         txn.create_namespace("new")
-    late = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 8 * 24 * 3_600_000)
-    assert expiration.run(lake, late).versions_expired
+    late = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 8 * 24 * 3_600_000)
+    assert expire.run(lake, late).versions_expired
     assert "has expired at the lakehouse" in problem(backup.run(lake, target, LOCAL))
 
 

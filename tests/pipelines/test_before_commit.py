@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import compaction, expiration, export, load, orphans, restore, rollback, snapshot, upgrade
+from pipelines import clean as clean_job
+from pipelines import compaction, expire, export, load, restore, rollback, snapshot, upgrade
 from tests.support.lakes import FAST, CancelBy, filled, new_lake
 from trinitylake_core import Lakehouse, NotALakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -55,7 +56,7 @@ def _rollback(lake: Lakehouse, hook: Hook) -> Any:
 
 def _expire(lake: Lakehouse, hook: Hook) -> Any:
     how = {"keep_last": 2, "now_millis": now_millis() + LATER}
-    return expiration.run(lake, expiration.Config(engine="local", **how), cancel=CancelBy(hook))
+    return expire.run(lake, expire.Config(engine="local", **how), cancel=CancelBy(hook))
 
 
 def _compact(lake: Lakehouse, hook: Hook) -> Any:
@@ -124,8 +125,8 @@ def test_orphans_stay_if_the_removal_is_cancelled(lake: Lakehouse) -> None:
     before = {each.path for each in lake.storage.list("")}
 
     def clean(hook: Hook) -> Any:
-        how = orphans.Config(engine="local", now_millis=now_millis() + LATER)
-        return orphans.run(lake, how, cancel=CancelBy(hook))
+        how = clean_job.Config(engine="local", now_millis=now_millis() + LATER)
+        return clean_job.run(lake, how, cancel=CancelBy(hook))
 
     with pytest.raises(Cancelled):
         clean(Asked())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import compaction, expiration, load, orphans
+from pipelines import clean, compaction, expire, load
 from tests.support.lakes import CancelBy, content, once, reopened
 from tests.support.surgery import directory_of, listing
 from trinitylake_core import Lakehouse
@@ -23,11 +23,11 @@ DAYS = 4 * 86_400
 Job = Callable[..., Any]
 
 
-def clean_now(lake: Lakehouse) -> orphans.Report:
+def clean_now(lake: Lakehouse) -> clean.Report:
     """Clean without a safety age."""
     time.sleep(0.02)  # longer than a tick of the file system's clock
-    how = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    return orphans.run(reopened(lake), how)
+    how = clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    return clean.run(reopened(lake), how)
 
 
 def broken(lake: Lakehouse) -> list[Any]:
@@ -68,7 +68,7 @@ def test_a_job_gives_up_when_it_meets_a_cleaning_each_time(job: Job, lake: Lakeh
 
 def test_a_job_that_a_young_fence_does_not_concern_goes_on(lake: Lakehouse) -> None:
     """With a safety age that is longer than the job, nobody starts over."""
-    how = orphans.Config(engine="local")
+    how = clean.Config(engine="local")
 
     def plant_and_clean() -> None:
         directory = directory_of(lake)
@@ -78,7 +78,7 @@ def test_a_job_that_a_young_fence_does_not_concern_goes_on(lake: Lakehouse) -> N
         txn._write_definitions()
         for path in set(listing(directory)) - before:
             os.utime(directory / path, (1, 1))
-        assert 1 == orphans.run(reopened(lake), how).deleted
+        assert 1 == clean.run(reopened(lake), how).deleted
 
     report = _compact(lake, once(plant_and_clean))
     assert (0, []) == (report.restarts, broken(lake))
@@ -97,8 +97,8 @@ def test_a_job_whose_base_expires_and_is_cleaned_while_it_reads_starts_over(
         if "node-" in path and not asked:
             asked.append(path)
             _compact(reopened(lake), None)
-            config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
-            expiration.run(reopened(lake), config)
+            config = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
+            expire.run(reopened(lake), config)
             assert clean_now(lake).deleted > 0
         return read(self, path)
 
@@ -131,8 +131,8 @@ def cleaned_away(lake: Lakehouse) -> None:
     """Compact, expire all versions but the newest, and remove their files."""
     filled_more(reopened(lake))
     _compact(reopened(lake), None)
-    config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
-    expiration.run(reopened(lake), config)
+    config = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
+    expire.run(reopened(lake), config)
     assert clean_now(lake).deleted > 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli, compaction, expiration
+from pipelines import cli, compaction, expire
 from pipelines.cli import output
 from pipelines.cli.command import Call
 from tests.support.lakes import filled, new_lake
@@ -90,7 +90,7 @@ def test_a_stored_plan_is_shown_and_confirmed_like_any_other(
     """Writing it asks nothing; carrying it out asks."""
     lake, uri = filled(new_lake(tmp_path), tables=8), (tmp_path / "plan.parquet").as_uri()
     later = int(lake.refresh().info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
-    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: later)  # else nothing expires, and nothing is asked
+    monkeypatch.setattr("pipelines.expire.now_millis", lambda: later)  # else nothing expires, and nothing is asked
     answers = [True, False]
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: answers.pop())
@@ -133,9 +133,9 @@ def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[
             with lake.refresh().transaction() as txn:
                 txn.alter_namespace("sales", {"number": str(number)})
         compaction.run(lake.refresh(), compaction.Config("local"))
-        how = expiration.Config("local", keep_last=1, older_than_seconds=0, now_millis=later)
-        expiration.run(lake.refresh(), how)
-    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: later)
+        how = expire.Config("local", keep_last=1, older_than_seconds=0, now_millis=later)
+        expire.run(lake.refresh(), how)
+    monkeypatch.setattr("pipelines.expire.now_millis", lambda: later)
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: False)
     version = lake.refresh().version
@@ -172,7 +172,7 @@ def test_a_dry_run_of_a_drop_says_that_an_expired_version_is_lost(
     """The snapshot is all that keeps it; no program is asked, and an unknown name is wrong input in a dry run, too."""
     lake.create_snapshot("before", version=0)
     later = int(lake.refresh().info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
-    expiration.run(lake, expiration.Config("local", keep_last=1, older_than_seconds=0, now_millis=later))
+    expire.run(lake, expire.Config("local", keep_last=1, older_than_seconds=0, now_millis=later))
     capsys.readouterr()
     version = lake.refresh().version
     assert 0 == cli.main(["snapshot", "drop", lake.root, "before", "--dry-run"])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import backup, compaction, expiration, export, orphans, stats, verify
+from pipelines import backup, clean, compaction, export, stats, verify
+from pipelines import expire as expire_job
 from pipelines.cli import main
 from pipelines.job import Cancel, dry_run
 from tests.support.faults import FaultPlan, attach
@@ -36,9 +37,9 @@ def harm(lake: Lakehouse, version: int) -> None:
     surgery.write(root_path(version), surgery.read(root_path(version))[:1000])
 
 
-def expire(lake: Lakehouse, keep: int = 1, cancel: Cancel | None = None, **more: object) -> expiration.Report:
-    config = expiration.Config("local", keep_last=keep, now_millis=now_millis() + 30 * DAY, **more)  # type: ignore[arg-type]
-    return expiration.run(lake, config, cancel=cancel)
+def expire(lake: Lakehouse, keep: int = 1, cancel: Cancel | None = None, **more: object) -> expire_job.Report:
+    config = expire_job.Config("local", keep_last=keep, now_millis=now_millis() + 30 * DAY, **more)  # type: ignore[arg-type]
+    return expire_job.run(lake, config, cancel=cancel)
 
 
 def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse) -> None:
@@ -48,7 +49,7 @@ def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse
         with pytest.raises(Corrupt):
             expire(handle)
         with pytest.raises(Corrupt):
-            orphans.run(handle, orphans.Config("local", older_than_seconds=0, allow_recent=True))
+            clean.run(handle, clean.Config("local", older_than_seconds=0, allow_recent=True))
         with pytest.raises(Corrupt):
             compaction.run(handle, compaction.Config("local"))
         assert before == files_of(lake)
@@ -63,11 +64,9 @@ def test_maintenance_goes_on_after_the_rollback(lake: Lakehouse) -> None:
     found = verify.run(after, verify.Config("all", engine="local"))
     assert {root_path(8)} == {finding.file for finding in found.findings}
     with pytest.raises(Corrupt):
-        orphans.run(after, orphans.Config("local", older_than_seconds=0, allow_recent=True))
+        clean.run(after, clean.Config("local", older_than_seconds=0, allow_recent=True))
     assert 9 == expire(after).boundary_after
-    done = orphans.run(
-        after.refresh(), orphans.Config("local", older_than_seconds=0, allow_recent=True), review=dry_run
-    )
+    done = clean.run(after.refresh(), clean.Config("local", older_than_seconds=0, allow_recent=True), review=dry_run)
     assert 0 < done.orphan_files
     assert verify.run(after, verify.Config("all", engine="local", definitions=True)).ok
     assert digest == reopened(lake).digest()

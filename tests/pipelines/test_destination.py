@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration, export, orphans, verify
+from pipelines import clean, expire, export, verify
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, new_lake
 from tests.support.sweep import in_memory
@@ -82,7 +82,7 @@ def interrupted(lake: Lakehouse, start: Path, at: int) -> Path:
 def given_back(root: str) -> None:
     """Do what the errors advise where the export will not be repeated."""
     kept = [info.version for info in opened(root).history()]
-    expiration.run(opened(root), expiration.Config(engine="local", keep_last=100))
+    expire.run(opened(root), expire.Config(engine="local", keep_last=100))
     assert kept == [info.version for info in opened(root).history()][-len(kept) :]
 
 
@@ -165,7 +165,7 @@ def test_an_expiration_gives_a_copy_back_to_those_who_commit_to_it(place: Path) 
     export.run(opened(copy.as_uri()), again, HISTORY, storage_options=FAST)
     assert [2, 1, 0] == [info.version for info in opened(again).history()]
     with pytest.raises(Corrupt, match=r"export to this place that is not complete.*`trinitylake expire`"):
-        orphans.run(opened(copy.as_uri()), orphans.Config(engine="local"))
+        clean.run(opened(copy.as_uri()), clean.Config(engine="local"))
     given_back(copy.as_uri())
     assert b" 0" == (copy / spec.BOUNDARY_FILE).read_bytes()  # not what it said when it was claimed
     assert {"a", "b", "c"} == names(grown(opened(copy.as_uri()), "c"))

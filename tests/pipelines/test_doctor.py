@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration, tables_clean
+from pipelines import expire, tables_clean
 from pipelines.cli import main
 from pipelines.doctor import advice, table_retention
 from tests.support.icebergs import new_iceberg, rows, with_table
@@ -43,7 +43,7 @@ def test_a_snapshot_of_the_lakehouse_counts_after_its_version_expired(catalog: T
     lake = catalog.lakehouse
     lake.create_snapshot("old", version=1)
     later = now_millis() + 30 * DAY
-    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=1, now_millis=later))
+    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=later))
     lake.refresh()
     assert lake.stats().oldest_version > 1
     found, old = table_retention(lake, now=later), lake.at(snapshot="old").info().created_at_millis
@@ -69,9 +69,7 @@ def test_what_something_else_deleted_is_named_and_tables_that_are_cleaned_here_m
     catalog.load_table("sales.default").transaction().append(rows(3))
     lake = catalog.lakehouse.refresh()
     tables_clean.run(lake, tables_clean.Config("local", older_than_seconds=0, allow_recent=True))
-    expiration.run(
-        lake, expiration.Config("local", keep_last=2, older_than_seconds=0, now_millis=now_millis() + 30 * DAY)
-    )
+    expire.run(lake, expire.Config("local", keep_last=2, older_than_seconds=0, now_millis=now_millis() + 30 * DAY))
     found = table_retention(lake.refresh(), now=now_millis() + 9 * DAY)
     assert found is not None
     assert ([], []) == (found.too_soon, found.lost)

@@ -17,13 +17,13 @@ import pytest
 
 from pipelines import (
     backup,
+    clean,
     compaction,
     diff,
     engine_choice,
-    expiration,
+    expire,
     export,
     load,
-    orphans,
     restore,
     rollback,
     verify,
@@ -166,11 +166,11 @@ JOBS: dict[str, Callable[[Any, Lakehouse, str], Any]] = {
     "backup": lambda spark, lake, engine: backup.run(
         lake, lake.root[:-1] + "-copy/", backup.Config(engine=engine), spark
     ),
-    "clean": lambda spark, lake, engine: orphans.run(
-        lake, orphans.Config(engine=engine, now_millis=2**42), spark, review=dry_run
+    "clean": lambda spark, lake, engine: clean.run(
+        lake, clean.Config(engine=engine, now_millis=2**42), spark, review=dry_run
     ),
-    "expire": lambda spark, lake, engine: expiration.run(
-        lake, expiration.Config(engine=engine, keep_last=1, now_millis=2**42), spark, review=dry_run
+    "expire": lambda spark, lake, engine: expire.run(
+        lake, expire.Config(engine=engine, keep_last=1, now_millis=2**42), spark, review=dry_run
     ),
     "export": lambda spark, lake, engine: export.run(
         lake, lake.root[:-1] + "-new/", export.Config(engine=engine, spark_from_files=1), spark, review=dry_run

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.manifest import DataFileContent
 
-from pipelines import backup, compaction, doctor, expiration, export, tables_clean, tables_expire, tables_health, verify
+from pipelines import backup, compaction, doctor, expire, export, tables_clean, tables_expire, tables_health, verify
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.engines import connected
@@ -88,7 +88,7 @@ def shorten(path: Path) -> None:
 def cleaned_to_the_newest(catalog: TrinityLakeCatalog) -> int:
     """Let all versions but the newest expire, as if a month had gone by; return how many files of tables went."""
     now = now_millis() + 30 * DAY
-    expiration.run(catalog.lakehouse, expiration.Config(engine="local", keep_last=1, now_millis=now))
+    expire.run(catalog.lakehouse, expire.Config(engine="local", keep_last=1, now_millis=now))
     how = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
     return tables_clean.run(catalog.lakehouse, how).deleted
 
@@ -258,7 +258,7 @@ def test_a_version_that_is_cleaned_meanwhile_is_no_damage(
     catalog: TrinityLakeCatalog, copy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files go between the plan and the copying: nothing becomes a lakehouse, and the export can be repeated."""
-    from pipelines.files.copy_plan import FilesToCopy
+    from pipelines.copy.plan import FilesToCopy
 
     def cleaned(self: FilesToCopy, *kinds: str) -> tuple[int, int, int]:
         monkeypatch.setattr(FilesToCopy, "copy", act)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from pipelines import compaction, diff, expiration, export, load, orphans, restore, rollback, snapshot, upgrade, verify
+from pipelines import clean, compaction, diff, expire, export, load, restore, rollback, snapshot, upgrade, verify
 from tests.support.lakes import compacted, filled, new_lake
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from trinitylake_core import Lakehouse
@@ -68,14 +68,14 @@ def _verify(stage: Stage) -> object:
 
 
 def _clean(stage: Stage) -> object:
-    config = orphans.Config(engine=stage.engine, older_than_seconds=0, allow_recent=True)
-    done = orphans.run(stage.lake, config, stage.spark)
+    config = clean.Config(engine=stage.engine, older_than_seconds=0, allow_recent=True)
+    done = clean.run(stage.lake, config, stage.spark)
     return done.deleted, done.failed
 
 
 def _expire(stage: Stage) -> object:
-    config = expiration.Config(engine=stage.engine, keep_last=3, now_millis=now_millis() + 30 * DAY)
-    done = expiration.run(stage.lake, config, stage.spark)
+    config = expire.Config(engine=stage.engine, keep_last=3, now_millis=now_millis() + 30 * DAY)
+    done = expire.run(stage.lake, config, stage.spark)
     return done.boundary_after, done.versions_expired
 
 

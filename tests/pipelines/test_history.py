@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import cli, diff, expiration, history, load
+from pipelines import cli, diff, expire, history, load
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import InvalidInput, Lakehouse, spec
@@ -114,8 +114,8 @@ def test_the_feed_says_which_versions_expired_or_cannot_be_read(
     assert [False, True, True, False] == [each["changed"] is None for each in damaged]
     assert ["version 3 cannot be read"] * 2 == [each["not_compared"][:24] for each in damaged[1:3]]
     with monkeypatch.context() as month:
-        month.setattr("pipelines.expiration.now_millis", lambda: now_millis() + 30 * 86_400_000)
-        expiration.run(lake, expiration.Config(engine="local", keep_last=1, older_than_seconds=0))
+        month.setattr("pipelines.expire.now_millis", lambda: now_millis() + 30 * 86_400_000)
+        expire.run(lake, expire.Config(engine="local", keep_last=1, older_than_seconds=0))
     kept = lake.refresh().stats().oldest_version
     first, *_ = followed(lake, tmp_path / "expired.jsonl", "--after", "1")
     assert (kept, f"versions 2 to {kept - 1} have expired", None) == tuple(

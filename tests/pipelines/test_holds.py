@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration
+from pipelines import expire
 from pipelines.cli import main
-from pipelines.files.gc_roots import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, RetentionReason, RetentionRules
 from pipelines.job import dry_run
+from pipelines.sweep.kept_roots import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, RetentionReason, RetentionRules
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -23,9 +23,9 @@ def lake(tmp_path: Path) -> Lakehouse:
     return filled(new_lake(tmp_path), tables=36)
 
 
-def dry(lake: Lakehouse, now: int, **options: object) -> expiration.Report:
-    config = expiration.Config("local", now_millis=now, **options)  # type: ignore[arg-type]
-    return expiration.run(lake, config, review=dry_run)
+def dry(lake: Lakehouse, now: int, **options: object) -> expire.Report:
+    config = expire.Config("local", now_millis=now, **options)  # type: ignore[arg-type]
+    return expire.run(lake, config, review=dry_run)
 
 
 def test_each_rule_keeps_what_it_says() -> None:
@@ -64,12 +64,12 @@ def test_the_rule_that_decides_comes_first(lake: Lakehouse) -> None:
 
 
 def test_a_run_that_finds_nothing_says_why_too(lake: Lakehouse) -> None:
-    done = expiration.run(lake, expiration.Config("local", keep_last=1, older_than_seconds=0))
+    done = expire.run(lake, expire.Config("local", keep_last=1, older_than_seconds=0))
     assert (0, None, TTL) == (done.versions_expired, done.version_after, done.kept[0].rule)
     later = now_millis() + 30 * int(DAY) * 1000
-    expired = expiration.run(lake, expiration.Config("local", keep_last=3, now_millis=later))
+    expired = expire.run(lake, expire.Config("local", keep_last=3, now_millis=later))
     assert (8, ()) == (expired.versions_expired, expired.kept)
-    again = expiration.run(lake, expiration.Config("local", keep_last=3, now_millis=later))
+    again = expire.run(lake, expire.Config("local", keep_last=3, now_millis=later))
     assert (0, OWN_VERSION) == (again.versions_expired, again.kept[0].rule)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import backup, expiration, export, orphans, verify
+from pipelines import backup, clean, export, verify
+from pipelines import expire as expire_job
 from pipelines.job import Review, dry_run
 from tests.support.lakes import filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
@@ -17,7 +18,7 @@ from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.locations import root_path
 
 LOST = {"two neighbours": (6, 7), "one, and the hint is behind": (6,)}
-CLEANING = orphans.Config("local", older_than_seconds=0, allow_recent=True)
+CLEANING = clean.Config("local", older_than_seconds=0, allow_recent=True)
 
 
 @pytest.fixture(params=LOST.values(), ids=LOST.keys())
@@ -34,9 +35,9 @@ def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lakehouse:
     return found
 
 
-def expire(lake: Lakehouse, review: Review[expiration.Report] | None = None) -> None:
+def expire(lake: Lakehouse, review: Review[expire_job.Report] | None = None) -> None:
     later = now_millis() + 30 * 86_400_000
-    expiration.run(lake, expiration.Config("local", keep_last=1, now_millis=later), review=review)
+    expire_job.run(lake, expire_job.Config("local", keep_last=1, now_millis=later), review=review)
 
 
 def exported(lake: Lakehouse, **more: Any) -> None:
@@ -46,8 +47,8 @@ def exported(lake: Lakehouse, **more: Any) -> None:
 JOBS: dict[str, Callable[[Lakehouse], object]] = {
     "expire": expire,
     "expire, dry run": lambda lake: expire(lake, dry_run),
-    "clean": lambda lake: orphans.run(lake, CLEANING),
-    "clean, dry run": lambda lake: orphans.run(lake, CLEANING, review=dry_run),
+    "clean": lambda lake: clean.run(lake, CLEANING),
+    "clean, dry run": lambda lake: clean.run(lake, CLEANING, review=dry_run),
     "export": exported,
     "export of the history": lambda lake: exported(lake, history=True),
     "backup": lambda lake: backup.run(lake, lake.root.replace("/lake/", "/copy/"), backup.Config(engine="local")),

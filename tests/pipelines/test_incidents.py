@@ -127,7 +127,7 @@ def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, monkeypatch: pytest
         txn.drop_namespace("ns0", cascade=True)
     with lake.transaction() as txn:
         txn.create_namespace("later")
-    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: now_millis() + 30 * 86_400_000)
+    monkeypatch.setattr("pipelines.expire.now_millis", lambda: now_millis() + 30 * 86_400_000)
     assert 0 == cli("expire", lake.root, "--keep-last", "1", "--older-than", "0s")[0]
     code, _, err = cli("rollback", lake.root, "--to-version", str(saved), "--reason", "incident 3")
     assert (2, True) == (code, "has expired" in err)
@@ -149,7 +149,7 @@ def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, monkeypatch: pytest
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 30 days pass for what expires and deletes."""
-    for job in ("expiration.now_millis", "orphans.now_millis", "orphans.storage_time", "tables_expire.now_millis"):
+    for job in ("expire.now_millis", "clean.now_millis", "clean.storage_time", "tables_expire.now_millis"):
         monkeypatch.setattr(f"pipelines.{job}", lambda *_: now_millis() + 30 * 86_400_000)
 
 

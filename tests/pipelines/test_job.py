@@ -11,15 +11,15 @@ from typing import Any, Final
 import pytest
 
 import pipelines
-from pipelines import compaction, expiration, orphans, restore, rollback, undo
+from pipelines import clean, compaction, expire, restore, rollback, undo
 from pipelines.job import Job, Meter, Stopwatch, dry_run, refuse_unknown, started
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
 # The contracts of pipelines.job are held against the jobs by the type checker: a job that breaks one does not pass.
-CLEAN: Final[Job[orphans.Config, orphans.Report]] = orphans
-EXPIRE: Final[Job[expiration.Config, expiration.Report]] = expiration
+CLEAN: Final[Job[clean.Config, clean.Report]] = clean
+EXPIRE: Final[Job[expire.Config, expire.Report]] = expire
 RESTORE: Final[Job[restore.Config, restore.Report]] = restore
 ROLLBACK: Final[Job[rollback.Config, rollback.Report]] = rollback
 UNDO: Final[Job[undo.Config, undo.Report]] = undo
@@ -27,8 +27,8 @@ COMPACT: Final[Job[compaction.Config, compaction.Report]] = compaction
 
 REVIEWED: Final[dict[str, tuple[Job[Any, Any], Any]]] = {
     "compact": (COMPACT, compaction.Config(engine="local")),
-    "clean": (CLEAN, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)),
-    "expire": (EXPIRE, expiration.Config(engine="local", keep_last=2)),
+    "clean": (CLEAN, clean.Config(engine="local", older_than_seconds=0, allow_recent=True)),
+    "expire": (EXPIRE, expire.Config(engine="local", keep_last=2)),
     "restore": (RESTORE, restore.Config(version=2, only=("ns0.*",), reason="test", engine="local")),
     "rollback": (ROLLBACK, rollback.Config(version=2, reason="test", engine="local")),
     "undo": (UNDO, undo.Config(matching="last", reason="test", engine="local")),
@@ -79,7 +79,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 def _but_for_time(report: Any) -> Any:
     if hasattr(report, "rollback"):
         return replace(report, rollback=_but_for_time(report.rollback))
-    more = {"requests": {}} if isinstance(report, orphans.Report) else {}  # a dry run does not ask for the time
+    more = {"requests": {}} if isinstance(report, clean.Report) else {}  # a dry run does not ask for the time
     return replace(report, seconds={}, **more)
 
 

@@ -313,7 +313,7 @@ def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -
     lake = Lakehouse.create(f"{root}lake", storage_options=moto_server.options, order=8)
     text = "".join(json.dumps(each) + "\n" for each in [namespace("a"), *(table("a", f"t{n:03}") for n in range(200))])
     open_storage(root, moto_server.options).replace("export/part-0.jsonl", text.encode())
-    done = load.run(lake, f"{root}export/", engine=spark)
+    done = load.run(lake, f"{root}export/", spark=spark)
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
 
 

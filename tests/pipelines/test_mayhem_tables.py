@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import compaction, expiration, tables_clean
+from pipelines import compaction, expire, tables_clean
 from tests.support.icebergs import SCHEMA
 from tests.support.mayhem import DAY, disturb
 from tests.support.s3_servers import KEY, SECRET, S3Server, free_port
@@ -137,8 +137,8 @@ def _clean(lake: Lakehouse, history: History) -> None:
     for name in [each.name for each in lake.refresh().snapshots()]:
         lake.refresh().drop_snapshot(name)
     compaction.run(lake, compaction.Config(engine="local"))
-    config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
-    expiration.run(lake, config)
+    config = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
+    expire.run(lake, config)
     _cleaned(lake)
     assert tables == dict(contents(lake.refresh()))
     left, live = {each.path for each in lake.storage.list("tables/")}, reachable(lake.refresh())

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from pipelines.files.listing import unpacked
+from pipelines.sweep.listing import unpacked
 from trinitylake_core.errors import InvalidInput
 
 

@@ -11,15 +11,15 @@ import trinitylake_core
 from pipelines import (
     apply,
     backup,
+    clean,
     compaction,
     diff,
     doctor,
-    expiration,
+    expire,
     export,
     fleet,
     history,
     load,
-    orphans,
     register,
     restore,
     rollback,
@@ -36,7 +36,7 @@ from trinitylake_core import Lakehouse, RecoveryTarget, Transaction, Violation
 
 LONG = 4000
 """Characters that fill a screen."""
-JOBS = (apply, backup, compaction, diff, doctor, expiration, export, fleet, history, load, orphans)
+JOBS = (apply, backup, compaction, diff, doctor, expire, export, fleet, history, load, clean)
 JOBS += (register, restore, rollback, snapshot, stats, undo, upgrade, verify)
 
 
@@ -106,9 +106,9 @@ def test_reports_of_jobs_fit_on_a_screen(lake: Lakehouse) -> None:
     shown(history.run(lake), "more=False", "and 19 more]")
     shown(compaction.run(lake, compaction.Config(engine="local"), review=dry_run), "Estimate(", "dry_run=True")
     shown(verify.run(lake, verify.Config(versions="all", engine="local")), "ok=True", "more]")
-    shown(orphans.run(lake, orphans.Config(engine="local"), review=dry_run), "dry_run=True")
-    config = expiration.Config(engine="local", keep_last=1, older_than_seconds=0.0)
-    shown(expiration.run(lake, config, review=dry_run), "dry_run=True")
+    shown(clean.run(lake, clean.Config(engine="local"), review=dry_run), "dry_run=True")
+    config = expire.Config(engine="local", keep_last=1, older_than_seconds=0.0)
+    shown(expire.run(lake, config, review=dry_run), "dry_run=True")
     shown(diff.report(lake.at(version=0), lake), "'added': 420", "and 417 more]")
 
 
@@ -127,8 +127,8 @@ def test_no_secret_is_shown() -> None:
     secret = "hunter2hunter2"
     options = {"key": "k", "secret": secret}
     configs = (
-        expiration.Config(plan_options=options),
-        orphans.Config(plan_options=options),
+        expire.Config(plan_options=options),
+        clean.Config(plan_options=options),
         restore.Config(only=("a",), version=1, reason="r", source="s3://b/l", source_options=options),
         SessionConfig(mode="connect", remote=f"sc://h:1/;token={secret}"),
     )

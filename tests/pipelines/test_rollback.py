@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines import expiration, restore, rollback, snapshot
+from pipelines import expire, restore, rollback, snapshot
 from pipelines.job import dry_run
 from tests.pipelines.conftest import Run
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
@@ -232,9 +232,7 @@ JOBS: dict[str, Callable[[Lakehouse], int | None]] = {
         restore.run(lake, restore.Config(only=["ns0.*"], version=8, reason="r", engine="local")).version_after
     ),
     "expiration": lambda lake: (
-        expiration.run(
-            lake, expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * DAY)
-        ).version_after
+        expire.run(lake, expire.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * DAY)).version_after
     ),
     "snapshot policy": lambda lake: snapshot.run(lake, {"hourly": 1}).version_after,
     "snapshot": lambda lake: lake.create_snapshot("named").version + 1,

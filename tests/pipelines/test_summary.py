@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pipelines.clean import Report as Cleaned
 from pipelines.cli.report import summarised
 from pipelines.diff import Report as Difference
-from pipelines.expiration import Report as Expired
-from pipelines.orphans import Report as Cleaned
+from pipelines.expire import Report as Expired
 from pipelines.summary import count, tables_of
 from pipelines.sweep.sweep import Size, UnknownFiles
 from tests.pipelines.conftest import Run as Ran
@@ -43,7 +43,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
         with lake.transaction() as txn:
             txn.create_namespace(f"n{number}")
     now = int(lake.refresh().info().created_at.timestamp() * 1000) + LATER
-    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: now)
+    monkeypatch.setattr("pipelines.expire.now_millis", lambda: now)
     return lake
 
 

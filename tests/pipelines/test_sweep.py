@@ -10,8 +10,8 @@ import pytest
 
 from pipelines.engine import Engine, open_engine
 from pipelines.engine import local as local_engine
-from pipelines.files.listing import ROOT, UNKNOWN, Listed, listed
 from pipelines.job import silent
+from pipelines.sweep.listing import ROOT, UNKNOWN, Listed, listed
 from pipelines.sweep.sweep import Size, Sweep
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk
 from tests.support.lakes import compacted, filled, new_lake, reopened
@@ -25,7 +25,7 @@ BOUNDARY = 3
 
 @pytest.fixture(params=["memory", "files"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """Everything fits into memory, or next to nothing does. Tasks answer alike: test_engine, test_orphans."""
+    """Everything fits into memory, or next to nothing does. Tasks answer alike: test_engine, test_clean."""
     if request.param == "files":
         monkeypatch.setattr(local_engine, "MEMORY_BYTES", 4096)
     made = open_engine("local", None)

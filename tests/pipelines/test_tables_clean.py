@@ -13,7 +13,9 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.view.metadata import ViewVersion
 
-from pipelines import compaction, expiration, load, orphans, tables_clean
+from pipelines import clean as clean_job
+from pipelines import compaction, load, tables_clean
+from pipelines import expire as expire_job
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
@@ -44,7 +46,7 @@ def expire(catalog: TrinityLakeCatalog) -> None:
     """Expire all versions but the newest, once no message waits: it would keep what it was sent to replace."""
     compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
     now = int(time.time() * 1000) + 30 * 86_400_000
-    expiration.run(catalog.lakehouse, expiration.Config(engine="local", keep_last=1, now_millis=now))
+    expire_job.run(catalog.lakehouse, expire_job.Config(engine="local", keep_last=1, now_millis=now))
 
 
 def files(catalog: TrinityLakeCatalog) -> set[str]:
@@ -139,7 +141,7 @@ def test_a_dry_run_and_a_plan_change_nothing_and_a_plan_is_carried_out(
     done = clean(catalog, plan=uri)
     assert (planned.orphan_files, 0, version + 1) == (done.deleted, done.failed, done.version_after)
     with pytest.raises(InvalidInput, match="plan of `tables clean`, not of `clean`"):
-        orphans.run(catalog.lakehouse, orphans.Config(engine="local", plan=uri))
+        clean_job.run(catalog.lakehouse, clean_job.Config(engine="local", plan=uri))
 
 
 def test_a_plan_that_a_later_version_needs_is_outdated(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
-from pipelines import orphans, tables_clean, tables_expire
+from pipelines import clean, tables_clean, tables_expire
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
@@ -300,7 +300,7 @@ def test_a_plan_of_another_history_or_job_is_refused(catalog: TrinityLakeCatalog
     with pytest.raises(InvalidInput, match="made for another lakehouse"):
         expire(new_iceberg(tmp_path / "other"), plan=plan)
     with pytest.raises(InvalidInput, match="not of `clean`"):
-        orphans.run(catalog.lakehouse, orphans.Config(engine="local", plan=plan))
+        clean.run(catalog.lakehouse, clean.Config(engine="local", plan=plan))
     with pytest.raises(InvalidInput, match="cannot be combined"):
         expire(catalog, plan=plan, pattern="sales.*")
     with pytest.raises(InvalidInput, match="cannot be combined"):

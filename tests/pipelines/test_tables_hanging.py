@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import compaction, expiration, tables_clean, tables_expire, tables_health
+from pipelines import compaction, expire, tables_clean, tables_expire, tables_health
 from pipelines.cli import main
 from tests.support.icebergs import ids, rows, with_table
 from tests.support.mayhem import DAY
@@ -55,8 +55,8 @@ def lake(behind: tuple[str, dict[str, Any]]) -> Lakehouse:
 
 def everything_expires(lake: Lakehouse) -> None:
     compaction.run(lake, compaction.Config(engine="local"))
-    config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
-    expiration.run(lake, config)
+    config = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
+    expire.run(lake, config)
     time.sleep(_TICK_SECONDS)
 
 

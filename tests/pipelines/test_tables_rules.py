@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from pyiceberg.table import Table
 
-from pipelines import compaction, expiration, tables_clean
+from pipelines import compaction, expire, tables_clean
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -62,7 +62,7 @@ def history(tmp_path: Path) -> History:
     lake = catalog.lakehouse
     compaction.run(lake, compaction.Config(engine="local"))
     later = int(time.time() * 1000) + 30 * 86_400_000
-    expiration.run(lake, expiration.Config(engine="local", keep_last=1, now_millis=later))
+    expire.run(lake, expire.Config(engine="local", keep_last=1, now_millis=later))
     orders = catalog.load_table("sales.orders")
     orders.overwrite(rows(4))
     orders.maintenance.expire_snapshots().by_ids(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pipelines import expiration, verify
+from pipelines import expire, verify
 from pipelines.engine import open_engine
 from pipelines.engine.local import LocalEngine
 from pipelines.integrity import checks, version_content
@@ -37,7 +37,7 @@ from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import silent
 from pipelines.stats import deep
 from pipelines.trees.walk import NODE, Visitor, descend
-from tests.pipelines.test_orphans import later, plant
+from tests.pipelines.test_clean import later, plant
 from tests.support.damage import (
     BROKEN,
     Break,
@@ -378,7 +378,7 @@ def test_deep_statistics_tell_what_files_are_there_for(tmp_path: Path) -> None:
     everything.pop(spec.HINT_FILE)
     assert (len(everything), sum(everything.values())) == (sum(p.files for p in parts), sum(p.bytes for p in parts))
     assert found.oldest_version_age_seconds is not None
-    expiration.run(lake, expiration.Config(engine="local", keep_last=1, now_millis=later() + 30 * 86_400_000))
+    expire.run(lake, expire.Config(engine="local", keep_last=1, now_millis=later() + 30 * 86_400_000))
     after = deep(reopened(lake), storage=True).reach
     assert after is not None
     assert after.nothing.files > found.reach.nothing.files

@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
-from pipelines import compaction, expiration, export, load, orphans, restore, rollback, tables_clean
+from pipelines import clean, compaction, expire, export, load, restore, rollback, tables_clean
 from tests.simulation import store as stores
 from tests.simulation.fileio import SIM_FILE_IO
 from tests.simulation.ground import ROWS, SAVED, SNAPSHOT, SOURCE, count_up, create_tables
@@ -466,14 +466,14 @@ def _load(world: World, lake: Lakehouse) -> Any:
 
 
 def _expire(keep: int) -> Callable[[World, Lakehouse], Any]:
-    return lambda world, lake: expiration.run(lake, expiration.Config(engine="local", keep_last=keep))
+    return lambda world, lake: expire.run(lake, expire.Config(engine="local", keep_last=keep))
 
 
 def _cleaner(age_seconds: float) -> Callable[[World], Action]:
     def prepare(world: World) -> Action:
         lake = world.handle()
-        config = orphans.Config(engine="local", older_than_seconds=age_seconds, allow_recent=True)
-        return lambda: orphans.run(lake, config).deleted
+        config = clean.Config(engine="local", older_than_seconds=age_seconds, allow_recent=True)
+        return lambda: clean.run(lake, config).deleted
 
     return prepare
 
@@ -633,11 +633,11 @@ def _copy_refresh(world: World, lake: Lakehouse) -> int:
 
 def _copy_expire(world: World, lake: Lakehouse) -> int | None:
     world.copy_given_back = True
-    return expiration.run(lake, expiration.Config(engine="local", keep_last=1)).version_after
+    return expire.run(lake, expire.Config(engine="local", keep_last=1)).version_after
 
 
 def _copy_clean(world: World, lake: Lakehouse) -> int:
-    return orphans.run(lake, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)).deleted
+    return clean.run(lake, clean.Config(engine="local", older_than_seconds=0, allow_recent=True)).deleted
 
 
 def _restore_copied(world: World, lake: Lakehouse) -> Any:

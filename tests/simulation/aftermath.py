@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines import expiration, orphans
+from pipelines import clean, expire
 from tests.simulation.ground import count_up
 from tests.simulation.oracle import Oracle
 from tests.simulation.schedule import DURATIONS
@@ -47,7 +47,7 @@ def _unreadable(world: World) -> Iterator[str]:
         found = Lakehouse.open(SimStorage())
         if found.version not in world.damaged or not list(found.check(definitions=True)):
             yield f"a cold open finds version {found.version}, and the newest one is damaged"
-        expiration.run(found, expiration.Config(engine="local", keep_last=1))
+        expire.run(found, expire.Config(engine="local", keep_last=1))
     except Corrupt as error:
         if not world.names_damage(error):
             yield f"the damaged root is not named: {error}"
@@ -135,12 +135,12 @@ def _checked(world: World) -> Iterator[str]:
 
 def _maintained(world: World) -> Iterator[str]:
     """The lakehouse can be cleaned, a month later also expired, and written to, and nothing that is kept is lost."""
-    config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    config = clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
     if not world.damaged:
-        orphans.run(Lakehouse.open(SimStorage()), config)
+        clean.run(Lakehouse.open(SimStorage()), config)
     world.store.now_millis += DURATIONS["month"]
-    expiration.run(Lakehouse.open(SimStorage()), expiration.Config(engine="local", keep_last=1))
-    orphans.run(Lakehouse.open(SimStorage()), config)
+    expire.run(Lakehouse.open(SimStorage()), expire.Config(engine="local", keep_last=1))
+    clean.run(Lakehouse.open(SimStorage()), config)
     _thawed(lake := Lakehouse.open(SimStorage()))
     with lake.transaction() as txn:
         count_up(txn, "t22")

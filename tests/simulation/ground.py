@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from pipelines import compaction, expiration
+from pipelines import compaction, expire
 from tests.simulation import store as stores
 from tests.simulation.fileio import SIM_FILE_IO
 from tests.simulation.schedule import DURATIONS, MINUTE
@@ -130,7 +130,7 @@ def foreign(version: int) -> bytes:
                 txn.create_namespace(f"f{number}")
             lake.refresh()
         store.now_millis += DURATIONS["month"]
-        expiration.run(lake, expiration.Config(engine="local", keep_last=2))
+        expire.run(lake, expire.Config(engine="local", keep_last=2))
         assert version == lake.refresh().version
     return bytes(lake.root_node.data)
 

@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines import expiration, export, orphans, tables_clean
-from pipelines.files import copy_plan, destination, gc_roots
-from pipelines.files.gc_roots import SavedTransactions
-from pipelines.sweep import sweep
+from pipelines import clean, expire, export, tables_clean
+from pipelines.copy import destination
+from pipelines.copy import plan as copy_plan
+from pipelines.sweep import kept_roots, sweep
+from pipelines.sweep.kept_roots import SavedTransactions
 from pipelines.sweep.sweep import RootsExpired
-from pipelines.sweep.tables import TableSweep
+from pipelines.tables.sweep import TableSweep
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import lakehouse, snapshots
 from trinitylake_core.commits import changes, fences, rolled_back
@@ -194,7 +195,7 @@ def _mark_the_newest(self: Any, starts: Any, paths: Any, *, afresh: bool = False
 
 
 _mark = TableSweep.mark
-_fence = orphans.Cleaning.fence
+_fence = clean.Cleaning.fence
 _added = added.AddedFiles._added
 _add = added.AddedFiles.add
 _copy_files = copy_plan.FilesToCopy.copy
@@ -215,7 +216,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         faults=1,
     ),
     "the boundary is compared and set": Mutation(
-        lambda: {(expiration, "raise_boundary"): _blind_boundary}, ("expire", "expire-some")
+        lambda: {(expire, "raise_boundary"): _blind_boundary}, ("expire", "expire-some")
     ),
     "fenced files are written again": Mutation(
         lambda: {(fences.Fences, "void"): lambda self, newer: False}, ("write-other", "clean")
@@ -229,7 +230,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a snapshot does not take over what expired": Mutation(
         lambda: {(snapshots, "refuse_lost"): lambda files, newest, wanted: None}, ("snapshot", "expire", "clean")
     ),
-    "cleaning commits a fence": Mutation(lambda: {(orphans.Cleaning, "fence"): _unfenced}, ("write-other", "clean")),
+    "cleaning commits a fence": Mutation(lambda: {(clean.Cleaning, "fence"): _unfenced}, ("write-other", "clean")),
     "cleaning marks what came in before the fence": Mutation(
         lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
         ("write-other", "clean"),
@@ -245,7 +246,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(saved.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
     ),
     "pending saves are marked": Mutation(
-        lambda: {(gc_roots, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
+        lambda: {(kept_roots, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
     ),
     "a commit takes the saved transaction": Mutation(
         lambda: {(saved.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
@@ -327,13 +328,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(CatalogEdits, "new_table_files"): lambda self: set()}, ("name-metadata", "tables-clean")
     ),
     "the fence says until when files went": Mutation(
-        lambda: {(orphans.Cleaning, "fence"): _fenced_too_low}, ("append", "tables-clean")
+        lambda: {(clean.Cleaning, "fence"): _fenced_too_low}, ("append", "tables-clean")
     ),
     "the fence of tables is carried on": Mutation(
         lambda: {(commits, "finished"): _not_carried_on}, ("append", "tables-clean", "write-other")
     ),
     "tables are cleaned behind a fence": Mutation(
-        lambda: {(orphans.Cleaning, "fence"): _unfenced}, ("append", "tables-clean")
+        lambda: {(clean.Cleaning, "fence"): _unfenced}, ("append", "tables-clean")
     ),
     "the fence is one of tables": Mutation(
         lambda: {(tables_clean.TablesCleaning, "of_tables"): False}, ("append", "tables-clean")
@@ -372,7 +373,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         schedule="0 2>1 15>2 101>1 178~3:month",
     ),
     "a late file of a saved transaction is dead": Mutation(
-        lambda: {(gc_roots, "_is_there"): lambda storage, path: True},
+        lambda: {(kept_roots, "_is_there"): lambda storage, path: True},
         ("save-publish",),
         preemptions=0,
         faults=1,

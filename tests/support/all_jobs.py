@@ -12,7 +12,7 @@ from typing import Any
 
 import pyspark
 
-from pipelines import compaction, diff, expiration, export, load, orphans, rollback, stats, verify
+from pipelines import clean, compaction, diff, expire, export, load, rollback, stats, verify
 from pipelines.engine import open_engine
 from pipelines.integrity.copies import digest
 from pipelines.job import dry_run
@@ -56,11 +56,11 @@ def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
     back = rollback.run(lake, rollback.Config(version=start, reason="test", engine="spark"), spark)
     yield "rollback", back.version_after
     lake.refresh()
-    rules = expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY)
-    freed = expiration.run(lake, rules, spark, review=dry_run).freed
+    rules = expire.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY)
+    freed = expire.run(lake, rules, spark, review=dry_run).freed
     yield "expire", None if freed is None else [freed.versions, freed.files]
-    expiration.run(lake, expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY), spark)
-    cleaned = orphans.run(lake.refresh(), orphans.Config(older_than_seconds=0, allow_recent=True), spark)
+    expire.run(lake, expire.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY), spark)
+    cleaned = clean.run(lake.refresh(), clean.Config(older_than_seconds=0, allow_recent=True), spark)
     yield "clean", [cleaned.deleted, cleaned.failed, cleaned.nodes_read, sorted(cleaned.orphans)]
     yield "violations", [str(each) for each in lake.refresh().check(definitions=True)]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pipelines import expiration
+from pipelines import expire
 from tests.support.lakes import FAST, compacted, new_lake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
@@ -232,8 +232,8 @@ def _expire(case: Case, draw: random.Random) -> None:
     """Expire, as far as a process that is killed at some point comes."""
     kept = draw.randint(1, case.lake.refresh().version + 1)
     before = listing(case.directory)
-    config = expiration.Config(engine="local", keep_last=kept, now_millis=now_millis() + 30 * DAY)
-    expiration.run(case.lake, config)
+    config = expire.Config(engine="local", keep_last=kept, now_millis=now_millis() + 30 * DAY)
+    expire.run(case.lake, config)
     case.lake.refresh()
     if draw.random() < 0.4:  # killed before all roots were deleted
         for path in sorted(before.keys() - listing(case.directory).keys()):

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines import compaction, expiration, export, orphans
+from pipelines import clean, compaction, expire, export
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.errors import OutcomeUnknown, TrinityLakeError
 from trinitylake_core.storage import open_storage
@@ -156,13 +156,13 @@ class Process:
 
     def expire(self, root: str | None = None) -> None:
         """Keep one version, by a clock that is far ahead."""
-        config = expiration.Config(engine="local", keep_last=1, now_millis=_NOW() // 1_000_000 + 30 * DAY)
-        expiration.run(self.open(root), config)
+        config = expire.Config(engine="local", keep_last=1, now_millis=_NOW() // 1_000_000 + 30 * DAY)
+        expire.run(self.open(root), config)
 
     def clean(self, root: str | None = None) -> None:
         """Remove every orphan, however young."""
-        config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
-        orphans.run(self.open(root), config)
+        config = clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+        clean.run(self.open(root), config)
 
     def copy(self) -> str:
         """Return the root of a copy."""

@@ -42,7 +42,7 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
 )
 
-from pipelines import compaction, expiration, export, load, orphans, tables_clean, upgrade, verify
+from pipelines import clean, compaction, expire, export, load, tables_clean, upgrade, verify
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA, request_key, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
@@ -377,12 +377,12 @@ def _with_orphans(directory: Path) -> None:
 
 
 def _expire(lake: Lakehouse) -> None:
-    config = expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * _DAY)
-    expiration.run(lake, config)
+    config = expire.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * _DAY)
+    expire.run(lake, config)
 
 
 def _clean(lake: Lakehouse) -> None:
-    orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
+    clean.run(lake, clean.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
 def _with_leaking_tables(directory: Path) -> None:
@@ -428,7 +428,7 @@ def _with_place(directory: Path) -> None:
 
 def _expire_to(lake: Lakehouse, version: int) -> None:
     keep = lake.refresh().version - version + 1
-    expiration.run(lake, expiration.Config(engine="local", keep_last=keep, now_millis=now_millis() + 30 * _DAY))
+    expire.run(lake, expire.Config(engine="local", keep_last=keep, now_millis=now_millis() + 30 * _DAY))
     assert version == lake.refresh().stats().oldest_version
 
 

@@ -24,7 +24,9 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 from requests.exceptions import ConnectionError as NotReached
 
-from pipelines import compaction, expiration, orphans, tables_clean, tables_expire
+from pipelines import clean as clean_job
+from pipelines import compaction, tables_clean, tables_expire
+from pipelines import expire as expire_job
 from tests.support.engines import connected, sparked
 from tests.support.icebergs import SCHEMA
 from tests.support.mayhem import DAY, Log, keep_errors
@@ -449,7 +451,7 @@ def keep(plan: Plan, chance: random.Random) -> None:
         tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
 
     def expire() -> None:
-        expiration.run(lake, expiration.Config(engine="local", keep_last=plan.kept, now_millis=later))
+        expire_job.run(lake, expire_job.Config(engine="local", keep_last=plan.kept, now_millis=later))
 
     jobs: tuple[Callable[[], object], ...] = (
         lambda: compaction.run(lake, compaction.Config(engine="local")),
@@ -460,7 +462,7 @@ def keep(plan: Plan, chance: random.Random) -> None:
         clean,
         clean,
         lambda: tables_expire.run(lake, tables_expire.Config(older_than_seconds=0, keep_last=2)),
-        lambda: orphans.run(lake, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)),
+        lambda: clean_job.run(lake, clean_job.Config(engine="local", older_than_seconds=0, allow_recent=True)),
     )
     chance.choice(jobs)()
 

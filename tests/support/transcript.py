@@ -119,5 +119,5 @@ def prepare(directory: Path) -> None:
 @contextmanager
 def a_month_later() -> Iterator[None]:
     """Let expirations see versions a month older than they are."""
-    with patch("pipelines.expiration.now_millis", lambda: int(time.time() * 1000) + MONTH):
+    with patch("pipelines.expire.now_millis", lambda: int(time.time() * 1000) + MONTH):
         yield

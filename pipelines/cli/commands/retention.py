@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipelines import expiration, orphans, version_ref
+from pipelines import clean as clean_job
+from pipelines import expire as expire_job
 from pipelines import tables_clean as cleaning
 from pipelines import tables_expire as expiring
 from pipelines import tables_health as looking
 from pipelines import verify as verifying
+from pipelines import version_ref
 from pipelines.cli.command import (
     DONE,
     FOUND_PROBLEMS,
@@ -38,7 +40,7 @@ _PLANNED = (
 
 def _cleaning(under_way: str, *more: Option) -> tuple[Option, ...]:
     """Return the options of a cleaning, with what may have to start over while it runs."""
-    default, meaning = orphans.SAFETY_AGE_SECONDS, "safety age: keep younger files (default 3d)"
+    default, meaning = clean_job.SAFETY_AGE_SECONDS, "safety age: keep younger files (default 3d)"
     return (
         age("--older-than", "older_than_seconds", default=default, help=meaning),
         option(
@@ -79,7 +81,7 @@ def deleting(call: Call, job: Any, kind: type[Any], *engine: Any) -> Result:
 def expire(call: Call) -> Result:
     """Expire versions."""
     version_ref.warn_of_future(call.open)
-    return deleting(call, expiration, expiration.Config, call.spark)
+    return deleting(call, expire_job, expire_job.Config, call.spark)
 
 
 @command(
@@ -98,7 +100,7 @@ def expire(call: Call) -> Result:
 )
 def clean(call: Call) -> Result:
     """Remove orphans."""
-    return deleting(call, orphans, orphans.Config, call.spark)
+    return deleting(call, clean_job, clean_job.Config, call.spark)
 
 
 @command(

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipelines.copy.copying import BATCH, NEW, copy_new
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
-from pipelines.files.copying import BATCH, NEW, copy_new
-from pipelines.files.listing import everything, table_shards
-from pipelines.files.tablewalk import DOUBT, LIST, LIVE, MANIFEST, METADATA, UNKNOWN, UNREADABLE, TableWalk
 from pipelines.job import Progress
+from pipelines.sweep.listing import everything, table_shards
+from pipelines.tables.walk import DOUBT, LIST, LIVE, MANIFEST, METADATA, UNKNOWN, UNREADABLE, TableWalk
 from pipelines.trees.walk import NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
 from trinitylake_core.definitions import DECODERS, decode_lakehouse

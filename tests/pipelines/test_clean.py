@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import expiration, export, orphans
-from pipelines.files import listing as files_listing
-from pipelines.files.gc_roots import slack
+from pipelines import clean as clean_job
+from pipelines import expire, export
 from pipelines.job import dry_run
+from pipelines.sweep import listing as files_listing
+from pipelines.sweep.kept_roots import slack
 from pipelines.sweep.sweep import Sweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
@@ -40,9 +41,9 @@ AGE = 3 * DAY
 
 def clean(
     lake: Lakehouse, now: int | None = None, spark: Any = None, review: Any = None, **options: Any
-) -> orphans.Report:
+) -> clean_job.Report:
     engine = "local" if spark is None else "spark"
-    return orphans.run(lake, orphans.Config(engine=engine, now_millis=now, **options), spark, review=review)
+    return clean_job.run(lake, clean_job.Config(engine=engine, now_millis=now, **options), spark, review=review)
 
 
 def later() -> int:
@@ -161,7 +162,7 @@ def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path) -> None:
     time.sleep(0.02)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trinitylake_core.commits.commit.now_millis", lambda: now_millis() - 30 * DAY)
-        patch.setattr("pipelines.orphans.now_millis", lambda: now_millis() - 30 * DAY)
+        patch.setattr("pipelines.clean.now_millis", lambda: now_millis() - 30 * DAY)
         report = clean(lake, older_than_seconds=0, allow_recent=True)
     assert (1, version + 1) == (report.deleted, report.version_after)
     fence, info = lake.refresh().root_node, lake.info()
@@ -191,7 +192,7 @@ def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
         clean(lake, later())
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
-        expiration.run(lake, expiration.Config(engine="local", keep_last=1))
+        expire.run(lake, expire.Config(engine="local", keep_last=1))
     assert before == files_of(lake)
     assert 1 == clean(lake, later(), review=dry_run).orphan_files
 

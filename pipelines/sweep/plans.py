@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipelines.engine.model import LONG, TEXT
-from pipelines.files.gc_roots import GcRoots
-from pipelines.files.listing import Listed, listed, split_uri
 from pipelines.job import Review, dry_run
+from pipelines.sweep.kept_roots import GcRoots
+from pipelines.sweep.listing import Listed, listed, split_uri
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
-from pipelines.files.listing import kind_of
-from pipelines.files.tablefiles import EVERY, in_sample
 from pipelines.job import Progress
+from pipelines.sweep.listing import kind_of
+from pipelines.tables.files import EVERY, in_sample
 from pipelines.trees.walk import NAMED
 from trinitylake_core.definitions import TableDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError

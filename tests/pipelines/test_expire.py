@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import expiration, orphans
+from pipelines import clean
+from pipelines import expire as expire_job
 from pipelines.job import NEVER_CANCELLED, dry_run, silent
-from tests.pipelines.test_orphans import assert_sound
+from tests.pipelines.test_clean import assert_sound
 from tests.support.generator import DAY
 from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
 from tests.support.moto_s3 import IGNORES_IF_MATCH
@@ -35,9 +36,9 @@ from trinitylake_core.versions import from_millis
 LATER = 30 * DAY
 
 
-def expire(lake: Lakehouse, now: int | None = None, review: Any = None, **options: Any) -> expiration.Report:
+def expire(lake: Lakehouse, now: int | None = None, review: Any = None, **options: Any) -> expire_job.Report:
     now = now_millis() + LATER if now is None else now
-    return expiration.run(lake, expiration.Config(engine="local", now_millis=now, **options), review=review)
+    return expire_job.run(lake, expire_job.Config(engine="local", now_millis=now, **options), review=review)
 
 
 def versions_on_disk(lake: Lakehouse) -> list[int]:
@@ -138,7 +139,7 @@ def test_expired_snapshots_are_dropped_in_the_same_commit(tmp_path: Path) -> Non
     assert before == content(lake.at(snapshot="long"))
     with pytest.raises(SnapshotNotFound):
         lake.at(snapshot="short")
-    orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    clean.run(lake, clean.Config(engine="local", now_millis=now_millis() + LATER))
     assert before == content(reopened(lake).at(snapshot="long"))
     assert_sound(lake, lake.stats().oldest_version)
 
@@ -153,12 +154,12 @@ def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
     lake.refresh().create_snapshot("kept", version=4)
     before = {path: len(data) for path, data in files_of(lake).items()}
     later = now_millis() + LATER
-    orphans.run(lake, orphans.Config(engine="local", now_millis=later))
+    clean.run(lake, clean.Config(engine="local", now_millis=later))
     planned = expire(lake, later, keep_last=2, review=dry_run)
     assert files_of(lake).keys() <= before.keys()
     before = {path: len(data) for path, data in files_of(lake).items()}
     done = expire(lake, later, keep_last=2)
-    orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    clean.run(lake, clean.Config(engine="local", now_millis=now_millis() + LATER))
     gone = before.keys() - files_of(lake).keys()
     assert planned.freed is not None
     assert (len(gone), sum(before[path] for path in gone)) == (planned.freed.files, planned.freed.bytes)
@@ -206,7 +207,7 @@ def test_late_roots_below_the_boundary_are_removed(tmp_path: Path) -> None:
     assert 1 == expire(reopened(lake), keep_last=50).leftovers
     assert not late.exists()
     late.write_bytes(files[root_path(2)])
-    orphans.run(reopened(lake), orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    clean.run(reopened(lake), clean.Config(engine="local", now_millis=now_millis() + LATER))
     assert not late.exists()
     assert_sound(lake, oldest)
 
@@ -223,7 +224,7 @@ def test_cleaning_finishes_the_boundary_of_an_expiration_that_died(tmp_path: Pat
         return action()
 
     cleaner.storage.interceptor = record  # type: ignore[attr-defined]
-    report = orphans.run(cleaner, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    report = clean.run(cleaner, clean.Config(engine="local", now_millis=now_millis() + LATER))
     assert (True, oldest) == (report.deleted > 0, boundary(lake))
     deletes = [number for number, (kind, _) in enumerate(order) if kind == "delete"]
     assert order.index(("put", True)) < deletes[0]
@@ -269,7 +270,7 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
     uri = (tmp_path / "plan.parquet").as_uri()
     expire(lake, keep_last=3, plan_to=uri)
     with pytest.raises(InvalidInput, match="plan of"):
-        orphans.run(lake, orphans.Config(engine="local", plan=uri))
+        clean.run(lake, clean.Config(engine="local", plan=uri))
     other = filled(new_lake(tmp_path / "other", txn_ttl_millis=DAY), tables=20)
     with pytest.raises(InvalidInput, match="another lakehouse"):
         expire(other, plan=uri)
@@ -286,8 +287,8 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
 def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:
     """A property that was set since the plan holds."""
     lake = filled(new_lake(tmp_path), tables=8)
-    config = expiration.Config(engine="local", keep_last=1)
-    work = expiration._Expiration(lake, config, None, None, NEVER_CANCELLED, silent)
+    config = expire_job.Config(engine="local", keep_last=1)
+    work = expire_job._Expiration(lake, config, None, None, NEVER_CANCELLED, silent)
     definition = type(lake.definition)()
     definition.CopyFrom(lake.definition)
     definition.properties["maintenance.delete.enabled"] = "FALSE"
@@ -299,7 +300,7 @@ def test_the_ledger_tells_what_was_deleted(tmp_path: Path, caplog: pytest.LogCap
     lake = filled(new_lake(tmp_path), tables=8)
     with caplog.at_level("INFO", "pipelines.ledger"):
         expire(lake, keep_last=1)
-        orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+        clean.run(lake, clean.Config(engine="local", now_millis=now_millis() + LATER))
     kinds = [record.getMessage().split(" ", 2) for record in caplog.records]
     assert ["expire", "clean"] == [each[0] for each in kinds][:2] or ["expire"] == [each[0] for each in kinds]
     assert json.loads(kinds[0][2])["deleted"] == 3
@@ -317,8 +318,8 @@ def test_what_is_not_deleted_frees_no_bytes_on_either_engine(tmp_path: Path, spa
     with Surgery(lake.root, lake.definition.order).node(root_path(0)) as node:
         node.keys, node.values = ["C===ns0     theirs  "], ["0000/0000/theirs.binpb"]
     freed = [
-        expiration.run(
-            reopened(lake), expiration.Config(engine, 1, now_millis=now_millis() + LATER), session, review=dry_run
+        expire_job.run(
+            reopened(lake), expire_job.Config(engine, 1, now_millis=now_millis() + LATER), session, review=dry_run
         ).freed
         for engine, session in (("local", None), ("spark", spark))
     ]

@@ -21,9 +21,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.files import plans
-from pipelines.files.gc_roots import GcRoots, SavedTransactions, refuse_guarded, slack
-from pipelines.files.listing import Listed, inventory_millis
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -33,11 +30,13 @@ from pipelines.job import (
     Review,
     Session,
     dry_run,
-    lake_first,
     refuse_unknown,
     silent,
 )
 from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
+from pipelines.sweep import plans
+from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, refuse_guarded, slack
+from pipelines.sweep.listing import Listed, inventory_millis
 from pipelines.sweep.sweep import Deleted, Marking, RootsExpired, Size, Sweep, Totals, UnknownFiles
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
@@ -80,7 +79,7 @@ class Config:
         now_millis: the time instead of the storage's, for tests.
     """
 
-    engine: str = "spark"
+    engine: str = "auto"
     older_than_seconds: float = SAFETY_AGE_SECONDS
     allow_recent: bool = False
     inventory: str | None = None
@@ -183,11 +182,10 @@ class Report:
         yield failures_table(self.failures)
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -209,7 +207,7 @@ def run(
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    return Cleaning(lake, config, engine, review, cancel or NEVER_CANCELLED, progress or silent).run()
+    return Cleaning(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
 
 
 class Cleaning(JobRun[Config, Report]):

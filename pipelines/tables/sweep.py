@@ -14,10 +14,10 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.engine.model import TEXT, Engine, Rows
-from pipelines.files.listing import TABLE_FILES, Listed, Wanted, table_shards
-from pipelines.files.tablewalk import BY_WISH, CLAIM, DOUBT, UNKNOWN, UNREADABLE, TableWalk, directory_of
 from pipelines.job import Progress
+from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Sweep, Totals
+from pipelines.tables.walk import BY_WISH, CLAIM, DOUBT, UNKNOWN, UNREADABLE, TableWalk, directory_of
 from pipelines.trees.walk import Start, walk
 from trinitylake_core.storage import Storage
 

@@ -18,9 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.files import plans
-from pipelines.files.gc_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
-from pipelines.files.listing import ROOT, Listed, listed
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -30,11 +27,13 @@ from pipelines.job import (
     Review,
     Session,
     dry_run,
-    lake_first,
     refuse_unknown,
     silent,
 )
 from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
+from pipelines.sweep import plans
+from pipelines.sweep.kept_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
+from pipelines.sweep.listing import ROOT, Listed, listed
 from pipelines.sweep.sweep import Deleted, Marking, Sweep, delete
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
@@ -74,7 +73,7 @@ class Config:
         now_millis: the time, for tests.
     """
 
-    engine: str = "spark"
+    engine: str = "auto"
     keep_last: int | None = None
     older_than_seconds: float | None = None
     reason: str | None = None
@@ -199,11 +198,10 @@ class Report(ShortRepr):
         yield failures_table(self.failures)
 
 
-@lake_first
 def run(
     lake: Lakehouse,
     config: Config | None = None,
-    engine: Session = None,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
@@ -227,7 +225,7 @@ def run(
     """
     config = config or Config()
     review = plans.review_of(config, review, _AS_IT_IS)
-    report = _Expiration(lake, config, engine, review, cancel or NEVER_CANCELLED, progress or silent).run()
+    report = _Expiration(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
         lake.catch_up()  # no request: an error now would report a job that is done as a failure

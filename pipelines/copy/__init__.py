@@ -1,0 +1,1 @@
+"""Copies of lakehouses: their plan, the destination, and the copying of files."""

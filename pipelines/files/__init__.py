@@ -1,1 +1,0 @@
-"""What jobs do with files: list, copy, delete, compare two stores, keep plans of it."""

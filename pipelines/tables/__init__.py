@@ -1,0 +1,1 @@
+"""The files of Iceberg tables: which there are, which versions need them, and what may be deleted."""
