@@ -35,7 +35,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
     def pass_days(days: float) -> None:
         then = lambda *_: now_millis() + round(days * DAY)  # noqa: E731
-        for job in ("expiration", "orphans", "tables_expire"):
+        for job in ("expire", "clean", "tables_expire"):
             monkeypatch.setattr(f"pipelines.{job}.now_millis", then)
         monkeypatch.setattr("pipelines.clean.storage_time", then)
 

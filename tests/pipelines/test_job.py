@@ -123,16 +123,6 @@ def test_what_a_review_approves_is_done_as_without_one(tmp_path: Path, name: str
     assert _dry(plain) is _dry(approved) is False
 
 
-def test_a_job_takes_its_session_also_ahead_of_the_lakehouse(tmp_path: Path) -> None:
-    """The order of before: session, lakehouse, config, progress."""
-    lake, phases = filled(new_lake(tmp_path), tables=8), list[str]()
-    older: Any = compaction.run
-    done = older(None, lake, compaction.Config("local"), lambda phase, *_: phases.append(phase), review=dry_run)
-    assert _but_for_time(done) == _but_for_time(compaction.run(lake, compaction.Config("local"), review=dry_run))
-    older(lambda: None, lake, compaction.Config("local"), lambda phase, *_: phases.append(phase))
-    assert "commit" in phases
-
-
 def test_configs_plans_and_reports_of_all_jobs_are_frozen() -> None:
     """Nobody changes afterwards what a job was asked to do, or said that it did."""
     jobs = [importlib.import_module(f"pipelines.{each.name}") for each in pkgutil.iter_modules(pipelines.__path__)]
