@@ -14,11 +14,11 @@ Writers go on during a load. Their commits stay, unless they touch objects that 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from itertools import count as numbers
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
@@ -35,13 +35,14 @@ from pipelines.loading import (
     REFUSE,
     SHOWN,
     SKIP,
-    Built,
     Counts,
+    ShareTree,
     Tally,
     Target,
-    Wrong,
+    WrongLine,
     prove_complete,
-    refuse_wrong,
+    refuse_wrong_lines,
+    sum_tallies,
 )
 from pipelines.source.lines import Place, cut_into_blocks, describe_place, find_text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
@@ -118,14 +119,15 @@ class Report:
 
     def summary(self) -> Iterator[str]:
         """Yield what the load did."""
-        counts = {"added": self.added, "replaced": self.replaced, "skipped": self.skipped}
-        objects = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number) or "none"
-        if self.version_after is not None:
-            there = "" if self.objects is None else f"; it holds {count(self.objects, 'object')}"
-            yield f"version {self.version_after} committed{there}"
-        else:
+        if self.version_after is None:
             yield DRY_RUN if self.dry_run else "nothing to do"
-        yield f"objects: {objects}, from {count(self.files, 'file')} ({human_bytes(self.source_bytes)})"
+        elif self.objects is None:
+            yield f"version {self.version_after} committed"
+        else:
+            yield f"version {self.version_after} committed; it holds {count(self.objects, 'object')}"
+        counts = {"added": self.added, "replaced": self.replaced, "skipped": self.skipped}
+        objects = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+        yield f"objects: {objects or 'none'}, from {count(self.files, 'file')} ({human_bytes(self.source_bytes)})"
 
 
 def run(
@@ -157,15 +159,26 @@ def run(
         LakehouseFrozen: the lakehouse takes no loads now.
         ReadOnly, Corrupt, StorageError.
     """
-    options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
+    if source_options is None:
+        source_options = options_for(source, *lake.storage.spec())
     for restart in range(config.restarts + 1):
-        call = (lake.refresh(), config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
-        work = _Load(*call, uri=source, options=options)
+        work = _Load(
+            lake.refresh(),
+            config,
+            spark,
+            review,
+            cancel or NEVER_CANCELLED,
+            progress or silent,
+            uri=source,
+            options=source_options,
+        )
         try:
             report = work.run()
         except (FilesVoid, Corrupt) as error:
-            if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(lake.files, work.base)):
+            # A cleaning may have taken what this load wrote or read. A damaged file is no reason to try again.
+            is_void = isinstance(error, FilesVoid) or may_be_void(lake.files, work.base)
+            if restart == config.restarts or not is_void:
                 raise
             _LOG.warning("starting over: %s", error)
         else:
@@ -179,22 +192,33 @@ class _Load(JobRun[Config, Report]):
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        lake, uri = self.lake, self.uri
+        lake = self.lake
         self.base: Root = lake.root_node
         require_writable(lake.files, self.base)
         refuse_frozen(lake.files)
-        self.source, self.sources = find_text_files(uri, self.options, SUFFIXES)
-        single = [name for name, _ in self.sources if uri.endswith(name) and not uri.endswith("/")]
-        self.named = self.source.root + (single[0] if len(self.sources) == 1 and single else "")
+        self.source, self.sources = find_text_files(self.uri, self.options, SUFFIXES)
+        self.named = self.name_source()
         self.bytes = sum(size for _, size in self.sources)
         # nothing but the size is known yet
         self.engine = choose_engine(self.config.engine, self.spark, self.bytes, self.config.spark_from_bytes)
         store = lake.files.store
-        stamp = max(now_millis(), self.base.created_at_millis)
-        cleaned = lake.root if self.base.tables_void_before_millis else ""
-        self.target = Target(lake.codec, store.order, store.target_bytes, stamp, cleaned)
+        self.target = Target(
+            codec=lake.codec,
+            order=store.order,
+            target_bytes=store.target_bytes,
+            stamp=max(now_millis(), self.base.created_at_millis),
+            cleaned=lake.root if self.base.tables_void_before_millis else "",
+        )
         self.cuts: Sequence[str] = ()
         self.unchanged = Tally()
+
+    def name_source(self) -> str:
+        """Return the URI of the source: of a file if one was named, and otherwise of the directory."""
+        if len(self.sources) == 1 and not self.uri.endswith("/"):
+            ((name, _),) = self.sources
+            if self.uri.endswith(name):
+                return self.source.root + name
+        return self.source.root
 
     def run(self) -> Report:
         with closing(self.engine):
@@ -208,32 +232,49 @@ class _Load(JobRun[Config, Report]):
             if not counts.added + counts.replaced:
                 return self.report(counts)
             self.lake.files.refuse_unsafe(self.base)
-            made = self.build(both)
+            trees = self.build(both)
             self.watch.lap("build")
-        return self.committed(counts, made)
+        return self.commit(counts, trees)
 
-    def grouped(
-        self, phase: str, work: GroupWork, rows: Rows, schema: pa.Schema, *storages: Storage, by: str, key: str = ""
-    ) -> Rows:
-        """Return the result of work on blocks or parts, by ``number``, or on shares."""
-        weight, progress = "objects" if by == _SHARE else "weight", partial(self.progress, phase)
-        return self.engine.map_groups(work, rows, schema, *storages, by=by, weight=weight, key=key, progress=progress)
+    def map_blocks(self, phase: str, work: GroupWork, blocks: Rows, schema: pa.Schema, storage: Storage) -> Rows:
+        """Return the result of work on each block."""
+        return self.engine.map_groups(
+            work,
+            blocks,
+            schema,
+            storage,
+            by="number",
+            weight="weight",
+            # what the blocks have for the shares is taken by share afterwards; a sample has none
+            key=_SHARE if _SHARE in schema.names else "",
+            progress=partial(self.progress, phase),
+        )
+
+    def map_shares(self, phase: str, work: GroupWork, both: Rows, schema: pa.Schema, *storages: Storage) -> Rows:
+        """Return the result of work on each share."""
+        return self.engine.map_groups(
+            work,
+            both,
+            schema,
+            *storages,
+            by=_SHARE,
+            weight="objects",
+            progress=partial(self.progress, phase),
+        )
 
     def read(self) -> Rows:
-        """Return all objects of the source as slices."""
-        each = loading.block_bytes(self.sources, self.engine.tasks())
-        rows = map(loading.block_row, numbers(), cut_into_blocks(self.sources, each))
-        given = self.engine.table(rows, loading.BLOCK).keep("number", repeatable=True)
+        """Return all objects of the source, divided among the shares."""
+        block_bytes = loading.block_bytes(self.sources, self.engine.tasks())
+        blocks = cut_into_blocks(self.sources, block_bytes)
+        rows = (loading.block_row(number, block) for number, block in enumerate(blocks))
+        given = self.engine.table(rows, loading.SOURCE_BLOCK).keep("number", repeatable=True)
         try:
-            work = partial(loading.sampled, target=self.target)
-            self.cut(self.grouped("sample", work, given, loading.SAMPLE, self.source, by="number"))
-            work = partial(loading.read, target=self.target, cuts=self.cuts)
-            new = self.grouped("read bytes", work, given, loading.SLICE, self.source, by="number", key=_SHARE)
+            sample_keys = partial(loading.sample_keys, target=self.target)
+            self.guess_cuts(self.map_blocks("sample", sample_keys, given, loading.SAMPLE, self.source))
+            read_blocks = partial(loading.read_source_blocks, target=self.target, cuts=self.cuts)
+            new = self.map_blocks("read bytes", read_blocks, given, loading.SHARE_ROW, self.source)
         except InvalidInput:
-            wrong = partial(loading.wrong, target=self.target)
-            rows_of_wrong = self.engine.map(wrong, given, loading.WRONG, self.source, each=1).list()
-            found = [Wrong(_place(row), row["why"]) for row in rows_of_wrong]
-            refuse_wrong(self.source, sum(row["wrong"] for row in rows_of_wrong), found)
+            self.refuse_wrong_lines(given)
             raise
         self.objects = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()["objects"]
         if not self.objects:
@@ -243,127 +284,158 @@ class _Load(JobRun[Config, Report]):
         self.progress("read", self.objects, self.objects)
         return new
 
-    def cut(self, sample: Rows) -> None:
+    def refuse_wrong_lines(self, blocks: Rows) -> None:
+        """Refuse all wrong lines at once, if there are several: who corrects one wants to know of the others."""
+        list_wrong_lines = partial(loading.list_wrong_lines, target=self.target)
+        rows = self.engine.map(list_wrong_lines, blocks, loading.WRONG, self.source, each=1).list()
+        found = [WrongLine(_place_of(row), row["why"]) for row in rows]
+        refuse_wrong_lines(self.source, sum(row["wrong"] for row in rows), found)
+
+    def guess_cuts(self, sample: Rows) -> None:
         """Guess where shares of about the same size begin. One ``get`` per child of the root that is no leaf."""
         node = self.base.node
         keys = [*node.keys, *node.buffer.keys]
         if (node.height or 0) > 1:
-            keys += (key for child in self.lake.files.store.read_many(node.children) for key in child.keys)
-        each = max(1, (node.subtree_keys or 0) // max(1, len(keys)))
-        new = ((row["key"], row["objects"]) for row in sample.list())
-        self.cuts = loading.cuts_between([*new, *((key, each) for key in keys)], self.engine.tasks())
+            for child in self.lake.files.store.read_many(node.children):
+                keys += child.keys
+        stands_for = max(1, (node.subtree_keys or 0) // max(1, len(keys)))
+        weighed = [(key, stands_for) for key in keys]
+        weighed += [(row["key"], row["objects"]) for row in sample.list()]
+        self.cuts = loading.guess_cuts(weighed, self.engine.tasks())
         sample.drop()
 
-    def existing(self) -> Rows:
-        """Return the entries of the base as slices. One ``get`` per node."""
-        node = self.base.node
-        children = len(node.children) or 1
-        parts = min(children, loading.parts(self.engine.tasks()))
-        ends = [children * part // parts for part in range(parts + 1)]
-        rows = [
-            {"number": number, "start": start, "stop": stop, "weight": stop - start}
-            for number, (start, stop) in enumerate(pairwise(ends))
-        ]
+    def read_existing(self) -> Rows:
+        """Return the entries of the base, divided among the shares. One ``get`` per node."""
+        children = len(self.base.node.children) or 1
+        blocks = min(children, loading.block_count(self.engine.tasks()))
+        ends = [children * block // blocks for block in range(blocks + 1)]
+        rows = []
+        for number, (start, stop) in enumerate(pairwise(ends)):
+            rows.append({"number": number, "start": start, "stop": stop, "weight": stop - start})
         base = loading.Base(self.base.path, bytes(self.base.data))
-        work = partial(loading.existing, target=self.target, base=base, cuts=self.cuts)
-        given = self.engine.table(rows, loading.PART).keep("number", repeatable=True)
-        return self.grouped("read tree", work, given, loading.SLICE, self.lake.storage, by="number", key=_SHARE)
+        read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
+        given = self.engine.table(rows, loading.TREE_BLOCK).keep("number", repeatable=True)
+        return self.map_blocks("read tree", read_blocks, given, loading.SHARE_ROW, self.lake.storage)
 
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
-        """Compare with what is there, proved, and decide what to load; return all slices, too."""
-        old = self.existing()
-        rows = self.engine.sql("SELECT objects, hash FROM old", old=old).list()
-        self.unchanged = Tally(sum(row["objects"] for row in rows), sum(int(row["hash"]) for row in rows))
+        """Compare with what is there, proved, and decide what to load; return all rows of the shares, too."""
+        old = self.read_existing()
+        self.unchanged = sum_tallies(self.engine.sql("SELECT objects, hash FROM old", old=old).list())
         both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
-        found = self.grouped("compare", loading.compared, both, loading.FOUND, by=_SHARE).list()
+        found = self.map_shares("compare", loading.compare_shares, both, loading.FOUND).list()
         found.sort(key=itemgetter("share", "key", "file", "offset"))
-        self.refuse(found)
-        tallies = [row for row in found if row["what"] == loading.ALL_THERE]
-        there = Tally(sum(row["objects"] for row in tallies), sum(int(row["hash"]) for row in tallies))
+        self.refuse_found(found)
+        there = sum_tallies(row for row in found if row["what"] == loading.ALL_THERE)
+        added = self.objects - there.count
         if self.config.existing == SKIP:
-            return both, Counts(self.objects - there.count, 0, there.count)
+            return both, Counts(added=added, skipped=there.count)
         self.unchanged -= there
-        return both, Counts(self.objects - there.count, there.count, 0)
+        return both, Counts(added=added, replaced=there.count)
 
-    def refuse(self, found: Sequence[Row]) -> None:
+    def refuse_found(self, found: Sequence[Row]) -> None:
         """Refuse what cannot be loaded. Raises ``InvalidInput``, ``ObjectNotFound``, ``AlreadyExists``."""
-        kinds = (loading.TWICE, loading.MISSING, loading.THERE, loading.ALL_THERE)
-        twice, missing, there, counted = ([row for row in found if row["what"] == kind] for kind in kinds)
-        codec, source = self.target.codec, self.source
+        kinds: dict[str, list[Row]] = defaultdict(list)
+        for row in found:
+            kinds[row["what"]].append(row)
+        if kinds[loading.TWICE]:
+            first, second, *_ = kinds[loading.TWICE]
+            where = f"{self.describe_place(first)} and {self.describe_place(second)}"
+            raise InvalidInput(f"{self.describe_object(first)} appears twice: {where}; nothing was loaded")
+        if kinds[loading.MISSING]:
+            self.refuse_missing(kinds[loading.MISSING])
+        if kinds[loading.THERE] and self.config.existing == REFUSE:
+            number = sum(row["objects"] for row in kinds[loading.ALL_THERE])
+            self.refuse_there(kinds[loading.THERE], number)
 
-        def named(key: str) -> str:
-            name = codec.decode(key)
-            return f"{name.kind} {str(name)!r}"
+    def refuse_missing(self, rows: Sequence[Row]) -> None:
+        names = []
+        for row in rows[:SHOWN]:
+            _, namespace, _ = self.target.codec.split(row["key"])
+            names.append(repr(namespace))
+        if len(rows) > SHOWN:
+            names.append("...")
+        raise ObjectNotFound(
+            f'there is no namespace {", ".join(names)}; load it, too: {{"create_namespace": {{"namespace": ...}}}}'
+        )
 
-        if twice:
-            where = " and ".join(describe_place(source, _place(row)) for row in twice[:2])
-            raise InvalidInput(f"{named(twice[0]['key'])} appears twice: {where}; nothing was loaded")
-        if missing:
-            names = ", ".join(repr(codec.split(row["key"])[1]) for row in missing[:SHOWN])
-            raise ObjectNotFound(
-                f"there is no namespace {names}{', ...' if len(missing) > SHOWN else ''}; load it, too: "
-                '{"create_namespace": {"namespace": ...}}'
-            )
-        if there and self.config.existing == REFUSE:
-            names = ", ".join(f"{named(row['key'])} ({describe_place(source, _place(row))})" for row in there[:SHOWN])
-            number = sum(row["objects"] for row in counted)
-            raise AlreadyExists(
-                f"{number} objects exist already: {names}{', ...' if number > SHOWN else ''}; `--existing skip` leaves "
-                "such objects as they are, `--existing replace` gives them the new definition"
-            )
+    def refuse_there(self, rows: Sequence[Row], number: int) -> None:
+        names = [f"{self.describe_object(row)} ({self.describe_place(row)})" for row in rows[:SHOWN]]
+        if number > SHOWN:
+            names.append("...")
+        raise AlreadyExists(
+            f"{number} objects exist already: {', '.join(names)}; `--existing skip` leaves "
+            "such objects as they are, `--existing replace` gives them the new definition"
+        )
 
-    def build(self, both: Rows) -> Sequence[Built]:
+    def describe_object(self, row: Row) -> str:
+        name = self.target.codec.decode(row["key"])
+        return f"{name.kind} {str(name)!r}"
+
+    def describe_place(self, row: Row) -> str:
+        return describe_place(self.source, _place_of(row))
+
+    def build(self, both: Rows) -> Sequence[ShareTree]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
-        work = partial(loading.built, target=self.target, existing=self.config.existing)
-        found = self.grouped("build", work, both, loading.BUILT, self.lake.storage, by=_SHARE).list()
+        build_shares = partial(loading.build_shares, target=self.target, existing=self.config.existing)
+        found = self.map_shares("build", build_shares, both, loading.BUILT, self.lake.storage).list()
         return sorted(found, key=itemgetter("first"))
 
-    def committed(self, counts: Counts, built: Sequence[Built]) -> Report:
+    def commit(self, counts: Counts, trees: Sequence[ShareTree]) -> Report:
         writer = NodeWriter(self.lake.files.store)
-        prove_complete(counts, self.unchanged, built)
-        node = self.joined(writer, built)
-        before = objects_of(self.base.node) if self.base.node.subtree_messages == 0 else None
-        if before is not None and node.subtree_keys != before + counts.added:
-            raise Corrupt("objects were lost during the load, so nothing was committed; please report this as a bug")
+        prove_complete(counts, self.unchanged, trees)
+        node = self.join(writer, trees)
+        if self.base.node.subtree_messages == 0:  # only then the root knows how many objects there are
+            before = objects_of(self.base.node)
+            if before is not None and node.subtree_keys != before + counts.added:
+                raise Corrupt(
+                    "objects were lost during the load, so nothing was committed; please report this as a bug"
+                )
         self.progress("commit", 0, 1)
         summary = commit_summary(
-            reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,
-            engine=self.engine.name, source=self.named,
-        )  # fmt: skip
+            reason=self.config.reason,
+            added=counts.added,
+            replaced=counts.replaced,
+            skipped=counts.skipped,
+            engine=self.engine.name,
+            source=self.named,
+        )
         change = LoadChange(self.lake.files, self.base, node, summary)
         root = commit(self.lake.files, self.base, change, before_commit=self.cancel.check)
         self.lake.catch_up()
         self.watch.lap("commit")
-        return self.report(counts, built, root, writer, change.rebased_over)
+        planned = self.report(counts)
+        return replace(
+            planned,
+            version_after=root.version,
+            objects=objects_of(root.node),
+            trees=len(trees),
+            nodes_written=len(writer.written) + sum(tree["nodes_written"] for tree in trees) + 1,  # and the root
+            bytes_written=writer.bytes_written + sum(tree["bytes_written"] for tree in trees),
+            rebased_over=change.rebased_over,
+        )
 
-    def joined(self, writer: NodeWriter, built: Sequence[Built]) -> Node:
-        """Return the root of one tree of all ranges, proved. A few ``get`` per range, along its edges.
+    def join(self, writer: NodeWriter, trees: Sequence[ShareTree]) -> Node:
+        """Return the root of one tree of all shares, proved. A few ``get`` per share, along its edges.
 
-        The right edges, where the next range is joined, are read at the same time, a round trip per level.
+        The right edges, where the next share is joined, are read at the same time, a round trip per level.
         """
         rewriter = Rewriter(writer, self.target.stamp, prove=True)
-        trees = [adopt(rewriter, each) for each in built]
-        rewriter.open_right_edges(trees[:-1])
-        node = rewriter.node_of(reduce(rewriter.join_without_key, trees))
+        parts = [adopt(rewriter, tree) for tree in trees]
+        rewriter.open_right_edges(parts[:-1])
+        whole = reduce(rewriter.join_without_key, parts)
+        node = rewriter.node_of(whole)
         writer.flush()
         if not rewriter.proved():
             raise Corrupt("the proof of a load failed: nothing was committed, please report this as a bug")
         return node
 
-    def report(
-        self,
-        counts: Counts,
-        built: Sequence[Built] = (),
-        root: Root | None = None,
-        writer: NodeWriter | None = None,
-        rebased_over: int = 0,
-    ) -> Report:
-        joined = (0, 0) if writer is None else (len(writer.written), writer.bytes_written)
+    def report(self, counts: Counts) -> Report:
+        """Return the report of a load that has committed nothing yet."""
         return Report(
             root=self.lake.root,
             source=self.named,
             version_before=self.base.version,
-            version_after=None if root is None else root.version,
+            version_after=None,
             dry_run=False,
             engine=self.engine.name,
             files=len(self.sources),
@@ -371,14 +443,10 @@ class _Load(JobRun[Config, Report]):
             added=counts.added,
             replaced=counts.replaced,
             skipped=counts.skipped,
-            objects=objects_of(self.base.node if root is None else root.node),
-            trees=len(built),
-            nodes_written=joined[0] + sum(each["nodes_written"] for each in built) + (root is not None),
-            bytes_written=joined[1] + sum(each["bytes_written"] for each in built),
-            rebased_over=rebased_over,
+            objects=objects_of(self.base.node),
             seconds=dict(self.watch.seconds),
         )
 
 
-def _place(row: Row) -> Place:
+def _place_of(row: Row) -> Place:
     return Place(row["file"], row["offset"])

@@ -1,17 +1,17 @@
 """What a load does with objects: read them, refuse some, write their definitions, pack sorted entries into a tree.
 
-Its *shares* are ranges of keys, each with all objects in it, new ones and those that are there. A share is compared and
-built by one task or process. Where one ends and the next begins is a guess by some keys from everywhere in the source
-and the tree, made before all is read. Each block of the source, and each part of the tree, becomes sorted *runs* of
-objects, and a run is cut into *slices*, one per share. The slices wait in a table of the engine, and the shares one
-after another are all objects in the order of their keys.
+It knows two kinds of pieces. A *block* is what is read at once: some bytes of the source, or some children of the base.
+A *share* is a range of keys with all objects in it, new ones and those that are there: one task or process compares and
+builds it. Where one share ends and the next begins is a guess by some keys from everywhere in the source and the tree,
+made before all is read. What a block holds is divided among the shares as it is read, and waits in a table of the
+engine. The shares one after another are all objects in the order of their keys.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
@@ -22,7 +22,7 @@ import mmh3
 import pyarrow as pa
 
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
-from pipelines.source.entries import parse_change
+from pipelines.source.entries import WrittenChange, parse_change
 from pipelines.source.lines import PACKED, Block, Place, describe_place, describe_places, read_lines
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
 from trinitylake_core.definitions import (
@@ -52,22 +52,25 @@ WRONG_SHOWN: Final = 20
 """The number of wrong lines that a message lists; it counts the others."""
 
 
-class Wrong(NamedTuple):
+class WrongLine(NamedTuple):
     """A line that does not describe an object, and why."""
 
     place: Place
     why: str
 
 
-def refuse_wrong(source: Storage, count: int, found: Sequence[Wrong]) -> None:
+def refuse_wrong_lines(source: Storage, count: int, found: Sequence[WrongLine]) -> None:
     """Refuse lines that do not describe objects, all of them at once. Raises ``InvalidInput`` if there are several."""
     if count < 2:
         return
     first = sorted(found)[:WRONG_SHOWN]
     places = describe_places(source, [each.place for each in first])
-    listed = "".join(f"\n  {place}: {each.why}" for place, each in zip(places, first, strict=True))
-    more = f"\n  ... and {count - len(first)} more" if count > len(first) else ""
-    raise InvalidInput(f"{count} lines cannot be loaded; nothing was loaded:{listed}{more}")
+    listed = ""
+    for place, each in zip(places, first, strict=True):
+        listed += f"\n  {place}: {each.why}"
+    if count > len(first):
+        listed += f"\n  ... and {count - len(first)} more"
+    raise InvalidInput(f"{count} lines cannot be loaded; nothing was loaded:{listed}")
 
 
 REFUSE: Final = "refuse"
@@ -82,6 +85,7 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
     VIEW: view_def,
 }
 _TOGETHER: Final = 512
+"""So many definitions are written in parallel."""
 _JSON: Final = json.JSONDecoder()
 _JSON_SPACE: Final = " \t\n\r"
 _BUG: Final = "nothing was committed, please report this as a bug"
@@ -89,7 +93,7 @@ _CACHE_BYTES: Final = 1 << 20
 """Little: what is packed is not read again."""
 
 
-class New(NamedTuple):
+class NewObject(NamedTuple):
     """An object to load: its key, the key of the namespace it needs, its definition, and where it is written."""
 
     key: str
@@ -98,7 +102,7 @@ class New(NamedTuple):
     place: Place
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """An entry of the new tree: with the path of a definition that is there, or the definition to write."""
 
     key: str
@@ -153,7 +157,8 @@ class Tally:
 
 def hash_of(key: str, path: str) -> int:
     """Return the hash of one entry in a tally: 63 bits, so that Spark can sum them."""
-    return int(mmh3.hash64(key + path, signed=False)[0]) >> 1
+    hash64, _ = mmh3.hash64(key + path, signed=False)
+    return int(hash64) >> 1
 
 
 def tally_of(keys: Iterable[str], paths: Iterable[str]) -> Tally:
@@ -162,7 +167,15 @@ def tally_of(keys: Iterable[str], paths: Iterable[str]) -> Tally:
     return Tally(len(hashes), sum(hashes))
 
 
-def objects_in(source: Storage, block: Block, target: Target, every: int = 1) -> Iterator[New]:
+def sum_tallies(rows: Iterable[Row]) -> Tally:
+    """Return the sum of the tallies in rows with ``objects`` and ``hash``."""
+    total = Tally()
+    for row in rows:
+        total += Tally(row["objects"], int(row["hash"]))
+    return total
+
+
+def read_objects(source: Storage, block: Block, target: Target, every: int = 1) -> Iterator[NewObject]:
     """Yield the objects in the lines that begin in a block, or in the first of each ``every`` lines.
 
     Raises:
@@ -170,30 +183,41 @@ def objects_in(source: Storage, block: Block, target: Target, every: int = 1) ->
     """
     for place, line in islice(read_lines(source, block), 0, None, every):
         try:
-            yield _object(line, place, target)
+            yield _parse_object(line, place, target)
         except InvalidInput as error:
             raise InvalidInput(f"{describe_place(source, place)}: {error}; nothing was loaded") from None
 
 
-def _object(line: bytes, place: Place, target: Target) -> New:
-    entry = parse_change("the entry", _value_of(line), _KINDS)
-    kind = _KINDS.get(entry.action)
+def _parse_object(line: bytes, place: Place, target: Target) -> NewObject:
+    change = parse_change("the entry", _parse_json(line), _KINDS)
+    kind = _KINDS.get(change.action)
     if kind is None:
-        raise InvalidInput(f"{entry.action} cannot be loaded; {', '.join(_KINDS)} can, `apply` does the others")
-    namespace, *rest = entry.names()
-    name = ObjectName(kind, namespace, *rest)
-    refuse_new_name(kind, entry.names()[-1])
-    codec, names_files = target.codec, bool(target.cleaned and entry.arguments.get("format_properties"))
-    data = None if names_files else entry.plain_table()
-    if data is None:
-        definition = _MAKERS[kind](**entry.definition())
-        if target.cleaned and (named := named_in_area(target.cleaned, definition)):
+        raise InvalidInput(f"{change.action} cannot be loaded; {', '.join(_KINDS)} can, `apply` does the others")
+    names = change.names()
+    refuse_new_name(kind, names[-1])
+    codec = target.codec
+    key = codec.encode(ObjectName(kind, *names))
+    home = None if kind == NAMESPACE else codec.namespace(names[0])
+    return NewObject(key, home, _encode_definition(change, kind, target), place)
+
+
+def _encode_definition(change: WrittenChange, kind: str, target: Target) -> bytes:
+    """Return the definition file of a new object. Raises ``InvalidInput``."""
+    # Where tables were cleaned, a definition that names files must be looked at, and the short way looks at nothing.
+    may_name_files = target.cleaned and change.arguments.get("format_properties")
+    if not may_name_files:
+        data = change.plain_table()
+        if data is not None:
+            return data
+    definition = _MAKERS[kind](**change.definition())
+    if target.cleaned:
+        named = named_in_area(target.cleaned, definition)
+        if named:
             raise InvalidInput(f"{named}: {UNPROVED}")
-        data = encode(definition)
-    return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
+    return encode(definition)
 
 
-def _value_of(line: bytes) -> Any:
+def _parse_json(line: bytes) -> Any:
     """Return the result of ``json.loads`` of a line; for most lines without its detection of the encoding."""
     try:
         if line.startswith(b'{"'):  # in no encoding but UTF-8, of those that JSON may be in
@@ -208,50 +232,59 @@ def _value_of(line: bytes) -> Any:
         raise InvalidInput("nested too deeply") from None
 
 
-class Writing:
-    """Writes the definitions of sorted rows, and counts what goes into the new tree: what is new, and what is kept."""
+class DefinitionWriter:
+    """Writes the definitions of sorted entries, and counts what goes into the new tree: what is new, what is kept."""
 
     def __init__(self, target: Target, storage: Storage, proof: Proof) -> None:
         self._target = target
         self._storage = storage
         self._proof = proof
+        self._last_key = ""
         self.new = 0
         self.unchanged = Tally()
 
-    def batches(self, rows: Iterable[Entry]) -> Iterator[Columns]:
-        """Yield keys and paths of sorted rows, their definitions written. One ``put`` per new definition.
+    def write_batches(self, entries: Iterable[TreeEntry]) -> Iterator[Columns]:
+        """Yield keys and paths of sorted entries, their definitions written. One ``put`` per new definition.
 
         Raises:
-            Corrupt: the rows are not sorted.
+            Corrupt: the entries are not sorted.
         """
-        last, remaining = "", iter(rows)
+        remaining = iter(entries)
         while some := list(islice(remaining, _TOGETHER)):
-            keys, values, files = [], [], []
-            for key, path, data in some:
-                if key <= last:
-                    raise Corrupt(f"a load lost the order of its keys: {_BUG}")
-                last = key
-                if data is not None:
-                    path = definition_path(*self._target.codec.split(key))  # noqa: PLW2901 - the row has none yet
-                    files.append((key, path, data))
-                keys.append(key)
-                values.append(path or "")
-            self._storage.write_many([(path, data) for _, path, data in files])
-            self.new += len(files)
-            fresh = tally_of((key for key, _, _ in files), (path for _, path, _ in files))
-            self.unchanged += tally_of(keys, values) - fresh
-            columns = Columns.of(keys, values)
+            columns = self._write_batch(some)
             self._proof.fed_columns(columns)
             yield columns
 
+    def _write_batch(self, entries: Sequence[TreeEntry]) -> Columns:
+        keys: list[str] = []
+        paths: list[str] = []
+        fresh: list[str] = []
+        files: list[tuple[str, bytes]] = []
+        for key, kept_path, data in entries:
+            if key <= self._last_key:
+                raise Corrupt(f"a load lost the order of its keys: {_BUG}")
+            self._last_key = key
+            path = kept_path or ""
+            if data is not None:
+                path = definition_path(*self._target.codec.split(key))
+                fresh.append(key)
+                files.append((path, data))
+            keys.append(key)
+            paths.append(path)
+        self._storage.write_many(files)
+        self.new += len(files)
+        # What is kept is counted from what goes into the tree, so that an entry that got lost on the way is missing.
+        self.unchanged += tally_of(keys, paths) - tally_of(fresh, (path for path, _ in files))
+        return Columns.of(keys, paths)
 
-def packed(target: Target, storage: Storage, rows: Iterable[Entry]) -> dict[str, Any] | None:
-    """Write sorted rows as a tree, not yet durably; return its root and what was written, or ``None`` without rows.
+
+def pack_tree(target: Target, storage: Storage, entries: Iterable[TreeEntry]) -> dict[str, Any] | None:
+    """Write sorted entries as a tree, not yet durably; return its root and what was written, ``None`` without entries.
 
     Raises:
         Corrupt: the tree does not hold what was put into it.
     """
-    remaining = iter(rows)
+    remaining = iter(entries)
     first = next(remaining, None)
     if first is None:
         return None
@@ -259,34 +292,44 @@ def packed(target: Target, storage: Storage, rows: Iterable[Entry]) -> dict[str,
     writer = NodeWriter(store)
     before = storage.counts.snapshot()
     rewriter = Rewriter(writer, target.stamp, prove=True)
-    writing = Writing(target, storage, rewriter.proof or Proof())
-    tree = rewriter.build(writing.batches(chain((first,), remaining)))
-    built = {"first": first.key, **subtree_result(rewriter, writer, tree)}
+    definitions = DefinitionWriter(target, storage, rewriter.proof or Proof())
+    tree = rewriter.build(definitions.write_batches(chain((first,), remaining)))
+    built = subtree_result(rewriter, writer, tree)
     if not rewriter.proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")
     moved = storage.counts - before
-    counted = {"new": writing.new, "unchanged": writing.unchanged.count, "unchanged_hash": str(writing.unchanged.hash)}
-    return built | counted | {"nodes_written": len(writer.written), "bytes_written": moved.bytes_written}
+    return {
+        "first": first.key,
+        **built,
+        "new": definitions.new,
+        "unchanged": definitions.unchanged.count,
+        "unchanged_hash": str(definitions.unchanged.hash),
+        "nodes_written": len(writer.written),
+        "bytes_written": moved.bytes_written,
+    }
 
 
-def prove_complete(counts: Counts, unchanged: Tally, built: Sequence[Built]) -> None:
+def prove_complete(counts: Counts, unchanged: Tally, trees: Sequence[ShareTree]) -> None:
     """Prove that what was built is what was to be loaded and what was to be kept, no more and no less.
 
     Raises:
         Corrupt: it is not; nothing was committed.
     """
-    new = sum(each["new"] for each in built)
-    found = Tally(sum(each["unchanged"] for each in built), sum(int(each["unchanged_hash"]) for each in built))
-    if new != counts.added + counts.replaced or found != unchanged:
-        wanted = counts.added + counts.replaced
+    wanted = counts.added + counts.replaced
+    new = 0
+    found = Tally()
+    for tree in trees:
+        new += tree["new"]
+        found += Tally(tree["unchanged"], int(tree["unchanged_hash"]))
+    if new != wanted or found != unchanged:
         raise Corrupt(
             f"a load lost objects: {new} of {wanted} new ones and {found.count} of {unchanged.count} old ones are in "
             f"the new tree, or they are not the same; {_BUG}"
         )
 
 
-Built = Mapping[str, Any]
-"""A tree over a range of keys: ``first`` key, its root, and what was written for it."""
+ShareTree = Mapping[str, Any]
+"""The tree of a share: its ``first`` key, its root, and what was written for it."""
 
 
 KEYS: Final = 10_000
@@ -295,13 +338,13 @@ KEYS_MIN: Final = 1_000
 """Shares are smaller where that keeps more tasks busy, down to this."""
 KEYS_MAX: Final = 100_000
 _SHARES: Final = 256
-"""With more shares than this they are larger, up to ``KEYS_MAX``: each has a slice of each run."""
+"""With more shares than this they are larger, up to ``KEYS_MAX``: each has rows of each block."""
 BLOCK_BYTES_MIN: Final = 256 << 10
 BLOCK_BYTES_MAX: Final = 8 << 20
-PARTS: Final = 64
-"""How many blocks, and parts of the tree, processes read, each taking the next one; tasks read one each."""
-RUN: Final = 50_000
-"""Objects of a run: a compressed file is one block, however many objects are in it."""
+BLOCKS: Final = 64
+"""How many blocks, of the source and of the tree, processes read, each taking the next one; tasks read one each."""
+DIVIDED_AT_ONCE: Final = 50_000
+"""So many objects are in memory before they are divided: a compressed file is one block, however many are in it."""
 LOOK_BYTES: Final = 8 << 10
 """The bytes of each block that are read first, to guess the cuts."""
 _EVERY: Final = 2
@@ -309,59 +352,73 @@ _EVERY_PACKED: Final = 64
 """One of so many lines is sampled, and of a compressed file, which is unpacked as a whole, one of more."""
 _CODEC: Final = "zstd"
 _HEADER: Final = 8
-BLOCK: Final = pa.schema({"number": INT, "file": TEXT, "start": LONG, "stop": LONG, "size": LONG, "weight": LONG})
-PART: Final = pa.schema({"number": INT, "start": INT, "stop": INT, "weight": LONG})
+SOURCE_BLOCK: Final = pa.schema(
+    {"number": INT, "file": TEXT, "start": LONG, "stop": LONG, "size": LONG, "weight": LONG}
+)
+TREE_BLOCK: Final = pa.schema({"number": INT, "start": INT, "stop": INT, "weight": LONG})
 SAMPLE: Final = pa.schema({"key": TEXT, "objects": LONG})
-SLICE: Final = pa.schema({"share": INT, "file": TEXT, "objects": LONG, "hash": TEXT, "data": BINARY})
-"""A slice: of a file, or with ``hash``, the one of its tally, of the tree."""
+SHARE_ROW: Final = pa.schema({"share": INT, "file": TEXT, "objects": LONG, "hash": TEXT, "data": BINARY})
+"""What a block has for a share: a block of a file, or with ``hash``, the one of its tally, of the tree."""
 WRONG: Final = pa.schema({"file": TEXT, "offset": LONG, "why": TEXT, "wrong": LONG})
 FOUND: Final = pa.schema(
     {"share": INT, "what": TEXT, "key": TEXT, "file": TEXT, "offset": LONG, "objects": LONG, "hash": TEXT}
 )
 BUILT: Final = pa.schema(
     [
-        ("first", TEXT), *HANDED_BACK, ("new", LONG), ("unchanged", LONG), ("unchanged_hash", TEXT),
-        ("nodes_written", LONG), ("bytes_written", LONG),
+        ("first", TEXT),
+        *HANDED_BACK,
+        ("new", LONG),
+        ("unchanged", LONG),
+        ("unchanged_hash", TEXT),
+        ("nodes_written", LONG),
+        ("bytes_written", LONG),
     ]
-)  # fmt: skip
+)
 TWICE: Final = "twice"
 MISSING: Final = "missing"
 THERE: Final = "there"
 ALL_THERE: Final = "all there"
 """What a comparison finds; the last counts what is there, with the hash of its tally."""
+_NOWHERE: Final = Place("", 0)
 
-Tuples: TypeAlias = list[tuple[Any, ...]]
+TupleRow: TypeAlias = tuple[Any, ...]
 Groups: TypeAlias = Iterable[Sequence[Row]]
 
 
 def block_bytes(files: Sequence[tuple[str, int]], tasks: int) -> int:
     """Return the number of bytes of files, by name and size, that are read as one block."""
-    return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, sum(size for _, size in files) // parts(tasks) + 1))
+    total = sum(size for _, size in files)
+    wanted = total // block_count(tasks) + 1
+    return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, wanted))
 
 
-def parts(tasks: int) -> int:
-    """Return into how many parts what is read is cut, if it is not too large for them."""
-    return tasks if tasks > 1 else PARTS
+def block_count(tasks: int) -> int:
+    """Return how many blocks there are of what is read, if it is not too large for them."""
+    return tasks if tasks > 1 else BLOCKS
 
 
-def cuts_between(sample: Iterable[tuple[str, int]], tasks: int) -> list[str]:
+def guess_cuts(sample: Iterable[tuple[str, int]], tasks: int) -> list[str]:
     """Return the first key of each share but the first, from some keys and how many objects each stands for."""
     found = sorted(sample)
-    keys = sum(weight for _, weight in found)
-    most = max(KEYS, min(KEYS_MAX, keys // _SHARES))
-    shares = max(keys // most, min(tasks, keys // KEYS_MIN), 1)
-    cuts, before = list[str](), 0
+    total = sum(weight for _, weight in found)
+    largest = max(KEYS, min(KEYS_MAX, total // _SHARES))
+    to_keep_tasks_busy = min(tasks, total // KEYS_MIN)
+    shares = max(total // largest, to_keep_tasks_busy, 1)
+    cuts: list[str] = []
+    before = 0
     for key, weight in found:
-        if before * shares >= keys * (len(cuts) + 1) and (not cuts or cuts[-1] < key):
+        is_due = before * shares >= total * (len(cuts) + 1)
+        is_new = not cuts or cuts[-1] < key
+        if is_due and is_new:
             cuts.append(key)
         before += weight
     return cuts
 
 
-# -- slices ----------------------------------------------------------------------------------------------
+# -- dividing blocks among shares ------------------------------------------------------------------------
 
 
-class NewSlice(NamedTuple):
+class NewObjects(NamedTuple):
     """New objects: sorted keys, definitions, where they are written; and the keys of namespaces that some need."""
 
     keys: Sequence[str]
@@ -370,134 +427,173 @@ class NewSlice(NamedTuple):
     homes: Sequence[str]
 
 
-def _slice_bytes(value: Any) -> bytes:
-    """Return a value as bytes, compressed: keys are padded, and most definitions are alike."""
-    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+def _pack_columns(columns: Sequence[Sequence[Any]]) -> bytes:
+    """Return columns as bytes, compressed: keys are padded, and most definitions are alike."""
+    data = pickle.dumps(tuple(columns), pickle.HIGHEST_PROTOCOL)
     compressed: bytes = pa.compress(data, codec=_CODEC, asbytes=True)
     return len(data).to_bytes(_HEADER, "little") + compressed
 
 
-def _slice_of(data: bytes) -> Any:
+def _unpack_columns(data: bytes) -> Any:
     size = int.from_bytes(data[:_HEADER], "little")
     plain = pa.decompress(memoryview(data)[_HEADER:], size, codec=_CODEC)
     return pickle.loads(plain)  # noqa: S301 - from a task or process of this load, by way of a table of its engine
 
 
-def _places(keys: Sequence[str], cuts: Sequence[str]) -> Iterator[tuple[int, slice]]:
-    """Yield the shares that sorted keys are in, with the part of the keys in each."""
-    places = [0, *(bisect_left(keys, cut) for cut in cuts), len(keys)]
-    for share, (start, stop) in enumerate(pairwise(places)):
-        yield share, slice(start, stop)
+def _divide_keys(keys: Sequence[str], cuts: Sequence[str]) -> Iterator[slice]:
+    """Yield, for one share after the other, where in sorted keys those are that belong to it."""
+    ends = [0, *(bisect_left(keys, cut) for cut in cuts), len(keys)]
+    for start, stop in pairwise(ends):
+        yield slice(start, stop)
 
 
-def _new_slices(objects: Sequence[New], cuts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _divide_objects(objects: Sequence[NewObject], cuts: Sequence[str]) -> Iterator[TupleRow]:
+    """Yield rows of ``SHARE_ROW`` of new objects, which are in one file."""
+    file = objects[0].place.file
     found = sorted(objects, key=attrgetter("key"))
-    keys, homes = [each.key for each in found], sorted({each.home for each in found if each.home is not None})
-    for (share, part), (_, needed) in zip(_places(keys, cuts), _places(homes, cuts), strict=True):
-        some = found[part]
-        if some or homes[needed]:
-            data, offsets = [each.data for each in some], [each.place.offset for each in some]
-            value = _slice_bytes((keys[part], data, offsets, homes[needed]))
-            yield share, objects[0].place.file, len(some), None, value
+    keys = [each.key for each in found]
+    homes = sorted({each.home for each in found if each.home is not None})
+    in_shares = zip(_divide_keys(keys, cuts), _divide_keys(homes, cuts), strict=True)
+    for share, (mine, needed) in enumerate(in_shares):
+        some = found[mine]
+        if not some and not homes[needed]:
+            continue
+        data = [each.data for each in some]
+        offsets = [each.place.offset for each in some]
+        packed = _pack_columns(NewObjects(keys[mine], data, offsets, homes[needed]))
+        yield share, file, len(some), None, packed
 
 
-def _old_slices(keys: Sequence[str], paths: Sequence[str], cuts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    for share, part in _places(keys, cuts):
-        if some := keys[part]:
-            tally = tally_of(some, paths[part])
-            yield share, None, tally.count, str(tally.hash), _slice_bytes((some, paths[part]))
+def _divide_entries(keys: Sequence[str], paths: Sequence[str], cuts: Sequence[str]) -> Iterator[TupleRow]:
+    """Yield rows of ``SHARE_ROW`` of entries that are there, sorted."""
+    for share, mine in enumerate(_divide_keys(keys, cuts)):
+        if mine.start < mine.stop:
+            tally = tally_of(keys[mine], paths[mine])
+            packed = _pack_columns((keys[mine], paths[mine]))
+            yield share, None, tally.count, str(tally.hash), packed
 
 
 class Share:
-    """All slices of a share."""
+    """A share: everything that the blocks have for it."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.new: list[tuple[str, NewSlice]] = []
+        self.new: list[tuple[str, NewObjects]] = []
+        """New objects, by the file that they are in."""
         self.old: dict[str, str] = {}
+        """Paths of definitions that are there, by their keys."""
         for row in rows:
+            columns = _unpack_columns(row["data"])
             if row["hash"] is None:
-                self.new.append((row["file"], NewSlice(*_slice_of(row["data"]))))
+                self.new.append((row["file"], NewObjects(*columns)))
             else:
-                self.old.update(zip(*_slice_of(row["data"]), strict=True))
+                keys, paths = columns
+                self.old.update(zip(keys, paths, strict=True))
 
     def places(self, key: str) -> list[Place]:
         """Return where a new object is written; several places if it is given more than once."""
-        return sorted(
-            Place(file, some.offsets[index])
-            for file, some in self.new
-            for index in range(bisect_left(some.keys, key), len(some.keys))
-            if some.keys[index] == key
-        )
+        found = []
+        for file, some in self.new:
+            start = bisect_left(some.keys, key)
+            stop = bisect_right(some.keys, key)
+            found += [Place(file, offset) for offset in some.offsets[start:stop]]
+        return sorted(found)
 
     def findings(self) -> Iterator[tuple[str, str, Place, Tally]]:
         """Yield the first of each finding of a comparison, and the tally of all that is there and new, too."""
         keys = sorted(key for _, some in self.new for key in some.keys)
-        new, nowhere = set(keys), Place("", 0)
-        if len(new) < len(keys):
-            twice = next(key for key, following in pairwise(keys) if key == following)
-            yield from ((TWICE, twice, place, Tally()) for place in self.places(twice)[:2])
-        homes = {home for _, some in self.new for home in some.homes}
-        yield from ((MISSING, key, nowhere, Tally()) for key in sorted(homes - new - self.old.keys())[: SHOWN + 1])
+        for key, following in pairwise(keys):
+            if key == following:
+                for place in self.places(key)[:2]:
+                    yield TWICE, key, place, Tally()
+                break  # one sentence about one object is enough
+        new = set(keys)
+        needed = {home for _, some in self.new for home in some.homes}
+        missing = sorted(needed - new - self.old.keys())
+        for key in missing[: SHOWN + 1]:
+            yield MISSING, key, _NOWHERE, Tally()
         there = sorted(new & self.old.keys())
-        yield from ((THERE, key, self.places(key)[0], Tally()) for key in there[:SHOWN])
+        for key in there[:SHOWN]:
+            yield THERE, key, self.places(key)[0], Tally()
         if there:
-            yield ALL_THERE, "", nowhere, tally_of(there, [self.old[key] for key in there])
+            yield ALL_THERE, "", _NOWHERE, tally_of(there, [self.old[key] for key in there])
 
-    def entries(self, existing: str) -> Iterator[Entry]:
+    def entries(self, existing: str) -> Iterator[TreeEntry]:
         """Yield the entries of the new tree, sorted."""
-        found = {key: Entry(key, path, None) for key, path in self.old.items()}
+        found = {key: TreeEntry(key, path, None) for key, path in self.old.items()}
         for _, some in self.new:
             for key, data in zip(some.keys, some.data, strict=True):
-                if existing != SKIP or key not in found:
-                    found[key] = Entry(key, None, data)
-        yield from map(found.__getitem__, sorted(found))
+                if existing == SKIP and key in found:
+                    continue
+                found[key] = TreeEntry(key, None, data)
+        for key in sorted(found):
+            yield found[key]
 
 
 # -- in tasks and processes ------------------------------------------------------------------------------
 
 
 def block_row(number: int, block: Block) -> Row:
-    """Return a row of ``BLOCK``."""
-    where = {"file": block.file, "start": block.begin, "stop": block.end, "size": block.size}
-    return {"number": number, **where, "weight": block.end - block.begin}
+    """Return a row of ``SOURCE_BLOCK``."""
+    return {
+        "number": number,
+        "file": block.file,
+        "start": block.begin,
+        "stop": block.end,
+        "size": block.size,
+        "weight": block.end - block.begin,
+    }
 
 
-def _block(row: Row) -> Block:
+def _block_of(row: Row) -> Block:
     return Block(row["file"], row["start"], row["stop"], row["size"])
 
 
-def sampled(groups: Groups, source: Storage, *, target: Target) -> Iterator[Tuples]:
+def sample_keys(groups: Groups, source: Storage, *, target: Target) -> Iterator[list[TupleRow]]:
     """Yield some keys of each block, rows of ``SAMPLE``. One ``get`` each."""
     for (row,) in groups:
-        block, looked = _block(row), _block(row)
-        every, part = _EVERY_PACKED, 1.0
-        if not block.file.endswith(PACKED):
-            looked = Block(block.file, block.begin, min(block.begin + LOOK_BYTES, block.end), block.size)
-            every, part = _EVERY, (looked.end - looked.begin) / (block.end - block.begin)
-        yield [(each.key, round(every / part)) for each in objects_in(source, looked, target, every)]
+        block = _block_of(row)
+        if block.file.endswith(PACKED):  # it has to be unpacked as a whole
+            some = read_objects(source, block, target, _EVERY_PACKED)
+            stands_for = _EVERY_PACKED
+        else:
+            end = min(block.begin + LOOK_BYTES, block.end)
+            looked_at = Block(block.file, block.begin, end, block.size)
+            some = read_objects(source, looked_at, target, _EVERY)
+            stands_for = round(_EVERY * (block.end - block.begin) / (end - block.begin))
+        yield [(each.key, stands_for) for each in some]
 
 
-def read(groups: Groups, source: Storage, *, target: Target, cuts: Sequence[str]) -> Iterator[Tuples]:
-    """Yield the objects of each block as slices. Raises ``InvalidInput``."""
+def read_source_blocks(
+    groups: Groups,
+    source: Storage,
+    *,
+    target: Target,
+    cuts: Sequence[str],
+) -> Iterator[list[TupleRow]]:
+    """Yield the objects of each block, divided among the shares: rows of ``SHARE_ROW``. Raises ``InvalidInput``."""
     for (row,) in groups:
-        objects, slices = objects_in(source, _block(row), target), list[tuple[Any, ...]]()
-        while some := list(islice(objects, RUN)):
-            slices += _new_slices(some, cuts)
-        yield slices
+        objects = read_objects(source, _block_of(row), target)
+        divided: list[TupleRow] = []
+        while some := list(islice(objects, DIVIDED_AT_ONCE)):
+            divided += _divide_objects(some, cuts)
+        yield divided
 
 
-def wrong(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[tuple[Any, ...]]:
-    """Yield the first wrong lines of each block; the first of them counts them all."""
+def list_wrong_lines(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[TupleRow]:
+    """Yield the first wrong lines of each block, rows of ``WRONG``; the first of them counts them all."""
     for row in rows:
-        count, found = 0, list[Wrong]()
-        for place, line in read_lines(source, _block(row)):
+        count = 0
+        found: list[WrongLine] = []
+        for place, line in read_lines(source, _block_of(row)):
             try:
-                _object(line, place, target)
+                _parse_object(line, place, target)
             except InvalidInput as error:
                 count += 1
-                found += [Wrong(place, str(error))] if count <= WRONG_SHOWN else []
-        for number, each in enumerate(found):
-            yield each.place.file, each.place.offset, each.why, 0 if number else count
+                if count <= WRONG_SHOWN:
+                    found.append(WrongLine(place, str(error)))
+        for each in found:
+            yield each.place.file, each.place.offset, each.why, count
+            count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,39 +604,53 @@ class Base:
     data: bytes
 
 
-def existing(groups: Groups, storage: Storage, *, target: Target, base: Base, cuts: Sequence[str]) -> Iterator[Tuples]:
-    """Yield the entries below some children of the base as slices, proved. One ``get`` per node."""
+def read_tree_blocks(
+    groups: Groups,
+    storage: Storage,
+    *,
+    target: Target,
+    base: Base,
+    cuts: Sequence[str],
+) -> Iterator[list[TupleRow]]:
+    """Yield the entries below some children of the base, proved, divided among the shares. One ``get`` per node."""
     root = decode(base.data, base.path, target.order)
     for (row,) in groups:
-        batches = part_of(NodeStore(storage, target.order, target.target_bytes), root, range(row["start"], row["stop"]))
-        slices, keys, paths = list[tuple[Any, ...]](), list[str](), list[str]()
-        for more, values in batches:
-            keys += more
-            paths += values
-            if len(keys) >= RUN:
-                slices += _old_slices(keys, paths, cuts)
+        store = NodeStore(storage, target.order, target.target_bytes)
+        divided: list[TupleRow] = []
+        keys: list[str] = []
+        paths: list[str] = []
+        for more_keys, more_paths in scan_children(store, root, range(row["start"], row["stop"])):
+            keys += more_keys
+            paths += more_paths
+            if len(keys) >= DIVIDED_AT_ONCE:
+                divided += _divide_entries(keys, paths, cuts)
                 keys, paths = [], []
-        yield [*slices, *_old_slices(keys, paths, cuts)]
+        divided += _divide_entries(keys, paths, cuts)
+        yield divided
 
 
-def part_of(store: NodeStore, root: Node, children: range) -> Iterator[Batch]:
-    """Yield what some children of a root, and the pivots behind them, mean, and prove it. A leaf has one such part."""
+def scan_children(store: NodeStore, root: Node, children: range) -> Iterator[Batch]:
+    """Yield what some children of a root, and the pivots behind them, mean, and prove it. A leaf is one child."""
     witness = Witness(store)
     witness.begin(root, children)
     return witness.watched(scan(witness, root, children=children))
 
 
-def compared(groups: Groups) -> Iterator[Tuples]:
+def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:
     """Yield what a comparison of each share finds, rows of ``FOUND``."""
     for rows in groups:
-        yield [
-            (rows[0]["share"], what, key, place.file, place.offset, tally.count, str(tally.hash))
-            for what, key, place, tally in Share(rows).findings()
-        ]
+        number = rows[0]["share"]
+        found = []
+        for what, key, place, tally in Share(rows).findings():
+            found.append((number, what, key, place.file, place.offset, tally.count, str(tally.hash)))
+        yield found
 
 
-def built(groups: Groups, storage: Storage, *, target: Target, existing: str) -> Iterator[Tuples]:
+def build_shares(groups: Groups, storage: Storage, *, target: Target, existing: str) -> Iterator[list[TupleRow]]:
     """Write the definitions and the tree of each share; yield what a driver joins. One ``put`` per file."""
     for rows in groups:
-        tree = packed(target, storage, Share(rows).entries(existing))
-        yield [] if tree is None else [tuple(tree[name] for name in BUILT.names)]
+        tree = pack_tree(target, storage, Share(rows).entries(existing))
+        if tree is None:
+            yield []
+        else:
+            yield [tuple(tree[name] for name in BUILT.names)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import load, loading
-from pipelines.loading import Entry, Share, Writing, part_of
+from pipelines.loading import DefinitionWriter, Share, TreeEntry, scan_children
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
@@ -78,8 +78,8 @@ def _messages_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lost_before_written(patch: pytest.MonkeyPatch) -> None:
-    honest = Writing.batches
-    patch.setattr(Writing, "batches", lambda self, rows: honest(self, _every_tenth_lost(rows)))
+    honest = DefinitionWriter.write_batches
+    patch.setattr(DefinitionWriter, "write_batches", lambda self, rows: honest(self, _every_tenth_lost(rows)))
 
 
 def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
@@ -95,20 +95,20 @@ def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
 
 
 def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:
-    honest = loading.packed
+    honest = loading.pack_tree
 
-    def packed(target: Any, storage: Any, rows: Iterator[Entry]) -> Any:
+    def packed(target: Any, storage: Any, rows: Iterator[TreeEntry]) -> Any:
         numbers = count()
         return honest(target, storage, (row for row in rows if row.data is None or next(numbers) % 10))
 
-    patch.setattr(loading, "packed", packed)
+    patch.setattr(loading, "pack_tree", packed)
 
 
 def _paths_exchanged(patch: pytest.MonkeyPatch) -> None:
     """Nothing is lost then, but two objects have each other's definition."""
     honest = Share.entries
 
-    def exchanged(self: Share, existing: str) -> Iterator[Entry]:
+    def exchanged(self: Share, existing: str) -> Iterator[TreeEntry]:
         rows = list(honest(self, existing))
         one, two = [number for number, row in enumerate(rows) if row.path][-4::3]
         rows[one], rows[two] = rows[one]._replace(path=rows[two].path), rows[two]._replace(path=rows[one].path)
@@ -158,7 +158,7 @@ def test_a_load_onto_waiting_messages_is_proved(lake: Lakehouse, source: str, ex
 def test_a_part_of_a_tree_is_witnessed_child_by_child(lake: Lakehouse) -> None:
     """All parts together are the whole."""
     root = lake.root_node.node
-    parts = [part_of(lake.store, root, range(index, index + 1)) for index in range(len(root.children))]
+    parts = [scan_children(lake.store, root, range(index, index + 1)) for index in range(len(root.children))]
     rows = [row for part in parts for keys, values in part for row in zip(keys, values, strict=True)]
     assert content(lake) == dict(rows)
     assert sorted(rows) == rows

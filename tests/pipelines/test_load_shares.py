@@ -15,7 +15,7 @@ import pytest
 from pipelines import load, worker_pool
 from pipelines import loading as sharing
 from pipelines.engine import local
-from pipelines.loading import Share, cuts_between
+from pipelines.loading import Share, guess_cuts
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound, StorageError
@@ -39,7 +39,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(sharing, "BLOCK_BYTES_MIN", 900)
     monkeypatch.setattr(sharing, "LOOK_BYTES", 200)
     monkeypatch.setattr(sharing, "_EVERY_PACKED", 3)
-    monkeypatch.setattr(sharing, "RUN", 4)
+    monkeypatch.setattr(sharing, "DIVIDED_AT_ONCE", 4)
     return held
 
 
@@ -181,11 +181,11 @@ def test_the_driver_holds_no_object(shares: list[int], tmp_path: Path) -> None:
 def test_cuts_are_guessed_from_a_sample(keys: int, tasks: int, shares: int) -> None:
     """Each tenth key: shares are as many as tasks, and as keys suggest, and about as large as one another."""
     every = [f"k{number:06}" for number in range(keys)]
-    cuts = cuts_between(((key, 10) for key in reversed(every[::10])), tasks)
+    cuts = guess_cuts(((key, 10) for key in reversed(every[::10])), tasks)
     ends = [0, *map(every.index, cuts), keys]
     assert shares == len(cuts) + 1
     assert all(abs(two - one - keys / shares) <= 20 for one, two in pairwise(ends))
 
 
 def test_keys_that_are_sampled_often_are_cut_once() -> None:
-    assert ["b", "c"] == cuts_between([("a", 30_000), ("b", 50_000), ("b", 50_000), ("c", 10_000), ("c", 9)], 1)
+    assert ["b", "c"] == guess_cuts([("a", 30_000), ("b", 50_000), ("b", 50_000), ("c", 10_000), ("c", 9)], 1)
