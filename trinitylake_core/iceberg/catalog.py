@@ -91,7 +91,7 @@ class TrinityLakeCatalog(Views):
         super().__init__(name, **{**defaults, **properties})
         self._files = lake.files
         self._group = lake.group() if properties.get(GROUP_COMMITS, "").lower() == "true" else None
-        self._places = Places(lake.storage, properties.get(WAREHOUSE_LOCATION), self._load_file_io)
+        self._places = Places(lake.storage, properties.get(WAREHOUSE_LOCATION), self.properties)
 
     @property
     def lakehouse(self) -> Lakehouse:

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NamespaceNotEmptyError, NoSuchNamespaceError
+from pyiceberg.io import FileIO
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import AlreadyExists, InvalidName, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.iceberg.border import refuse_code
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_namespace, translated
 from trinitylake_core.iceberg.places import Places
@@ -42,6 +44,10 @@ class LakehouseCatalog(MetastoreCatalog, abc.ABC):
     @abc.abstractmethod
     def _after_commit(self, act: Callable[[], Any]) -> None:
         """Call a function once what was changed so far is committed."""
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        """Return the FileIO for a location, by the options of the catalog; the properties of a table choose nothing."""
+        return self._places.file_io(location or self._places.base)
 
     @staticmethod
     def _split(identifier: str | Identifier, missing: type[Exception]) -> tuple[str, str]:
@@ -96,6 +102,7 @@ class Namespaces(LakehouseCatalog):
             BadRequestError: the name is too long, or holds a space or a control character.
         """
         text, values = _text(namespace), transform_dict_value_to_str(dict(properties))
+        refuse_code(values, f"namespace {text}")
 
         def create(change: Attempt) -> None:
             try:
@@ -167,6 +174,7 @@ class Namespaces(LakehouseCatalog):
             ValueError: a property is both removed and set, or its value is ``None``.
         """
         text, values = _text(namespace), transform_dict_value_to_str(dict(updates))
+        refuse_code(values, f"namespace {text}")
 
         def update(change: Attempt) -> PropertiesUpdateSummary:
             self._make_namespace(change, text)

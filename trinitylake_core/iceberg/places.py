@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyiceberg.exceptions import ForbiddenError, ValidationError
-from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
-from pyiceberg.serializers import FromInputFile
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
-from pyiceberg.typedef import Properties
+from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import FileMissing, InvalidLocation
+from trinitylake_core.iceberg import border
+from trinitylake_core.iceberg.errors import MetadataMissing
 from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
-from trinitylake_core.storage import Storage
+from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.root_uris import refuse_credentials
-from trinitylake_core.tables import DIRECTORY, base_uri, former_root, full_uri, here, path_below
+from trinitylake_core.tables import DIRECTORY, Located, base_uri, former_root, full_uri, here, path_below
 from trinitylake_core.tree.readahead import Cache
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
 _RECENT_BYTES: Final = 4 << 20
-Opens = Callable[[Properties, str], FileIO]
-"""Gives what reads and writes at a location outside the root, by the properties of the table that is there."""
 
 
 class Stored(NamedTuple):
@@ -78,11 +78,13 @@ class Places:
     is one of the format (section 2): ``clean`` considers none of them.
     """
 
-    def __init__(self, storage: Storage, warehouse: str | None, opens: Opens = load_file_io) -> None:
+    def __init__(self, storage: Storage, warehouse: str | None, options: Properties = EMPTY_DICT) -> None:
+        """``options`` are those of the catalog: what they say about a FileIO counts for all files outside the root."""
         if warehouse is not None:
             refuse_credentials(warehouse, "warehouse")
         self.storage = storage
-        self._opens = opens
+        self._located = Located(storage)
+        self._options = options
         self.base = base_uri(storage.root)
         self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
         self._recent: Cache[TableMetadata] | None = None
@@ -97,6 +99,19 @@ class Places:
             parent.rstrip("/") if parent else f"{self.warehouse or f'{self.base}{DIRECTORY}'}{_label(namespace)}"
         )
         return f"{directory}/{_label(name)}-{uuid.uuid4().hex[:12]}"
+
+    def new_metadata_file(self, metadata: TableMetadata, number: int = 0) -> str:
+        """Return the location of a new metadata file of a table: always computed here, whatever its properties name."""
+        directory = metadata.properties.get(TableProperties.WRITE_METADATA_PATH)
+        directory = directory or f"{metadata.location.rstrip('/')}/metadata"
+        return f"{directory.rstrip('/')}/{number:05d}-{uuid.uuid4()}.metadata.json"
+
+    def file_io(self, location: str) -> FileIO:
+        """Return what reads and writes at a location, by the options of the catalog. No request.
+
+        Raises ``InvalidLocation``.
+        """
+        return border.file_io(self._options, location)
 
     def check(self, metadata: TableMetadata, location: str, current: Stored | None = None) -> None:
         """Refuse a table of which a part would be written where this catalog may not write.
@@ -168,34 +183,48 @@ class Places:
             FileNotFoundError: there is no such file.
             ValidationError: it is not table metadata.
         """
-        path = path_below(self.storage.root, location)
+        return border.table_metadata(self.content(location), location)
+
+    def content(self, location: str) -> bytes:
+        """Return the content of a metadata file. One ``get``.
+
+        Raises:
+            MetadataMissing: there is no such file.
+            InvalidLocation: it is no place where a file can be, or a scheme that this catalog does not read.
+        """
         try:
-            if path is None:
-                return FromInputFile.table_metadata(self._opens({}, location).new_input(location))
-            data = self.storage.read(path)
-            return TableMetadataUtil.parse_raw((gzip.decompress(data) if path.endswith(PACKED) else data).decode())
+            if self._is_of_storage(location):
+                storage, path = self._located.find(location)
+                return storage.read(path)
+            with self.file_io(location).new_input(location).open() as stream:
+                return stream.read(border.LARGEST_METADATA + 1)
         except (FileMissing, FileNotFoundError):
-            raise FileNotFoundError(
+            raise MetadataMissing(
                 f"metadata file {location} is missing: an engine may have expired it; look at an older version, "
                 "or roll back or restore the table"
             ) from None
-        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, json.JSONDecodeError) as error:
-            raise ValidationError(f"{location} is not a file of table metadata: {error}") from error
 
     def write(self, metadata: TableMetadata | ViewMetadata, location: str) -> str | None:
         """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""
-        data = metadata.model_dump_json(exclude_none=True, by_alias=True).encode()
+        data = border.as_json(metadata).encode()
         data = gzip.compress(data) if location.endswith(PACKED) else data
         path = path_below(self.storage.root, location)
-        if path is None:
-            io = self._opens(metadata.properties or {}, location)
-            with io.new_output(location).create(overwrite=True) as stream:
+        if path is not None:
+            self.storage.write_many([(path, data)])
+        elif self._is_of_storage(location):
+            directory, _, name = full_uri(location).removeprefix("file://").rpartition("/")
+            uri = Path(directory).as_uri()
+            open_storage(uri, options_for(uri, *self.storage.spec())).write_many([(name, data)])
+        else:
+            with self.file_io(location).new_output(location).create(overwrite=True) as stream:
                 stream.write(data)
-            return None
-        self.storage.write_many([(path, data)])
-        if self._recent is not None and not isinstance(metadata, ViewMetadata):
+        if path is not None and self._recent is not None and not isinstance(metadata, ViewMetadata):
             self._recent.hold(location, metadata, len(data))
         return path
+
+    def _is_of_storage(self, location: str) -> bool:
+        """Whether the lakehouse's own storage, or this machine's disk, has a file; a FileIO reads all others."""
+        return path_below(self.storage.root, location) is not None or full_uri(location).startswith("file:")
 
     def full(self, stored: str) -> str:
         """Return the location that a definition names by a path below the root, or by a URI."""

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.added import AddedFiles
+from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.lakehouse import Lakehouse
@@ -25,6 +27,7 @@ REFUSE: Final = "refuse"
 SKIP: Final = "skip"
 REPLACE: Final = "replace"
 _NAMED: Final = 20
+_LISTED: Final = 1000
 Told = Callable[[str, int, int | None], None]
 
 
@@ -39,6 +42,8 @@ class Registered:
         namespaces_added: and so on: counts. ``changed`` are tables at another metadata file than before.
         tables_skipped: there is another table of this name here, which was left alone.
         tables_unread: listed by the other catalog, and gone, or of another format, when they were to be read.
+        tables_refused: how many were left out because of what their metadata say.
+        refused: which these are and why, the first 1000.
         changes: what changes, by name, the first 1000.
     """
 
@@ -55,13 +60,21 @@ class Registered:
     tables_unchanged: int = 0
     tables_skipped: int = 0
     tables_unread: int = 0
+    tables_refused: int = 0
     changes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def note(self, what: str, name: str) -> None:
         """Count a change, and name it."""
         setattr(self, what, getattr(self, what) + 1)
-        if len(self.changes) < 1000:
+        if len(self.changes) < _LISTED:
             self.changes.append(f"{what.replace('_', ' ').replace('s ', ' ', 1)}: {name}")
+
+    def note_refused(self, name: str, why: str) -> None:
+        """Count a table that is left out, and say why."""
+        self.tables_refused += 1
+        if len(self.refused) < _LISTED:
+            self.refused.append(f"{name}: {why}")
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -70,9 +83,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     Raises ``InvalidInput``: there is none, or it cannot be opened.
     """
     try:
-        return load_catalog(name, **properties)
+        return border.open_catalog(name, properties)
     except Exception as error:  # the drivers of SQL, REST, Glue and Hive raise errors of their own
-        raise InvalidInput(f"cannot open the Iceberg catalog {name!r}: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"cannot open the Iceberg catalog {name!r}: {words_of(error)}") from error
 
 
 def register_all(
@@ -164,13 +177,17 @@ class _Registration:
             self.report.note("namespaces_changed", name)
 
     def table(self, source: Catalog, identifier: Identifier) -> None:
+        namespace, name = ".".join(identifier[:-1]), identifier[-1]
+        full = f"{namespace}.{name}"
         try:
-            table = source.load_table(identifier)
+            table = border.load_from(source, identifier)
         except (NoSuchTableError, FileNotFoundError):
             self.report.tables_unread += 1
             return
-        namespace, name = ".".join(identifier[:-1]), identifier[-1]
-        full, (_, stored) = f"{namespace}.{name}", self.places.stored(table.metadata_location)
+        except ValidationError as error:
+            self.report.note_refused(full, str(error))
+            return
+        _, stored = self.places.stored(table.metadata_location)
         try:
             here = self.txn.table(namespace, name)
         except ObjectNotFound:

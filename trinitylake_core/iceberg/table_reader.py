@@ -116,5 +116,5 @@ class TableReader(Namespaces):
         return self._places.storage.map(found, load)
 
     def _table(self, namespace: str, name: str, metadata: TableMetadata, location: str) -> Table:
-        io = self._places.moved(self._load_file_io(metadata.properties, location), metadata, location)
+        io = self._places.moved(self._places.file_io(location), metadata, location)
         return Table(self._identifier(namespace, name), metadata, location, io, self)

@@ -19,13 +19,20 @@ from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, StagedTable, Table, TableProperties
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCreate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+    update_table_metadata,
+)
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from trinitylake_core.errors import AlreadyExists
+from trinitylake_core.iceberg.border import in_our_words, refuse_code
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
@@ -134,14 +141,17 @@ class Tables(TableReader):
         """Return a table that is only in memory. Nothing is written."""
         namespace, name = self._split(identifier, NoSuchNamespaceError)
         parent = self.load_namespace_properties(namespace).get("location")
-        version: Any = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
+        with in_our_words("the property 'format-version' of the new table"):
+            version: Any = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
         iceberg_schema = self._convert_schema_if_needed(schema, version)
         where = location.rstrip("/") if location else self._places.new_location(namespace, name, parent)
-        metadata = new_table_metadata(iceberg_schema, partition_spec, sort_order, where, dict(properties))
-        metadata_location = load_location_provider(where, metadata.properties).new_table_metadata_file_location()
+        refuse_code(properties, f"table {namespace}.{name}")
+        with in_our_words("the new table"):
+            metadata = new_table_metadata(iceberg_schema, partition_spec, sort_order, where, dict(properties))
+        metadata_location = self._places.new_metadata_file(metadata)
         with translated():
             self._places.check(metadata, metadata_location)
-        io = self._load_file_io(metadata.properties, metadata_location)
+            io = self._places.file_io(metadata_location)
         return StagedTable(self._identifier(namespace, name), metadata, metadata_location, io, self)
 
     def _add(self, change: Attempt, namespace: str, name: str, staged: Stored | StagedTable) -> None:
@@ -270,20 +280,29 @@ class Tables(TableReader):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> Stored:
-        try:
+        """Return the metadata after a commit, and the location of a new file for them. Nothing is written.
+
+        Raises:
+            CommitFailedException: a requirement is not met.
+            NoSuchTableError: there is no table, and the commit does not require that there is none.
+            ValidationError: updates that do not fit the table, or properties that name code.
+        """
+        full_name = ".".join(identifier)
+        with in_our_words(f"the commit to {full_name}"):
             for requirement in requirements:
                 requirement.validate(current and current.metadata)
-            if current is None and not any(isinstance(each, AssertCreate) for each in requirements):
-                raise no_table(".".join(identifier[:-1]), identifier[-1])
+        if current is None and not any(isinstance(each, AssertCreate) for each in requirements):
+            raise no_table(".".join(identifier[:-1]), identifier[-1])
+        for update in updates:
+            if isinstance(update, SetPropertiesUpdate):
+                refuse_code(update.updates, f"table {full_name}")
+        with in_our_words(f"the commit to {full_name}"):
             if current is None:
                 metadata = update_table_metadata(self._empty_table_metadata(), updates, enforce_validation=True)
             else:
                 metadata = updated(current, updates)
-            number = 0 if current is None else self._parse_metadata_version(current.metadata_location) + 1
-            provider = load_location_provider(metadata.location, metadata.properties)
-            return Stored(metadata, provider.new_table_metadata_file_location(number))
-        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError) as error:
-            raise ValidationError(f"updates that do not fit the table: {type(error).__name__}: {error}") from error
+        number = 0 if current is None else self._parse_metadata_version(current.metadata_location) + 1
+        return Stored(metadata, self._places.new_metadata_file(metadata, number))
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Rename a table, in one version. Its files stay where they are.

@@ -19,6 +19,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import IcebergBaseModel
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
+from trinitylake_core.iceberg.border import validated
 from trinitylake_core.iceberg.schemas import schema_meaning
 
 _LAST_ADDED: Final = -1
@@ -67,6 +68,15 @@ ViewUpdate = Annotated[
     Field(discriminator="action"),
 ]
 """What a client may change of a view."""
+
+
+def set_by(updates: Sequence[ViewUpdate]) -> list[str]:
+    """Return the names of the properties that updates set."""
+    names: list[str] = []
+    for each in updates:
+        if isinstance(each, SetPropertiesUpdate):
+            names += each.updates
+    return names
 
 
 def updated(metadata: ViewMetadata, updates: Sequence[ViewUpdate], millis: int) -> ViewMetadata:
@@ -170,7 +180,7 @@ class _Change:
         if number == self._now.current_version_id:
             return
         millis = version.timestamp_ms if number in self._added else self._millis
-        entry = ViewHistoryEntry.model_validate({"timestamp-ms": millis, "version-id": number})
+        entry = validated(ViewHistoryEntry, {"timestamp-ms": millis, "version-id": number})
         self._set(current_version_id=number, version_log=[*self._now.version_log, entry])
 
 

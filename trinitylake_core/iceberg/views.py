@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-from pydantic import ValidationError as PydanticError
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError, ValidationError, ViewAlreadyExistsError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError, ViewAlreadyExistsError
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
-from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view import View
-from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
+from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.commits.commit import new_id, now_millis
 from trinitylake_core.definitions import ViewDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
+from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_view, translated
-from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.iceberg.tables import Tables
+from trinitylake_core.iceberg.view_fields import log_entry, view_fields, view_from_definition
 from trinitylake_core.iceberg.view_metadata import (
     AssertViewUUID,
     ViewUpdate,
-    current,
     refuse_repeated_dialects,
-    schema_of,
+    set_by,
     updated,
 )
 from trinitylake_core.keys import TABLE, VIEW
@@ -37,12 +33,6 @@ from trinitylake_core.tables import VIEW_METADATA_LOCATION, path_below
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PREFIX: Final = "iceberg."
-"""Properties of a view definition for which the format has no field; PyIceberg does not get them."""
-_LOCATION: Final = f"{PREFIX}location"
-_VERSION: Final = f"{PREFIX}version"
-_OLDER: Final = f"{PREFIX}older"
-"""The versions, schemas and the log that a replaced view still has, beside its current version."""
 ViewCommit = tuple[tuple[AssertViewUUID, ...], tuple[ViewUpdate, ...]]
 """What must hold of a view, and what to change."""
 
@@ -109,7 +99,9 @@ class Views(Tables):
         parent = None if location else self.load_namespace_properties(namespace).get("location")
         version = view_version.model_copy(update={"schema_id": 0})
         refuse_repeated_dialects(version)
-        metadata = ViewMetadata.model_validate(
+        border.refuse_code(properties, f"view {namespace}.{name}")
+        metadata = border.validated(
+            ViewMetadata,
             {
                 "view-uuid": "",
                 "format-version": 1,
@@ -117,9 +109,9 @@ class Views(Tables):
                 "schemas": [schema.model_copy(update={"schema_id": 0})],
                 "current-version-id": version.version_id,
                 "versions": [version],
-                "version-log": [_log_entry(version)],
+                "version-log": [log_entry(version)],
                 "properties": dict(properties),
-            }
+            },
         )
         return self._create_view(namespace, name, metadata)
 
@@ -161,7 +153,9 @@ class Views(Tables):
             before = self._view(namespace, name, old)
             for requirement in requirements:
                 requirement.validate_view(before.metadata)
-            metadata = updated(before.metadata, updates, now_millis())
+            border.refuse_code(set_by(updates), f"view {namespace}.{name}")
+            with border.in_our_words(f"the commit to view {namespace}.{name}"):
+                metadata = updated(before.metadata, updates, now_millis())
             if metadata == before.metadata:
                 return before
             location = self._new_file(metadata, before)
@@ -185,36 +179,13 @@ class Views(Tables):
             self._places.refuse_outside([metadata.location, location], known)
         return location
 
-    def _fields(self, metadata: ViewMetadata, location: str) -> dict[str, Any]:
-        """Return the fields of a definition that are equal to the metadata."""
-        version = current(metadata)
-        own = {
-            _LOCATION: metadata.location,
-            VIEW_METADATA_LOCATION: path_below(self._places.storage.root, location) or location,
-            _VERSION: _json(version, exclude={"representations"}),
-        }
-        held = _held(schema_of(metadata, version.schema_id))
-        alone = [held], [version], [_log_entry(version)]
-        if (metadata.schemas, metadata.versions, metadata.version_log) != alone:
-            own[_OLDER] = _json(metadata, include={"schemas", "versions", "version_log"})
-        return {
-            "schema": schema_from_iceberg(held),
-            "sql_representations": [each.root.model_dump() for each in version.representations],
-            "properties": transform_dict_value_to_str(metadata.properties) | own,
-        }
-
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
         """Create a view that is equal to the newest version in a file of view metadata.
 
         Raises what :meth:`create_view` raises, and ``FileNotFoundError``.
         """
-        with self._load_file_io(location=metadata_location).new_input(metadata_location).open() as stream:
-            data = stream.read()
-        try:
-            found = ViewMetadata.model_validate_json(data)
-        except PydanticError as error:
-            count = error.error_count()
-            raise ValidationError(f"{metadata_location} is not a file of view metadata: {count} errors") from error
+        with translated():
+            found = border.view_metadata(self._places.content(metadata_location), metadata_location)
         namespace, name = self._split(identifier, NoSuchNamespaceError)
         return self._create_view(namespace, name, found, metadata_location)
 
@@ -247,30 +218,16 @@ class Views(Tables):
             self._change(rename, f"rename view {namespace}.{name} to {to_namespace}.{to_name}")
 
     def _view(self, namespace: str, name: str, definition: ViewDef) -> StoredView:
-        """Return the view that a definition describes. Its schema and queries are those of the current version."""
-        properties = dict(definition.properties)
-        stored = {"version-id": 1, "schema-id": 0, "timestamp-ms": 0} | json.loads(properties.get(_VERSION, "{}"))
-        stored["default-namespace"] = tuple(stored.get("default-namespace", ())) or tuple(namespace.split("."))
-        sql = [{"type": "sql", "sql": each.sql, "dialect": each.dialect} for each in definition.sql_representations]
-        version = ViewVersion.model_validate({**stored, "representations": sql})
-        schema = schema_to_iceberg(definition.schema).model_copy(update={"schema_id": version.schema_id})
-        older = json.loads(properties.get(_OLDER, "{}"))
-        for each in map(Schema.model_validate, older.get("schemas", [])):
-            if each.schema_id == schema.schema_id and _held(each).as_struct() == schema.as_struct():
-                schema = each
-        fields = {
-            "view-uuid": definition.id,
-            "format-version": 1,
-            "location": properties.get(_LOCATION) or f"{self._places.base}views/{namespace}/{name}",
-            "schemas": _with(older.get("schemas", []), "schema-id", schema),
-            "current-version-id": version.version_id,
-            "versions": _with(older.get("versions", []), "version-id", version),
-            "version-log": older.get("version-log") or [_log_entry(version)],
-            "properties": {key: value for key, value in properties.items() if not key.startswith(PREFIX)},
-        }
-        location = properties.get(VIEW_METADATA_LOCATION, "")
-        at = self._places.full(location) if location else ""
-        return StoredView(self._identifier(namespace, name), ViewMetadata.model_validate(fields), at)
+        """Return the view that a definition describes. Raises ``ValidationError``."""
+        default = f"{self._places.base}views/{namespace}/{name}"
+        metadata = view_from_definition(namespace, name, definition, default)
+        stored = definition.properties.get(VIEW_METADATA_LOCATION, "")
+        location = self._places.full(stored) if stored else ""
+        return StoredView(self._identifier(namespace, name), metadata, location)
+
+    def _fields(self, metadata: ViewMetadata, location: str) -> dict[str, Any]:
+        """Return the fields of the definition of a view whose metadata file is at a location."""
+        return view_fields(metadata, path_below(self._places.storage.root, location) or location)
 
 
 def _view_def(view: CatalogView, namespace: str, name: str) -> ViewDef:
@@ -278,23 +235,3 @@ def _view_def(view: CatalogView, namespace: str, name: str) -> ViewDef:
         return view.view(namespace, name)
     except (ObjectNotFound, InvalidName):
         raise no_view(namespace, name) from None
-
-
-def _held(schema: Schema) -> Schema:
-    """Return a schema with column IDs that the format can hold: they begin with 1, and with 0 in Spark's views."""
-    return schema if all(each > 0 for each in schema.field_ids) else assign_fresh_schema_ids(schema)
-
-
-def _with(stored: list[dict[str, Any]], number: str, newest: Schema | ViewVersion) -> list[Any]:
-    """Return the stored entries, with the definition itself in place of the entry of the same number."""
-    found: dict[int, Any] = {each[number]: each for each in stored}
-    found[newest.schema_id if isinstance(newest, Schema) else newest.version_id] = newest
-    return list(found.values())
-
-
-def _log_entry(version: ViewVersion) -> ViewHistoryEntry:
-    return ViewHistoryEntry.model_validate({"timestamp-ms": version.timestamp_ms, "version-id": version.version_id})
-
-
-def _json(model: BaseModel, **fields: Any) -> str:
-    return json.dumps(model.model_dump(mode="json", by_alias=True, exclude_none=True, **fields), sort_keys=True)

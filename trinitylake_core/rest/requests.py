@@ -10,23 +10,13 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, TypeAdapter
 from pyiceberg.typedef import Identifier
 
+from trinitylake_core.iceberg.border import request_of
 from trinitylake_core.rest.principals import Principal
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.warehouses import Warehouse
 
 SEPARATOR: Final = "\x1f"
 """Between the levels of a namespace in a path or a query."""
-UNFORESEEN: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    StopIteration,
-    TypeError,
-    UserWarning,
-)
-"""What PyIceberg's models raise for input that they do not foresee; a warning, where a process makes those errors."""
 _LARGEST_PAGE: Final = 10_000
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -71,13 +61,8 @@ class Request:
         return found
 
     def parsed(self, model: type[_Model], **defaults: Any) -> _Model:
-        """Return the body as one of PyIceberg's models. Raises pydantic's ``ValidationError``, ``Problem`` (400)."""
-        body = self.json()
-        try:
-            return model.model_validate({**defaults, **body})
-        except UNFORESEEN as error:
-            text = f"the request is not what the specification says: {type(error).__name__}: {error}"
-            raise Problem(400, "BadRequestException", text) from error
+        """Return the body as one of PyIceberg's models. Raises ``BadRequestError``, ``Problem`` (400)."""
+        return request_of(model, {**defaults, **self.json()})
 
     @property
     def namespace(self) -> Identifier:

@@ -12,9 +12,10 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table, TableIdentifier
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import TableRequirement
 from pyiceberg.typedef import Identifier
 
+from trinitylake_core.iceberg.border import TableUpdate, as_json
 from trinitylake_core.iceberg.places import MovedIO
 from trinitylake_core.rest.namespace_routes import may_see
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE
@@ -196,7 +197,7 @@ def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -
 
 def _text(metadata: TableMetadata, **more: Any) -> str:
     """Return metadata and more as one JSON object; large metadata are written once, and never parsed again."""
-    return f'{json.dumps(more)[:-1]}, "metadata": {metadata.model_dump_json(by_alias=True, exclude_none=True)}}}'
+    return f'{json.dumps(more)[:-1]}, "metadata": {as_json(metadata)}}}'
 
 
 def _tag(request: Request, location: str) -> str:

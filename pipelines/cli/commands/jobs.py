@@ -65,7 +65,8 @@ began before the load and commit after it fail with a conflict and have to be re
 
 iceberg:NAME registers the namespaces and tables of another Iceberg catalog (SQL, REST, Glue, Hive) where they are,
 as one ordinary transaction. Run it again to follow what changed there; tables are recognised by their UUID. --existing
-says what to do with another table of the same name.""",
+says what to do with another table of the same name. A table whose metadata cannot be read, or name code to be run, is
+left out and named, and the exit code is 1.""",
 )
 def load(call: Call) -> Result:
     """Load objects."""
@@ -75,7 +76,8 @@ def load(call: Call) -> Result:
         catalog = options.source.removeprefix(registering.SCHEME)
         what = call.config(registering.Config, catalog=catalog, properties=properties)
         registered = registering.run(call.open(), what, review=call.review(), progress=call.progress)
-        return Result(registered, report.fields(registered))
+        code = FOUND_PROBLEMS if registered.registered.tables_refused else DONE
+        return Result(registered, report.fields(registered), code)
     if options.catalog_property:
         raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
     source = call.options_of(options.source, options.source_storage_option)

@@ -1,0 +1,299 @@
+"""The border to PyIceberg: text from outside reaches its loaders, models and updates here, and nowhere else.
+
+PyIceberg lets the properties of a table choose Python code (``py-io-impl``, ``write.py-location-provider.impl``) and
+connections (``s3.endpoint``, proxies, roles). The metadata of a table are text that others wrote, so here
+
+* a FileIO is made from the options of the catalog alone;
+* a property that names code is refused where it is written, and left out where it is read;
+* whatever PyIceberg and its models raise becomes one error, of constant words, that concerns this text alone.
+
+Properties that name a storage stay what they are: data, which is stored and given back. Contracts in
+``pyproject.toml`` and ``tests/core/test_iceberg_border.py`` keep all other modules from going around this one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, Union, get_args
+
+from pydantic import BaseModel, Field
+from pydantic import ValidationError as PydanticError
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationError
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+from pyiceberg.table.update import SetStatisticsUpdate
+from pyiceberg.table.update import TableUpdate as KnownUpdate
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+from pyiceberg.view.metadata import ViewMetadata
+
+from trinitylake_core import errors as ours
+from trinitylake_core.iceberg.errors import words_of
+from trinitylake_core.iceberg.references import PACKED
+from trinitylake_core.tables import full_uri
+
+LARGEST_METADATA: Final = 256 << 20
+"""So many bytes a metadata file may have, once it is unpacked."""
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+# -- code and connections ----------------------------------------------------------------------------
+
+_NAMES_CODE: Final = re.compile(r"(?:^|.*[._-])(?:impl|class|factory|credentials?-provider)", re.DOTALL)
+_SCHEMES: Final = frozenset({"file", "s3", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs"})
+"""Where files of tables may lie. Others of PyIceberg's schemes connect to whatever host the location names."""
+
+
+def properties_that_name_code(properties: Iterable[str]) -> list[str]:
+    """Return those names of properties by which some client of Iceberg chooses a class or a function to call."""
+    return sorted(each for each in properties if _NAMES_CODE.fullmatch(each.strip().lower()))
+
+
+def refuse_code(properties: Iterable[str], of: str) -> None:
+    """Refuse properties that name code; ``of`` is the table, view or namespace. Raises ``ValidationError``."""
+    found = properties_that_name_code(properties)
+    if found:
+        raise ValidationError(
+            f"the property {found[0]!r} of {of} names code to be run by whoever reads it, and no table, view or "
+            "namespace may do that; set it in the configuration of the client that wants it"
+        )
+
+
+def file_io(options: Properties, location: str) -> FileIO:
+    """Return the FileIO for files at a location, by the options of the catalog. No request.
+
+    Raises ``InvalidLocation``: it is not absolute, or has a scheme that this catalog does not read.
+    """
+    scheme, absolute, _ = full_uri(location).partition("://")
+    if not absolute:
+        raise ours.InvalidLocation(f"location {location!r} is not absolute, so it may mean any place")
+    if scheme not in _SCHEMES:
+        raise ours.InvalidLocation(f"location {location!r} has a scheme that this catalog neither reads nor writes")
+    return load_file_io(options, location)
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Open another catalog, by what its operator configured. What it loads gets a FileIO by these options alone.
+
+    Raises what PyIceberg and the drivers of SQL, REST, Glue and Hive raise.
+    """
+    catalog = load_catalog(name, **properties)
+
+    def load_by_options(_properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return load_file_io(catalog.properties, location)
+
+    catalog._load_file_io = load_by_options  # type: ignore[assignment, method-assign]  # noqa: SLF001 - it would ask the table
+    return catalog
+
+
+_ODD_CONTENT: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+    UserWarning,
+    ValidationError,
+    ValueError,
+)
+"""What PyIceberg raises for metadata that it does not foresee; a warning, where a process makes those errors."""
+
+
+def load_from(catalog: Catalog, identifier: Identifier) -> Table:
+    """Return a table of another catalog, if this catalog could load it, too.
+
+    Raises:
+        ValidationError: its metadata are odd, contradict themselves, or name code; other tables are not concerned.
+        NoSuchTableError, FileNotFoundError: it is gone.
+        OSError: or what the driver of the catalog raises: the catalog cannot be read.
+    """
+    try:
+        table = catalog.load_table(identifier)
+    except _ODD_CONTENT as error:
+        raise ValidationError(f"its metadata cannot be read: {words_of(error)}") from None
+    refuse_code(table.metadata.properties, "the table")
+    _refuse_contradictions(table.metadata, "its metadata cannot be read")
+    return table
+
+
+# -- errors ------------------------------------------------------------------------------------------
+
+_LOST_RACES: Final = (
+    "Cannot add snapshot with sequence number ",
+    "Cannot add a snapshot with first row id ",
+    "Snapshot with snapshot id ",
+    "Statistics with snapshot id ",
+    "Partition Statistics with snapshot id ",
+)
+"""How PyIceberg's models begin to tell that others changed the table since the client read it."""
+
+
+@contextmanager
+def in_our_words(what: str, kind: type[Exception] = ValidationError) -> Iterator[None]:
+    """Make one error, of words that may be shown, of whatever PyIceberg and its models raise in this block.
+
+    ``what`` names the text that they work on, and ``kind`` is the error. Errors of ours pass.
+
+    Raises:
+        CommitFailedException: the table is not what the client has read; it may read again and retry.
+        NotImplementedError: PyIceberg cannot do this with the table's format version.
+        ValidationError: or ``kind``: everything else, also ``RecursionError``: it concerns this text alone.
+    """
+    try:
+        yield
+    except ours.TrinityLakeError:
+        raise
+    except CommitFailedException as error:
+        raise CommitFailedException(words_of(error)) from None
+    except NotImplementedError:
+        raise NotImplementedError(f"{what}: PyIceberg does not implement this (tables of format version 3)") from None
+    except Exception as error:  # noqa: BLE001 - text from outside may make these models raise anything
+        words = words_of(error)
+        if words.startswith(_LOST_RACES):
+            raise CommitFailedException(f"{words}: another commit came first; read the table again and retry") from None
+        raise kind(f"{what}: {words}") from None
+
+
+# -- metadata files ----------------------------------------------------------------------------------
+
+
+class OpenBlob(BlobMetadata):
+    """A blob of statistics of any type: the specification leaves the types open, PyIceberg knows two."""
+
+    type: str  # type: ignore[assignment]
+
+
+class OpenStatistics(StatisticsFile):
+    """A file of statistics with blobs of any type."""
+
+    blob_metadata: list[OpenBlob] = Field(alias="blob-metadata")  # type: ignore[assignment]
+
+
+def table_metadata(data: bytes, location: str) -> TableMetadata:
+    """Return the table metadata in the file at a location, without properties that name code.
+
+    Raises ``ValidationError``: the file is no such metadata, too large, or contradicts itself.
+    """
+    what = f"{location} is not a file of table metadata"
+    with in_our_words(what):
+        text = _unpacked(data, location).decode()
+        try:
+            metadata = TableMetadataUtil.parse_raw(text)
+        except ValidationError as error:
+            inner = error.args[0] if error.args else None
+            if not isinstance(inner, PydanticError) or not _is_about_blobs(inner):
+                raise
+            metadata = _with_open_statistics(text)
+    _refuse_contradictions(metadata, what)
+    return without_code(metadata)
+
+
+def view_metadata(data: bytes, location: str) -> ViewMetadata:
+    """Return the view metadata in the file at a location, without properties that name code.
+
+    Raises ``ValidationError``: the file is no such metadata, or too large.
+    """
+    with in_our_words(f"{location} is not a file of view metadata"):
+        return without_code(ViewMetadata.model_validate_json(_unpacked(data, location)))
+
+
+_Metadata = TypeVar("_Metadata", TableMetadata, ViewMetadata)
+
+
+def without_code(metadata: _Metadata) -> _Metadata:
+    """Return metadata without those properties that name code: nobody who reads them here shall run it."""
+    found = properties_that_name_code(metadata.properties)
+    if not found:
+        return metadata
+    kept = {name: value for name, value in metadata.properties.items() if name not in found}
+    return metadata.model_copy(update={"properties": kept})
+
+
+def as_json(metadata: TableMetadata | ViewMetadata) -> str:
+    """Return metadata as the JSON of their file. Raises ``NotImplementedError``: of format version 3."""
+    with in_our_words("the metadata"):
+        # Blobs of a type that PyIceberg does not know would make it warn.
+        return metadata.model_dump_json(exclude_none=True, by_alias=True, warnings=False)
+
+
+def _unpacked(data: bytes, location: str) -> bytes:
+    """Return the content of a metadata file. Raises ``ValidationError``: it is too large, or not what its name says."""
+    if location.endswith(PACKED):
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        data = unpacker.decompress(data, LARGEST_METADATA + 1)
+        if len(data) <= LARGEST_METADATA and not unpacker.eof:
+            raise ValidationError("the file ends early")
+    if len(data) > LARGEST_METADATA:
+        raise ValidationError(f"the file has more than {LARGEST_METADATA} bytes")
+    return data
+
+
+def _is_about_blobs(error: PydanticError) -> bool:
+    """Whether nothing but types of blobs kept PyIceberg's model from taking the metadata."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return all("statistics" in each["loc"] and each["loc"][-1] == "type" for each in found)
+
+
+def _with_open_statistics(text: str) -> TableMetadata:
+    """Return table metadata whose statistics hold blobs of types that PyIceberg does not know."""
+    document = json.loads(text)
+    statistics = [OpenStatistics.model_validate(each) for each in document.pop("statistics")]
+    metadata = TableMetadataUtil.parse_raw(json.dumps(document))
+    return metadata.model_copy(update={"statistics": statistics})
+
+
+def _refuse_contradictions(metadata: TableMetadata, what: str) -> None:
+    """Refuse metadata that name a part of themselves which is not there. Raises ``ValidationError``."""
+    missing = None
+    if metadata.default_spec_id not in metadata.specs():
+        missing = f"its default-spec-id {metadata.default_spec_id} is not among its partition-specs"
+    elif metadata.schema_by_id(metadata.current_schema_id) is None:
+        missing = f"its current-schema-id {metadata.current_schema_id} is not among its schemas"
+    elif metadata.current_snapshot_id is not None and metadata.current_snapshot() is None:
+        missing = f"its current-snapshot-id {metadata.current_snapshot_id} is not among its snapshots"
+    if missing:
+        raise ValidationError(f"{what}: {missing}")
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+class SetOpenStatistics(SetStatisticsUpdate):
+    """Set a file of statistics with blobs of any type."""
+
+    statistics: OpenStatistics
+
+
+def _open_updates() -> Any:
+    kinds = []
+    for each in get_args(get_args(KnownUpdate)[0]):
+        kinds.append(SetOpenStatistics if each is SetStatisticsUpdate else each)
+    return Annotated[Union[tuple(kinds)], Field(discriminator="action")]  # noqa: UP007 - the members are computed
+
+
+if TYPE_CHECKING:
+    TableUpdate = KnownUpdate
+else:
+    TableUpdate = _open_updates()
+    """PyIceberg's updates of tables, with statistics whose blobs may be of any type."""
+
+
+def validated(model: type[_Model], value: object) -> _Model:
+    """Return a JSON value as a model. Raises ``ValidationError``: it does not fit."""
+    with in_our_words(f"this is no {model.__name__}"):
+        return model.model_validate(value)
+
+
+def request_of(model: type[_Model], body: Mapping[str, Any]) -> _Model:
+    """Return the body of a request as a model. Raises ``BadRequestError``: it does not fit."""
+    with in_our_words("the request is not what the specification says", BadRequestError):
+        return model.model_validate(body)
