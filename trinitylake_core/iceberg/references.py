@@ -1,45 +1,53 @@
 """Which files the metadata of an Iceberg table refers to: manifest lists, manifests, data files, statistics.
 
-Only what marking needs is decoded, for a cleaning reads the metadata of all tables and versions: JSON without a model,
-and of Avro two columns, by a reader that is made once for each schema.
+Only what marking needs is decoded, for a cleaning reads the metadata of all tables and versions. Nothing is guessed: a
+file that says anything that this page of code does not understand makes its table unreadable, and whoever deletes files
+leaves alone what an unreadable table may need.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from pyiceberg.avro.decoder import StreamingBinaryDecoder, new_decoder
-from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
-from pyiceberg.avro.reader import Reader, StructReader
-from pyiceberg.avro.resolver import construct_reader
-from pyiceberg.table import TableProperties
-from pyiceberg.typedef import Record
-from pyiceberg.types import StructType
+from trinitylake_core.iceberg.reading.avro_file import avro_rows
+from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
+from trinitylake_core.iceberg.reading.metadata_json import decoded
+from trinitylake_core.iceberg.reading.paths import directory_uri, file_uri
+from trinitylake_core.iceberg.reading.rows import Column
 
-from trinitylake_core.errors import Corrupt
-from trinitylake_core.tables import full_uri
+__all__ = [
+    "GC_ENABLED",
+    "PACKED",
+    "WRITTEN_PATHS",
+    "ListedManifest",
+    "References",
+    "TableFile",
+    "UnreadableTable",
+    "decoded",
+    "files_in",
+    "forbids_deletes",
+    "listed_in",
+    "manifests_in",
+    "references",
+    "references_in",
+]
 
 GC_ENABLED: Final = "gc.enabled"
 """The property by which the owner of a table forbids to delete its files."""
-WRITTEN_PATHS: Final = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
+WRITTEN_PATHS: Final = ("write.data.path", "write.metadata.path")
 PACKED: Final = ".gz.metadata.json"
+_VERSIONS: Final = (1, 2, 3)
+"""The versions of Iceberg's table format that are understood."""
+_ADDED_OR_EXISTING: Final = (0, 1)
 _DELETED: Final = 2
-_LIST: Final = (500,)
-"""``manifest_path`` of a manifest list, by the IDs that the Iceberg specification gives to columns."""
-_MANIFEST: Final = (0, 2)
-"""``status`` and ``data_file`` of a manifest."""
-_DATA_FILE: Final = (100, 104, 134)
-"""``file_path``, ``file_size_in_bytes`` and ``content`` of a data file; without the last it holds data."""
-_OPTIONAL: Final = frozenset({134})
-
-
-class UnreadableTable(Corrupt):
-    """A file of a table is not what it should be."""
+_CONTENTS: Final = (0, 1, 2)
+"""Of a data file: data, position deletes and deletion vectors, equality deletes."""
+_LIST: Final = (Column(500), Column(501))
+"""``manifest_path`` and ``manifest_length``, by the IDs that the Iceberg specification gives to columns."""
+_MANIFEST: Final = (Column(0), Column(2, (Column(100), Column(104), Column(134, optional=True))))
+"""``status``, and of ``data_file``: ``file_path``, ``file_size_in_bytes``, and ``content``, which version 1 lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ class References:
     """What a metadata file refers to, as URIs in one spelling.
 
     Attributes:
-        uuid: the table's identity.
+        uuid: the table's identity; empty where version 1 has none.
         location: the directory of the table.
         directories: where its files are written: ``location``, and other places that its properties name.
         manifest_lists: one of each snapshot.
@@ -65,49 +73,136 @@ class References:
     forbidden: bool
 
 
-def decoded(data: bytes, location: str) -> dict[str, Any]:
-    """Return table metadata as JSON. Raises ``UnreadableTable``."""
-    try:
-        found = json.loads(gzip.decompress(data) if location.endswith(PACKED) else data)
-    except (ValueError, EOFError, OSError) as error:
-        raise UnreadableTable(f"it is not a file of table metadata: {repr(error)[:200]}", path=location) from error
-    if not isinstance(found, dict):
-        raise UnreadableTable("it is not a file of table metadata: it is no JSON object", path=location)
-    return found
-
-
 def references(data: bytes, location: str) -> References:
     """Return the files that the metadata file at ``location`` refers to. Raises ``UnreadableTable``."""
     return references_in(decoded(data, location), location)
 
 
 def references_in(found: dict[str, Any], location: str) -> References:
-    """Return the files that table metadata, as JSON, refer to. Raises ``UnreadableTable``."""
+    """Return the files that table metadata, as JSON, refer to.
+
+    Raises ``UnreadableTable``: a path in them is not absolute, something is not of its type, the format version is not
+    known, or the current snapshot is not there. The message names the member, and does not quote it.
+    """
     try:
-        snapshots = found.get("snapshots") or []
-        statistics = [*(found.get("statistics") or []), *(found.get("partition-statistics") or [])]
-        properties = found.get("properties") or {}
-        written = [properties[name] for name in WRITTEN_PATHS if properties.get(name)]
-        return References(
-            str(found.get("table-uuid") or ""),
-            full_uri(str(found["location"])).rstrip("/"),
-            _uris(found["location"], *written),
-            _uris(*(each["manifest-list"] for each in snapshots if "manifest-list" in each)),
-            _uris(*(path for each in snapshots if "manifest-list" not in each for path in each["manifests"])),
-            _uris(*(each["statistics-path"] for each in statistics)),
-            str(properties.get(GC_ENABLED, "true")).strip().lower() == "false",
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableTable(f"it is not a file of table metadata: {repr(error)[:200]}", path=location) from error
+        return _references(found)
+    except Malformed as error:
+        raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
 
 
-def _uris(*locations: Any) -> frozenset[str]:
-    return frozenset(full_uri(str(each)).rstrip("/") for each in locations)
+def _references(found: Mapping[str, Any]) -> References:
+    version = found.get("format-version")
+    if type(version) is not int or version not in _VERSIONS:
+        raise Malformed("its format-version is none of 1, 2 and 3")
+    uuid = found.get("table-uuid", "")
+    if not isinstance(uuid, str):
+        raise Malformed("its table-uuid is no text")
+    properties = _object(found.get("properties"), "properties")
+    directories = {_named(found.get("location"), "location", directory_uri)}
+    for name in WRITTEN_PATHS:
+        if properties.get(name):
+            directories.add(_named(properties[name], f"property {name}", directory_uri))
+    lists, manifests = _of_snapshots(found)
+    statistics: set[str] = set()
+    for member in ("statistics", "partition-statistics"):
+        for where, each in _objects(found, member):
+            statistics.add(_named(each.get("statistics-path"), f"{where}.statistics-path", file_uri))
+    return References(
+        uuid,
+        _named(found.get("location"), "location", directory_uri),
+        frozenset(directories),
+        frozenset(lists),
+        frozenset(manifests),
+        frozenset(statistics),
+        forbids_deletes(properties),
+    )
+
+
+def forbids_deletes(properties: Mapping[str, Any]) -> bool:
+    """Whether the owner of a table forbids others to delete its files; as in Java, all but ``true`` does."""
+    return str(properties.get(GC_ENABLED, "true")).lower() != "true"
+
+
+def _of_snapshots(found: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the manifest lists, and the manifests, that snapshots name."""
+    lists: set[str] = set()
+    manifests: set[str] = set()
+    numbers: set[int | None] = set()
+    for where, each in _objects(found, "snapshots"):
+        number = each.get("snapshot-id")
+        if type(number) is not int:
+            raise Malformed(f"its {where}.snapshot-id is no number")
+        numbers.add(number)
+        if "manifest-list" in each:
+            lists.add(_named(each["manifest-list"], f"{where}.manifest-list", file_uri))
+            continue
+        named = each.get("manifests")
+        if not isinstance(named, list):
+            raise Malformed(f"its {where} names neither a manifest list nor manifests")
+        manifests.update(_named(path, f"{where}.manifests", file_uri) for path in named)
+    _refuse_unknown(found.get("current-snapshot-id"), "current-snapshot-id", numbers | {-1, None})
+    for ref in _object(found.get("refs"), "refs").values():
+        _refuse_unknown(_object(ref, "refs").get("snapshot-id"), "refs", numbers)
+    return lists, manifests
+
+
+def _refuse_unknown(number: Any, member: str, known: set[int | None]) -> None:
+    if isinstance(number, dict | list) or number not in known:
+        raise Malformed(f"its {member} names a snapshot that is not among its snapshots")
+
+
+def _objects(found: Mapping[str, Any], member: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects in an array, which may be absent, with the place of each in words."""
+    array = found.get(member)
+    if array is None:
+        return
+    if not isinstance(array, list):
+        raise Malformed(f"its {member} is no array")
+    for number, each in enumerate(array):
+        where = f"{member}[{number}]"
+        if not isinstance(each, dict):
+            raise Malformed(f"its {where} is no object")
+        yield where, each
+
+
+def _object(value: Any, member: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Malformed(f"its {member} is no object")
+    return value
+
+
+def _named(path: Any, where: str, uri: Callable[[Any], str]) -> str:
+    """Return the URI of a path; an error says where the path stands."""
+    try:
+        return uri(path)
+    except Malformed as error:
+        raise Malformed(f"its {where} {error}") from None
+
+
+class ListedManifest(NamedTuple):
+    """A manifest as a manifest list names it: its URI, and its size in bytes."""
+
+    uri: str
+    size: int
+
+
+def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
+    """Yield the manifests in a manifest list. Raises ``UnreadableTable``."""
+    for number, (path, size) in enumerate(avro_rows(data, location, _LIST), 1):
+        try:
+            uri = file_uri(path)
+        except Malformed as error:
+            raise UnreadableTable(f"the manifest_path in row {number} {error}", path=location) from None
+        if size is None or size < 0:
+            raise UnreadableTable(f"the manifest_length in row {number} is no size", path=location)
+        yield ListedManifest(uri, size)
 
 
 def manifests_in(data: bytes, location: str) -> Iterator[str]:
     """Yield the URIs of the manifests in a manifest list. Raises ``UnreadableTable``."""
-    return (full_uri(row[0]) for row in _rows(data, location, _LIST))
+    return (each.uri for each in listed_in(data, location))
 
 
 class TableFile(NamedTuple):
@@ -120,48 +215,24 @@ class TableFile(NamedTuple):
 
 def files_in(data: bytes, location: str) -> Iterator[TableFile]:
     """Yield the data and delete files in a manifest, without those that are DELETED. Raises ``UnreadableTable``."""
-    for status, file in (tuple(row) for row in _rows(data, location, _MANIFEST)):
-        if status != _DELETED:
-            content = file[2] if len(file) > _DATA_FILE.index(134) else 0
-            yield TableFile(full_uri(file[0]), file[1], bool(content))
+    for number, (status, (path, size, content)) in enumerate(avro_rows(data, location, _MANIFEST), 1):
+        if status == _DELETED:
+            continue
+        try:
+            if status not in _ADDED_OR_EXISTING:
+                raise Malformed("status is none of 0, 1 and 2")
+            if content is not None and content not in _CONTENTS:
+                raise Malformed("content is none of 0, 1 and 2")
+            if size is None or size < 0:
+                raise Malformed("file_size_in_bytes is no size")
+            uri = _named_in_row(path)
+        except Malformed as error:
+            raise UnreadableTable(f"row {number}: its {error}", path=location) from None
+        yield TableFile(uri, size, bool(content))
 
 
-def _rows(data: bytes, location: str, wanted: tuple[int, ...]) -> Iterator[Any]:
-    """Yield the rows of an Avro file with only the columns that are wanted; a file that ends early is an error.
-
-    The fast decoder of PyIceberg reads beyond the end of what it is given, so it is given whole blocks only.
-    """
+def _named_in_row(path: Any) -> str:
     try:
-        frames = StreamingBinaryDecoder(data)
-        header: AvroFileHeader = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(frames)
-        reader, codec = _reader(header.meta["avro.schema"], wanted), header.compression_codec()
-        while frames.tell() < len(data):
-            count, block = frames.read_int(), frames.read_bytes()
-            if frames.read(SYNC_SIZE) != header.sync:
-                raise ValueError("a block does not end where it should")
-            rows = new_decoder(codec.decompress(block) if codec is not None else block)
-            for _ in range(count):
-                yield reader.read(rows)
-    except Exception as error:
-        raise UnreadableTable(f"it is not a readable Avro file: {repr(error)[:200]}", path=location) from error
-
-
-@lru_cache(maxsize=256)
-def _reader(schema: str, wanted: tuple[int, ...]) -> Reader:
-    """Return a reader of rows with these columns, in this order; it skips the others."""
-    struct = AvroFileHeader(b"", {"avro.schema": schema}, b"").get_schema().as_struct()
-    return _only(struct, construct_reader(struct), wanted)
-
-
-def _only(struct: StructType, whole: Reader, wanted: tuple[int, ...]) -> Reader:
-    if not isinstance(whole, StructReader):
-        raise TypeError(f"{struct} is not a struct")
-    readers: list[tuple[int | None, Reader]] = []
-    for each, (_, reader) in zip(struct.fields, whole.field_readers, strict=True):
-        position, inner = wanted.index(each.field_id) if each.field_id in wanted else None, each.field_type
-        taken = position is not None and isinstance(inner, StructType)
-        readers.append((position, _only(cast("StructType", inner), reader, _DATA_FILE) if taken else reader))
-    missing = {wanted.index(each) for each in wanted if each not in _OPTIONAL} - {position for position, _ in readers}
-    if missing:
-        raise ValueError(f"there are no columns {wanted}")
-    return StructReader(tuple(readers), Record, struct)
+        return file_uri(path)
+    except Malformed as error:
+        raise Malformed(f"file_path {error}") from None

@@ -11,7 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
-from trinitylake_core.iceberg.references import GC_ENABLED
+from trinitylake_core.iceberg.references import GC_ENABLED, forbids_deletes
 
 MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 MIN_KEPT: Final = "history.expire.min-snapshots-to-keep"
@@ -80,8 +80,8 @@ def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, n
         Forbidden: the table forbids it (``gc.enabled``).
         ValueError: a property that must be a number is none, or a plan no longer holds.
     """
-    if metadata.properties.get(GC_ENABLED, "true").strip().lower() == "false":
-        raise Forbidden(f"the table has the property {GC_ENABLED}=false")
+    if forbids_deletes(metadata.properties):
+        raise Forbidden(f"the table has the property {GC_ENABLED}, and it is not true")
     if isinstance(rules, PlannedSnapshots):
         return rules.of(metadata)
     own = _own_rules(metadata, rules)

@@ -1,0 +1,82 @@
+"""Files of table metadata: JSON, packed by gzip or not. What is too large is refused before it is parsed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NoReturn
+
+from trinitylake_core.iceberg.reading import limits
+from trinitylake_core.iceberg.reading.codecs import GZIP_MAGIC, gunzip
+from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_ELEMENTS: Final = b"[{,:"
+
+
+def decoded(data: bytes, location: str) -> dict[str, Any]:
+    """Return table metadata as JSON. Memory: some ten times the file, unpacked, and within :mod:`limits`.
+
+    Args:
+        data: the file; it is packed if it begins like a gzip file, whatever its name.
+        location: its URI, for messages.
+
+    Raises:
+        UnreadableTable: it is not a JSON object, or beyond the limits. Nothing of its content is quoted.
+    """
+    try:
+        return _parse(_unpack(data))
+    except Malformed as error:
+        raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
+
+
+def _unpack(data: bytes) -> bytes:
+    if len(data) <= limits.METADATA_BYTES and data.startswith(GZIP_MAGIC):
+        return gunzip(data, limits.METADATA_BYTES)
+    if len(data) > limits.METADATA_BYTES:
+        raise Malformed(f"it has more than {limits.METADATA_BYTES:,} bytes")
+    return data
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    _refuse_large(data)
+    try:
+        found = json.loads(data.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise Malformed(f"it is not UTF-8, at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise Malformed(f"it is not JSON, in line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        raise Malformed("it has a number that is none, or is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise Malformed("it is no JSON object")
+    if _SURROGATE.search(data):
+        _refuse_half_characters(found)
+    return found
+
+
+def _refuse_large(data: bytes) -> None:
+    """Refuse what parsing would make large or deep, by its brackets and commas outside of strings."""
+    bare = _STRING.sub(b"", data)
+    if sum(bare.count(each) for each in _ELEMENTS) > limits.METADATA_ELEMENTS:
+        raise Malformed(f"it has more than {limits.METADATA_ELEMENTS:,} values")
+    brackets = bare.translate(None, _NO_BRACKETS)
+    for _ in range(limits.METADATA_DEPTH):  # each round takes the innermost level out
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            return
+    raise Malformed(f"it is nested more than {limits.METADATA_DEPTH} deep, or its brackets do not match")
+
+
+def _refuse_half_characters(found: dict[str, Any]) -> None:
+    """Refuse a surrogate without its other half: no file, request or answer can contain it."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Malformed("it has half a character") from None
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise Malformed("it has a number that is none")
