@@ -104,9 +104,9 @@ docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 	@echo "build/site/start/index.html"
 
-.dagster/dagster.yaml: scripts/dagster.yaml
+.dagster/dagster.yaml: dagster_project/dagster.yaml
 	@mkdir -p .dagster
-	@cp scripts/dagster.yaml $@
+	@cp dagster_project/dagster.yaml $@
 
 proto: $(STAMP) | prerequisites
 	$(PY) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. $(PROTO)/*.proto

@@ -14,7 +14,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.schedule_times import freshness
-from dagster_project.scope import PARTITION_TAG, Scope, last_result
+from dagster_project.scope import PARTITION_TAG, Scope, last_evaluation
 from dagster_project.supervised import (
     RETRY,
     Context,
@@ -46,7 +46,17 @@ OF_TABLES: Final = (TABLE_HEALTH, TABLE_EXPIRATION, TABLE_CLEANING)
 ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TABLES)
 """What maintenance of a fleet may materialise."""
 INTEGRITY: Final = "integrity"
-"""The check that stops what deletes."""
+BACKUP_VERIFIED: Final = "backup_verified"
+GATES: Final = {HEALTH: INTEGRITY, BACKUP: BACKUP_VERIFIED}
+"""The checks of severity ERROR, by asset: while the last evaluation of one has failed, nothing is deleted.
+
+``reachable`` is not among them, because each step opens the lakehouse itself, which is newer evidence. What concerns
+single tables is of severity WARN: one damaged table stops the maintenance of no other."""
+REPAIRS: Final = {
+    INTEGRITY: "Look at its findings, repair them (rollback, or restore from an export)",
+    BACKUP_VERIFIED: "Versions that the backup may lack stay until it can be read: repair it, or export to a new place",
+}
+"""What to do about a failed gate."""
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
@@ -113,7 +123,7 @@ def step(
         options: those of :class:`Options` that its launchpad has, with their defaults.
         policy: the field of lakehouses.yaml without which the step does nothing, unless it is asked to by an option.
         without: the outcome where there is no policy.
-        deletes: whether it is refused after an integrity check with findings, unless it is a dry run.
+        deletes: whether it is refused after a failed check of :data:`GATES`, unless it is a dry run.
         writes: whether one run at a time does it.
         on_spark: whether it may start Spark.
         more: further arguments of the asset.
@@ -143,7 +153,7 @@ def step(
             context.log.info(without)
             return dg.MaterializeResult(metadata={"outcome": without}, check_results=passed)
         if deletes and not chosen.dry_run:
-            refuse_unsound(context, scope)
+            refuse_after_failed_checks(context, scope, settings)
 
         def launched(lake: Lakehouse, watch: Supervisor) -> Result:
             return work(Launch(lake, settings, chosen, chosen.dry_run, context, watch))
@@ -154,16 +164,22 @@ def step(
     return decorate(done)
 
 
-def refuse_unsound(context: dg.AssetExecutionContext, scope: Scope) -> None:
-    """Stop if the last integrity check of any run had findings.
+def refuse_after_failed_checks(context: dg.AssetExecutionContext, scope: Scope, settings: LakehouseSettings) -> None:
+    """Stop if a gate failed when it was evaluated last, in whichever run.
 
-    In a run that includes the check, the check itself blocks; this is for a run that only deletes.
+    In a run that evaluates the check, the check itself blocks what follows; this is for later runs, and for those that
+    only delete. One query for each gate. Raises ``dagster.Failure`` with the findings and what to do.
     """
     partition = context.run.tags.get(PARTITION_TAG)
-    if last_result(context.instance, key(scope, HEALTH), INTEGRITY, partition) is False:
+    for asset, check in GATES.items():
+        if asset == BACKUP and settings.backup is None:
+            continue  # a backup that lakehouses.yaml no longer asks for is no reason to keep versions
+        last = last_evaluation(context.instance, key(scope, asset), check, partition)
+        if last is None or last.passed or last.severity is not dg.AssetCheckSeverity.ERROR:
+            continue
         raise dg.Failure(
-            "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair them "
-            f"(rollback, or restore from an export), and materialise {HEALTH} with its check again",
+            f"nothing was deleted: the last check `{check}` of this lakehouse failed: {last.description} "
+            f"{REPAIRS[check]}, and materialise `{asset}` with its check again",
             allow_retries=False,
         )
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import dagster as dg
 
 from dagster_project import assets, compaction_policy
-from dagster_project.assets import INTEGRITY, NO_BACKUP, key, settings_of
+from dagster_project.assets import BACKUP_VERIFIED, INTEGRITY, NO_BACKUP, REPAIRS, key, settings_of
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
@@ -28,7 +28,6 @@ from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
 from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError
 
-BACKUP_VERIFIED: Final = "backup_verified"
 DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
@@ -155,17 +154,19 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=key(scope, assets.BACKUP),
         name=BACKUP_VERIFIED,
+        blocking=True,
         retry_policy=RETRY,
         partitions_def=scope.partitions,
         description=f"Proves that the backup{where} could replace the lakehouse: its newest version has the same "
         "content digest in both places, it breaks no invariant, and no version has been waiting to be backed up for "
-        f"more than {age}.",
+        f"more than {age}. While it fails nothing expires and nothing is deleted.",
     )
-    def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
+    def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> Any:
         settings = settings_of(scope, context)
         policy = settings.backup
         if policy is None:
-            return dg.AssetCheckResult(passed=True, description=NO_BACKUP)
+            yield dg.AssetCheckResult(passed=True, description=NO_BACKUP)
+            return
 
         def work(lake: Lakehouse, watch: Supervisor) -> backup.Report:
             how = backup.Config(
@@ -179,7 +180,10 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
 
         found = run_supervised(context, settings, spark, work)
         metadata = reports.of_report(found)
-        return dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
+        yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
+        if not found.ok:  # or Dagster would only report that a blocking check failed
+            text = f"nothing expires and nothing is deleted: {reports.text_of(found, 3)}\n{REPAIRS[BACKUP_VERIFIED]}"
+            raise dg.Failure(text, metadata=metadata, allow_retries=False)
 
     return check
 

@@ -55,6 +55,27 @@ def without_process(instance: dg.DagsterInstance, location: str) -> dict[str, dg
     return found
 
 
+class Undertaker:
+    """Ends runs without a process, for a caller who comes back again and again.
+
+    Attributes:
+        suspects: the runs that were without a process at the last call. One that has just ended may not be recorded
+            yet, so a run is ended when it is found twice in a row.
+    """
+
+    def __init__(self) -> None:
+        self.suspects: set[str] = set()
+
+    def end_dead_runs(self, instance: dg.DagsterInstance, location: str, pool: str | None) -> None:
+        """End the runs of a code location that died, and free the slots of a pool that ended runs hold.
+
+        REQUIRES: as :func:`without_process`. A query, one more for each run at work, and two for a pool.
+        """
+        self.suspects = end_those_without_process(instance, location, self.suspects)
+        if pool is not None:
+            free_slots_of_ended_runs(instance, pool)
+
+
 def watch(location: str, sleep: Callable[[float], None] = time.sleep) -> None:
     """End the runs of a code location that were without a process twice in a row, for ever.
 
@@ -76,6 +97,24 @@ def end_those_without_process(instance: dg.DagsterInstance, location: str, suspe
     for run_id in gone.keys() & suspects:
         _end(instance, gone[run_id], _DIED)
     return gone.keys() - suspects
+
+
+def free_slots_of_ended_runs(instance: dg.DagsterInstance, pool: str) -> list[str]:
+    """Free the slots of a pool that runs hold although they have ended, and return the IDs of these runs.
+
+    A run whose process is killed keeps its slot, and the next run would wait for it without end. Dagster's daemon frees
+    it only where ``dagster.yaml`` has ``free_slots_after_run_end_seconds``. One query, and one for each holder.
+    """
+    storage = instance.event_log_storage
+    if not storage.supports_global_concurrency_limits:
+        return []
+    freed = []
+    for run_id in sorted(storage.get_concurrency_info(pool).active_run_ids):
+        run = instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            storage.free_concurrency_slots_for_run(run_id)
+            freed.append(run_id)
+    return freed
 
 
 def _end(instance: dg.DagsterInstance, run: dg.DagsterRun, why: str) -> None:

@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_project import assets
 from dagster_project.assets import assets_of
+from dagster_project.check_alerts import check_sensors
 from dagster_project.checks import NOT_FROZEN, REACHABLE, checks_of
 from dagster_project.config import load, load_head
 from dagster_project.config.file import Known, Stanzas
@@ -117,7 +118,10 @@ def _shared(notifications: Notifications | None, spark: SparkResource | None, *,
     return dg.Definitions(
         resources={"spark": spark or SparkResource()},
         executor=None if shares else dg.in_process_executor,  # one process per run: its steps share one Spark session
-        sensors=failure_sensors(notifications or Notifications(), only_ours=shares),
+        sensors=[
+            *failure_sensors(notifications or Notifications(), only_ours=shares),
+            *check_sensors(notifications or Notifications(), only_ours=shares),
+        ],
     )
 
 

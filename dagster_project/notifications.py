@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
@@ -19,7 +20,27 @@ from pipelines.lakehouses import looked_up
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
 ERROR: Final = "error"
+WARNING: Final = "warning"
 INFO: Final = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that fails now.
+
+    Attributes:
+        about: what fails, in a few words.
+        severity: ``error`` or ``warning``.
+        text: why, in a sentence.
+        page: the path of its page in Dagster.
+        check: the name of the check, where it is one.
+    """
+
+    about: str
+    severity: str
+    text: str
+    page: str
+    check: str | None = None
 
 
 def failure_sensors(notifications: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
@@ -69,11 +90,34 @@ def send(notifications: Notifications, news: Mapping[str, Trouble | int], asset:
     severity = INFO if "version" in rows[0] else ERROR
     try:
         url = checked_url(looked_up(notifications.webhook))
-        page = _page(notifications, f"assets/{'/'.join(asset.path)}?view=checks")
+        page = _page(notifications, page_of_check(asset, REACHABLE))
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
     more = {"lakehouses": rows} if fleet else one
     post(url, {"text": "\n".join(lines), "severity": severity, "check": REACHABLE, **more, "url": page})
+
+
+def send_problem(notifications: Notifications, problem: Problem | None, about: str) -> None:
+    """Send that something fails, or, without a problem, that what was ``about`` does not fail any more.
+
+    Raises ``OSError`` without any part of the webhook's address.
+    """
+    try:
+        url = checked_url(looked_up(notifications.webhook))
+        page = None if problem is None else _page(notifications, problem.page)
+    except ValueError as error:  # InvalidInput, too
+        raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
+    if problem is None:
+        post(url, {"text": f"{about}: it does not fail any more", "severity": INFO, "errors": [], "url": None})
+        return
+    text = f"{problem.about}: {problem.text}"
+    message = {"text": text, "severity": problem.severity, "check": problem.check, "errors": [text], "url": page}
+    post(url, message)
+
+
+def page_of_check(asset: dg.AssetKey, check: str) -> str:
+    """Return the path of the page of a check in Dagster."""
+    return f"assets/{'/'.join(asset.path)}?view=checks&checkDetail={check}"
 
 
 def _page(notifications: Notifications, path: str) -> str | None:

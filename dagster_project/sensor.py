@@ -21,6 +21,7 @@ from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, LakehouseSettings, Notifications
 from dagster_project.config.values import format_duration
+from dagster_project.dead_runs import Undertaker
 from dagster_project.poll import Poll, SensorState
 from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, last_result, run_at_work
 from trinitylake_core import InvalidInput
@@ -52,6 +53,7 @@ def compaction_sensor(
     known = scope.known
     every = _FLEET_EVERY_SECONDS if known is None else max(1, int(known.compaction.poll.total_seconds()))
     tick = FleetTick if known is None else LakehouseTick
+    undertaker = Undertaker()
 
     @dg.sensor(
         name=FLEET_SENSOR if known is None else f"{scope.slug}_compaction_sensor",
@@ -61,6 +63,9 @@ def compaction_sensor(
         description=_description(known),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        origin = context.code_location_origin
+        if origin is not None:  # where Dagster does not say which location this is, nobody's runs are judged
+            undertaker.end_dead_runs(context.instance, origin.location_name, scope.pool)
         return tick(scope, context, notify).result(lakehouses())
 
     return sense

@@ -34,7 +34,7 @@ _REPAIR: Final = (
 )
 _CHECKS: Final = {
     assets.TABLE_HEALTH: {
-        READABLE: "Fails when the metadata of a table cannot be read, and names the table. The others are measured.",
+        READABLE: "Warns when the metadata of a table cannot be read, and names the table. The others are measured.",
         SMALL_FILES: "Warns when a table has `small_files` small files, by its policy in lakehouses.yaml.",
         ENGINES: "Warns when engines delete, or may delete, files that older versions of the lakehouse need.",
     },
@@ -42,7 +42,7 @@ _CHECKS: Final = {
         EXPIRED: "Warns when the snapshots of a table could not expire, and when a policy counts for no table.",
     },
     assets.TABLE_CLEANING: {
-        CERTAIN: "Fails when a directory was left alone because it is unknown which of its files are needed.",
+        CERTAIN: "Warns when a directory was left alone because it is unknown which of its files are needed.",
     },
 }
 
@@ -66,17 +66,18 @@ def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
         ]
 
 
-def _checked(
-    check: str, problems: Iterable[tuple[str, str]], fails: str, remedy: str, *, serious: bool = True
-) -> dg.AssetCheckResult:
-    """Return the result of a check: tables, each with what is wrong with it, and what to do about them."""
+def _checked(check: str, problems: Iterable[tuple[str, str]], fails: str, remedy: str) -> dg.AssetCheckResult:
+    """Return the result of a check: tables, each with what is wrong with it, and what to do about them.
+
+    It warns, and does not stop the steps that delete: whoever writes one table must not end the maintenance of all.
+    """
     found = list(problems)
     names = ", ".join(name for name, _ in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
     rows = [{"table": name, "why": why} for name, why in found[: reports.PLAN_LIMIT]]
     return dg.AssetCheckResult(
         check_name=check,
         passed=not found,
-        severity=dg.AssetCheckSeverity.ERROR if serious else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.WARN,
         description=f"{count(len(found), 'table')} {fails}: {names}. {remedy}" if found else f"no table {fails}",
         metadata={"tables": reports.table(rows, ("table", "why"))} if rows else {},
     )
@@ -116,7 +117,7 @@ def _measured(launch: Launch) -> assets.Result:
         data_version=dg.DataVersion(str(found.version)),
         check_results=[
             _checked(READABLE, found.failures.items(), "cannot be read", _REPAIR),
-            _checked(SMALL_FILES, small, "has too many small files", rewrite, serious=False),
+            _checked(SMALL_FILES, small, "has too many small files", rewrite),
             _engines(launch.lake),
         ],
     )
@@ -133,7 +134,6 @@ def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
         "loses files that older versions need",
         f"Remove the property {doctor.DELETES_METADATA}, and stop what else deletes files of tables: expire_snapshots "
         "and remove_orphan_files of engines, lifecycle rules of the bucket",
-        serious=False,
     )
 
 
@@ -175,7 +175,7 @@ def _expired(launch: Launch) -> assets.Result:
     launch.context.log.info(metadata["outcome"])
     idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
     remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
-    left_alone = _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy, serious=False)
+    left_alone = _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(str(done.version_after or done.version)),

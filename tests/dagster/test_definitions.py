@@ -77,7 +77,7 @@ def test_dagster_finds_nothing_to_complain_about(tmp_path: Path) -> None:
     path = tmp_path / "lakehouses.yaml"
     path.write_text(TWO)
     env = os.environ | {config.ENV_FILE: str(path), "DAGSTER_HOME": str(tmp_path), "PYTHONWARNINGS": "default"}
-    (tmp_path / "dagster.yaml").write_text((ROOT / "scripts/dagster.yaml").read_text())
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster_project/dagster.yaml").read_text())
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-w", "workspace.yaml"]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     said = done.stdout + done.stderr
@@ -86,7 +86,7 @@ def test_dagster_finds_nothing_to_complain_about(tmp_path: Path) -> None:
     assert [] == [line for line in warned if "dagster" in line and "SupersessionWarning" not in line]
 
 
-@pytest.mark.parametrize("file", ["scripts/dagster.yaml", "deploy/dagster.yaml"])
+@pytest.mark.parametrize("file", ["dagster_project/dagster.yaml", "deploy/dagster.yaml"])
 def test_lakehouses_are_polled_side_by_side(file: str) -> None:
     """One whose storage hangs would otherwise delay the polls of all others by 20 s each."""
     shown = yaml.safe_load((ROOT / file).read_text())
@@ -126,10 +126,12 @@ def test_names_of_everything() -> None:
     } == checks
 
 
-def test_only_the_check_that_reads_everything_blocks_and_a_compaction_does_not_wait_for_it() -> None:
+def test_the_checks_of_integrity_and_backup_block_and_a_compaction_waits_for_neither() -> None:
     repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     graph = repository.asset_graph
-    assert {"integrity"} == {key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking}
+    assert {"integrity", "backup_verified"} == {
+        key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking
+    }
     selected = {
         job: {key.name for key in repository.get_job(f"sales_{job}").asset_layer.asset_graph.asset_check_keys}
         for job in ("compaction", "maintenance")

@@ -52,7 +52,7 @@ def make_home(directory: Path) -> Path:
     """Make a ``DAGSTER_HOME`` like that of ``make ui``, but for the daemon, and return it."""
     home = directory / "home"
     home.mkdir()
-    settings = (PROJECT / "scripts" / "dagster.yaml").read_text(encoding="utf-8")
+    settings = (PROJECT / "dagster_project" / "dagster.yaml").read_text(encoding="utf-8")
     (home / "dagster.yaml").write_text(settings + _NO_DAEMON, encoding="utf-8")
     return home
 

@@ -1,0 +1,198 @@
+"""Sends what has begun to fail, or ceased to: asset checks, freshness, and runs that wait without end.
+
+Each change is sent once. Dagster shows these on its pages, where nobody looks at night. Failed runs have a sensor of
+their own (:mod:`dagster_project.notifications`), and so has ``reachable``, which the poll evaluates.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project import checks, notifications
+from dagster_project.config.settings import Notifications
+from dagster_project.notifications import Problem
+from dagster_project.scope import FLEET, last_evaluation
+
+NAME: Final = "check_changes"
+_EVERY_SECONDS: Final = 30
+_WAITS_TOO_LONG_SECONDS: Final = 3600.0
+_AT_ONCE: Final = 50
+"""So many changes are sent in one tick; the others wait for the next one."""
+_NOT_SENT: Final = frozenset({checks.REACHABLE, checks.DEBT, checks.NOT_FROZEN})
+"""Checks whose changes are not sent: the poll sends the first itself; the sensor answers a debt with a compaction; and
+whoever froze a lakehouse knows."""
+_PASSED, _FAILED, _OVERDUE = "SUCCEEDED", "FAILED", "FAIL"
+"""Values of Dagster's states of a check and of freshness, whose classes have no public names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What fails now.
+
+    Attributes:
+        failing: the problems, each by a text that stays the same while it lasts.
+        undecided: problems that may have ended or not, because a run is about to evaluate them again.
+    """
+
+    failing: dict[str, Problem] = field(default_factory=dict)
+    undecided: set[str] = field(default_factory=set)
+
+
+def check_sensors(notify: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
+    """Return the sensor that sends changes to the webhook, if there is one.
+
+    ``only_ours``: not those of other people's assets in the same code location.
+    """
+    if notify.webhook is None:
+        return []
+
+    @dg.sensor(
+        name=NAME,
+        minimum_interval_seconds=_EVERY_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports to the webhook of lakehouses.yaml, once for each change, which asset checks fail or pass "
+        "again, which assets are overdue, and which runs have waited for an hour.",
+    )
+    def send_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        survey = Survey()
+        if context.repository_def is not None:
+            graph = context.repository_def.asset_graph
+            check_keys = [key for key in graph.asset_check_keys if key.name not in _NOT_SENT]
+            asset_keys = list(graph.materializable_asset_keys)
+            if only_ours:
+                check_keys = [key for key in check_keys if is_ours(key.asset_key)]
+                asset_keys = [key for key in asset_keys if is_ours(key)]
+            with_partitions = {key for key in check_keys if graph.get_check_spec(key).partitions_def is not None}
+            add_failed_checks(survey, context.instance, [key for key in check_keys if key not in with_partitions])
+            add_failed_partitions(survey, context.instance, sorted(with_partitions, key=str))
+            add_overdue_assets(survey, context.instance, asset_keys)
+        add_waiting_runs(survey, context.instance, time.time())
+        known: dict[str, str] = json.loads(context.cursor or "{}")
+        sent, failing = send_changes_of(survey, known, notify, context.log)
+        return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=json.dumps(failing, sort_keys=True))
+
+    return [send_changes]
+
+
+def is_ours(asset: dg.AssetKey) -> bool:
+    """Return whether an asset belongs to a lakehouse or to a fleet of this project."""
+    return asset.path[0] in {"lakehouse", FLEET}
+
+
+# -- what fails now --------------------------------------------------------------------------------------
+
+
+def add_failed_checks(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:
+    """Add the checks without partitions that failed last. One query for all of them."""
+    if not keys:
+        return
+    summaries = instance.event_log_storage.get_asset_check_summary_records(list(keys))
+    for key, summary in summaries.items():
+        record = summary.last_completed_check_execution_record
+        if record is not None and isinstance(record.evaluation, dg.AssetCheckEvaluation):
+            _add_evaluation(survey, key, None, record.evaluation)
+
+
+def add_failed_partitions(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:
+    """Add the partitions of checks that failed last. One query for each check, and one for each that fails."""
+    for info in instance.event_log_storage.get_asset_check_partition_info(list(keys)) if keys else ():
+        key, partition, status = info.check_key, info.partition_key, info.latest_execution_status.value
+        if status == _FAILED:
+            evaluation = last_evaluation(instance, key.asset_key, key.name, partition)
+            if evaluation is not None:
+                _add_evaluation(survey, key, partition, evaluation)
+        elif status != _PASSED:
+            survey.undecided.add(_check_id(key, partition))
+
+
+def _add_evaluation(
+    survey: Survey, key: dg.AssetCheckKey, partition: str | None, evaluation: dg.AssetCheckEvaluation
+) -> None:
+    if evaluation.passed:
+        return
+    lakehouse = partition or "/".join(key.asset_key.path[:-1])
+    survey.failing[_check_id(key, partition)] = Problem(
+        about=f"{key.name} of {lakehouse}",
+        severity=notifications.ERROR if evaluation.severity is dg.AssetCheckSeverity.ERROR else notifications.WARNING,
+        text=evaluation.description or "no reason was recorded",
+        page=notifications.page_of_check(key.asset_key, key.name),
+        check=key.name,
+    )
+
+
+def _check_id(key: dg.AssetCheckKey, partition: str | None) -> str:
+    return f"check {key.asset_key.to_user_string()} {key.name} {partition or ''}"
+
+
+def add_overdue_assets(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]) -> None:
+    """Add the assets whose freshness policy fails. One query. Dagster's daemon judges them, if it is told to."""
+    if not keys:
+        return
+    for key, state in instance.event_log_storage.get_freshness_state_records(list(keys)).items():
+        if state.freshness_state.value == _OVERDUE:
+            name = key.to_user_string()
+            text = "it was not materialised in time: see its last runs, its schedule, and whether the daemon runs"
+            page = f"assets/{'/'.join(key.path)}"
+            survey.failing[f"fresh {name}"] = Problem(f"{name} is overdue", notifications.ERROR, text, page)
+
+
+def add_waiting_runs(survey: Survey, instance: dg.DagsterInstance, now: float) -> None:
+    """Add the runs that have waited for an hour: in the queue, or for a pool that another run holds.
+
+    One query for the queue, one for the pools.
+    """
+    for record in instance.get_run_records(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])):
+        if now - record.create_timestamp.timestamp() > _WAITS_TOO_LONG_SECONDS:
+            run = record.dagster_run
+            text = "it waits in the queue: see which runs are at work, and the limits of `concurrency` in dagster.yaml"
+            _add_waiting_run(survey, run.run_id, f"run of {run.job_name}", text)
+    storage = instance.event_log_storage
+    if not storage.supports_global_concurrency_limits:
+        return
+    for pool in sorted(storage.get_concurrency_keys()):
+        info = storage.get_concurrency_info(pool)
+        holders = ", ".join(sorted(info.active_run_ids)) or "no run"
+        for step in info.pending_steps:
+            if step.assigned_timestamp is None and now - step.enqueued_timestamp.timestamp() > _WAITS_TOO_LONG_SECONDS:
+                text = f"its step {step.step_key} waits for the pool {pool}, which {holders} holds"
+                _add_waiting_run(survey, step.run_id, f"run {step.run_id}", text)
+
+
+def _add_waiting_run(survey: Survey, run_id: str, about: str, text: str) -> None:
+    waits = Problem(f"{about} has waited for an hour", notifications.ERROR, text, f"runs/{run_id}")
+    survey.failing[f"run {run_id}"] = waits
+
+
+# -- what is sent ----------------------------------------------------------------------------------------
+
+
+def send_changes_of(
+    survey: Survey, known: dict[str, str], notify: Notifications, log: Any
+) -> tuple[int, dict[str, str]]:
+    """Send what begins to fail and what ended; return how many changes were sent, and what is known to fail now.
+
+    A change that the webhook does not accept stays unknown, so the next tick sends it again.
+    """
+    failing = dict(known)
+    begun = [each for each in survey.failing if each not in known]
+    ended = [each for each in known if each not in survey.failing and each not in survey.undecided]
+    sent = 0
+    for each in [*begun, *ended][:_AT_ONCE]:
+        problem = survey.failing.get(each)
+        try:
+            notifications.send_problem(notify, problem, known.get(each, ""))
+        except OSError as error:
+            log.error(str(error))  # noqa: TRY400 - the reason suffices
+            break  # it would refuse the others, too, and a tick has a minute
+        sent += 1
+        if problem is None:
+            del failing[each]
+        else:
+            failing[each] = problem.about
+    return sent, failing

@@ -1,0 +1,132 @@
+"""What begins to fail, or ceases to, is sent to the webhook once: checks, freshness, and runs that wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+
+from dagster_project import check_alerts
+from dagster_project.config.settings import Notifications
+from dagster_project.dead_runs import free_slots_of_ended_runs
+from tests.dagster.test_notifications import Received, webhook
+
+__all__ = ["webhook"]
+BACKUP = dg.AssetKey(["lakehouse", "sales", "backup"])
+VERIFIED = "backup_verified"
+POOL = "lakehouse_sales"
+
+
+@pytest.fixture
+def instance(memory: str) -> Iterator[dg.DagsterInstance]:
+    """Return an instance whose storage knows pools, which one in memory does not."""
+    with dg.DagsterInstance.local_temp(memory) as local:
+        yield local
+
+
+def definitions(check: str, *, passed: bool = True, severity: str = "ERROR") -> dg.Definitions:
+    """Return an asset with a check, whose result is given."""
+
+    @dg.asset_check(asset=BACKUP, name=check)
+    def evaluate() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(
+            passed=passed, severity=dg.AssetCheckSeverity[severity], description="it breaks 2 invariants"
+        )
+
+    return dg.Definitions(assets=[dg.AssetSpec(BACKUP)], asset_checks=[evaluate])
+
+
+def evaluated(instance: dg.DagsterInstance, *, passed: bool, severity: str = "ERROR", check: str = VERIFIED) -> None:
+    """Evaluate a check in a run."""
+    job = definitions(check, passed=passed, severity=severity).get_repository_def().get_job("__ASSET_JOB")
+    subset = job.get_subset(asset_selection=set(), asset_check_selection={dg.AssetCheckKey(BACKUP, check)})
+    assert subset.execute_in_process(instance=instance).success
+
+
+def tick(webhook: Received, instance: dg.DagsterInstance, cursor: str | None, check: str = VERIFIED) -> str | None:
+    """Evaluate the sensor over definitions that have the check."""
+    (sensor,) = check_alerts.check_sensors(Notifications.model_validate({"webhook": webhook.url}))
+    repository = definitions(check).get_repository_def()
+    context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
+    result: Any = sensor(context)
+    return str(result.cursor)
+
+
+def test_a_check_that_fails_is_sent_once_and_once_when_it_passes_again(
+    webhook: Received, instance: dg.DagsterInstance
+) -> None:
+    cursor = tick(webhook, instance, None)
+    assert [] == webhook.messages
+    evaluated(instance, passed=False)
+    cursor = tick(webhook, instance, cursor)
+    cursor = tick(webhook, instance, cursor)
+    evaluated(instance, passed=False)
+    cursor = tick(webhook, instance, cursor)
+    (message,) = webhook.messages
+    assert ("error", "backup_verified") == (message["severity"], message["check"])
+    assert "backup_verified of lakehouse/sales: it breaks 2 invariants" == message["text"]
+    evaluated(instance, passed=True)
+    cursor = tick(webhook, instance, tick(webhook, instance, cursor))
+    assert ["error", "info"] == [each["severity"] for each in webhook.messages]
+    assert "does not fail any more" in webhook.messages[-1]["text"]
+
+
+def test_what_the_webhook_refuses_is_sent_again(webhook: Received, instance: dg.DagsterInstance) -> None:
+    evaluated(instance, passed=False)
+    webhook.status = 500
+    cursor = tick(webhook, instance, None)
+    webhook.status = 200
+    webhook.messages.clear()
+    tick(webhook, instance, cursor)
+    assert 1 == len(webhook.messages)
+
+
+def test_a_warning_is_sent_as_a_warning(webhook: Received, instance: dg.DagsterInstance) -> None:
+    evaluated(instance, passed=False, severity="WARN")
+    tick(webhook, instance, None)
+    assert ["warning"] == [each["severity"] for each in webhook.messages]
+
+
+def test_a_run_that_waits_for_an_hour_is_sent(instance: dg.DagsterInstance) -> None:
+    """Whether it waits in the queue, or its step for a pool that another run holds."""
+    storage = instance.event_log_storage
+    storage.set_concurrency_slots(POOL, 1)
+    queued, holder, waiter = (new_run(instance, dg.DagsterRunStatus.STARTED) for _ in range(3))
+    instance.report_dagster_event(dg.DagsterEvent("PIPELINE_ENQUEUED", "nothing"), queued.run_id)
+    for run in (holder, waiter):
+        storage.claim_concurrency_slot(POOL, run.run_id, "step")
+    for seconds, waiting in ((60, set()), (4000, {f"run {queued.run_id}", f"run {waiter.run_id}"})):
+        survey = check_alerts.Survey()
+        check_alerts.add_waiting_runs(survey, instance, time.time() + seconds)
+        assert waiting == survey.failing.keys()
+    assert holder.run_id in survey.failing[f"run {waiter.run_id}"].text
+
+
+def test_the_slot_of_a_run_that_has_ended_is_freed_and_no_other(instance: dg.DagsterInstance) -> None:
+    storage = instance.event_log_storage
+    storage.set_concurrency_slots(POOL, 2)
+    dead, alive = (new_run(instance, each) for each in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED))
+    for run in (dead, alive):
+        storage.claim_concurrency_slot(POOL, run.run_id, "step")
+    assert [dead.run_id] == free_slots_of_ended_runs(instance, POOL)
+    assert {alive.run_id} == storage.get_concurrency_info(POOL).active_run_ids
+
+
+@pytest.mark.parametrize("check", sorted(check_alerts._NOT_SENT))
+def test_what_others_send_or_mend_is_not_sent(check: str, webhook: Received, instance: dg.DagsterInstance) -> None:
+    evaluated(instance, passed=False, check=check)
+    tick(webhook, instance, None, check)
+    assert [] == webhook.messages
+
+
+def new_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+    @dg.job
+    def nothing() -> None:
+        """Do nothing."""
+
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "__repository__")
+    return instance.create_run_for_job(nothing, status=status, remote_job_origin=repository.get_job_origin("nothing"))
