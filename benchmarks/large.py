@@ -72,7 +72,7 @@ def _change(percent: int) -> Step:
 def _usable_cores(lake: Lakehouse) -> float:
     """Return how many cores a compaction could keep busy if there were 200: all its work by the heaviest task's."""
     tasks = _TASKS_PER_CORE * _CORES
-    rewriter = Rewriter(NodeWriter(lake.store), 1)
+    rewriter = Rewriter(NodeWriter(lake.nodes), 1)
     subtrees = rewriter.frontier(rewriter.ref_of(lake.root_node.node), tasks)
     weights = [piece.weight() for piece in split_for_tasks(rewriter, subtrees, tasks)]
     loads = [0] * min(tasks, len(weights))

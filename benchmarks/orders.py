@@ -38,7 +38,7 @@ def lookups(root: str, objects: int) -> dict[str, Any]:
         namespace, name = lakes.table_name(pick.randrange(objects), objects)
         began = time.perf_counter()
         lake = Lakehouse.open(root)
-        if lookup(lake.store, lake.root_node.node, lake.codec.table(namespace, name)) is None:
+        if lookup(lake.nodes, lake.root_node.node, lake.codec.table(namespace, name)) is None:
             raise AssertionError(f"{namespace}.{name} is not there")
         seconds.append(time.perf_counter() - began)
         gets += lake.storage.counts.get
@@ -93,7 +93,7 @@ def measured(order: int, objects: int, folder: Path) -> dict[str, Any]:
     row["nodes"] = sum(1 for _ in folder.glob(f"{order}/*/*/*/*-node-*"))
     row["MB"] = round(sum(path.stat().st_size for path in folder.glob(f"{order}/*/*/*/*-node-*")) / 1e6, 1)
     began, cpu = time.perf_counter(), _cpu()
-    found = sum(len(keys) for keys, _ in scan(lake.store, lake.root_node.node))
+    found = sum(len(keys) for keys, _ in scan(lake.nodes, lake.root_node.node))
     row |= {"scan s": round(time.perf_counter() - began, 2), "scan CPU s": round(_cpu() - cpu, 2)}
     if found != objects + lakes.NAMESPACES:
         raise AssertionError(f"a scan found {found} of {objects} objects")

@@ -97,16 +97,16 @@ class Ours:
     def cold(self, key: str) -> str | None:
         """Open and search."""
         lake = Lakehouse.open(self._root)
-        return lookup(lake.store, lake.root_node.node, key)
+        return lookup(lake.nodes, lake.root_node.node, key)
 
     def warm(self, key: str) -> str | None:
         """Search."""
-        return lookup(self.lake.store, self.lake.root_node.node, key)
+        return lookup(self.lake.nodes, self.lake.root_node.node, key)
 
     def scan(self) -> int:
         """Read every node."""
         lake = Lakehouse.open(self._root)
-        return sum(len(keys) for keys, _ in scan(lake.store, lake.root_node.node))
+        return sum(len(keys) for keys, _ in scan(lake.nodes, lake.root_node.node))
 
 
 class Delta:

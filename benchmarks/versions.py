@@ -73,7 +73,7 @@ def reached(lake: Lakehouse) -> set[str]:
     while waiting:
         node = waiting.pop()
         found.update(node.children)
-        waiting += lake.store.read_many(node.children) if (node.height or 0) > 1 else []
+        waiting += lake.nodes.read_many(node.children) if (node.height or 0) > 1 else []
     return found
 
 

@@ -117,7 +117,7 @@ def run(
     config = config or Config()
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     lake.refresh()
-    lake.files.versions.refuse_hole(lake.version)
+    lake.backend.versions.refuse_hole(lake.version)
     work = _Proof(spark, lake, target, config, progress or silent)
     problems = list(work.run())
     return replace(work.report, problems=problems, seconds=work.watch.seconds)
@@ -167,7 +167,7 @@ class _Proof:
                 "one of them was replaced. Find out which one is right before anything overwrites the other"
             )
         kept = backup.version >= self.lake.root_node.oldest_version  # below it a late writer may have left a root
-        ours, theirs = self.lake.files.versions.try_root(backup.version) if kept else None, backup.root_node
+        ours, theirs = self.lake.backend.versions.try_root(backup.version) if kept else None, backup.root_node
         if ours is not None and (ours.txn, ours.created_at_millis) != (theirs.txn, theirs.created_at_millis):
             return (
                 f"the backup was written to since it was made: its version {backup.version} is not that of the "
@@ -178,7 +178,7 @@ class _Proof:
     def hole(self, backup: Lakehouse) -> str | None:
         """Return that a root of the backup is missing, where it opens at the version before it; else ``None``."""
         try:
-            backup.files.versions.refuse_hole(backup.version)
+            backup.backend.versions.refuse_hole(backup.version)
         except Corrupt as error:
             return f"the backup is not complete: {error}; export again, which creates the roots that are missing"
         return None
@@ -238,7 +238,7 @@ class _Proof:
     def too_old(self, version: int) -> Iterator[str]:
         if version == self.lake.version:
             return
-        roots, newest = self.lake.files.versions, self.lake.root_node
+        roots, newest = self.lake.backend.versions, self.lake.root_node
         first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest)
         committed = (first or self.lake.root_node).created_at_millis
         since = from_millis(committed)

@@ -224,17 +224,17 @@ class Cleaning(JobRun[Config, Report]):
     def __post_init__(self) -> None:
         config = self.config
         self.review = plans.review_of(config, self.review, _AS_IT_IS)
-        newest = self.files.newest()
-        self.files.note_newest(newest)
-        require_writable(self.files, newest)
-        self.definition = self.files.definition(newest)
+        newest = self.backend.newest()
+        self.backend.note_newest(newest)
+        require_writable(self.backend, newest)
+        self.definition = self.backend.definition(newest)
         if self.review is not dry_run:
             refuse_guarded(self.definition)
         self.engine = choose_engine_for_all(config.engine, self.spark, newest)
-        self.meter = Meter(self.files.storage)
+        self.meter = Meter(self.backend.storage)
         self.sweep = self.new_sweep()
-        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
-        self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.files.storage)
+        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.backend.storage)
+        self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.backend.storage)
         self.plan = None if config.plan is None else plans.StoredPlan(config.plan, self.options)
         self.safety_age_seconds = self.safety_age() if self.plan is None else self.plan.header.safety_age_seconds
         self.marking: Marking | None = None
@@ -242,7 +242,7 @@ class Cleaning(JobRun[Config, Report]):
 
     def new_sweep(self) -> Sweep:
         """Return an empty sweep."""
-        return Sweep(self.engine, self.files.storage, self.definition.order, self.progress)
+        return Sweep(self.engine, self.backend.storage, self.definition.order, self.progress)
 
     # -- ages ----------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class Cleaning(JobRun[Config, Report]):
 
         That is the storage's. A dry run writes nothing, and is content with this machine's.
         """
-        now = now_millis() if self.review is dry_run else storage_time(self.files)
+        now = now_millis() if self.review is dry_run else storage_time(self.backend)
         now = now if self.config.now_millis is None else self.config.now_millis
         cutoff, inventory = now - millis(self.safety_age_seconds), self.config.inventory
         if inventory is None:
@@ -299,7 +299,7 @@ class Cleaning(JobRun[Config, Report]):
         now, cutoff = self.ages_count_from()
         listed = self.sweep.list_files(self.config.inventory, self.inventory_options)
         self.watch.lap("list")
-        self.marking = marking = Marking(self.files, self.sweep, self.definition.txn_ttl_millis, now)
+        self.marking = marking = Marking(self.backend, self.sweep, self.definition.txn_ttl_millis, now)
         marked = marking.mark(self.refuse_outdated)
         self.watch.lap("mark")
         totals, gone = self.sweep.subtract(marked.boundary, cutoff), 0
@@ -329,7 +329,7 @@ class Cleaning(JobRun[Config, Report]):
     def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""
         return Report(
-            root=self.files.storage.root,
+            root=self.backend.storage.root,
             version=marked.newest.version,
             boundary=marked.boundary,
             engine=self.engine.name,
@@ -348,7 +348,7 @@ class Cleaning(JobRun[Config, Report]):
     def refuse_outdated(self, marked: GcRoots) -> None:
         """Refuse a plan that was made for another history."""
         if self.plan is not None:
-            plans.refuse_other(self.plan.header, self.job, self.files, marked)
+            plans.refuse_other(self.plan.header, self.job, self.backend, marked)
 
     def agreed(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
@@ -381,7 +381,7 @@ class Cleaning(JobRun[Config, Report]):
             f"snapshots and {found.transactions} saved transactions; older than {shown(self.safety_age_seconds)}"
         )
         total = (found.orphan_files, found.orphan_bytes)
-        head = plans.header(self.job, self.files, marked, total, age=self.safety_age_seconds)
+        head = plans.header(self.job, self.backend, marked, total, age=self.safety_age_seconds)
         plans.write(uri, self.options, head, (plans.PlanRow(file, reason) for file in self.sweep.orphans()))
         self.watch.lap("plan")
         return replace(found, plan=uri)
@@ -405,7 +405,7 @@ class Cleaning(JobRun[Config, Report]):
                 in_tasks = {"delete in tasks": requests}
         self.cancel.check()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
-        temporary = self.files.storage.remove_temporary(age)
+        temporary = self.backend.storage.remove_temporary(age)
         self.watch.lap("delete")
         done.attempted += gone
         done.already_gone += gone
@@ -415,7 +415,10 @@ class Cleaning(JobRun[Config, Report]):
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
         summary = commit_summary(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
         root = commit(
-            self.files, marked.newest, Fence(cutoff, summary, of_tables=self.of_tables), before_commit=self.cancel.check
+            self.backend,
+            marked.newest,
+            Fence(cutoff, summary, of_tables=self.of_tables),
+            before_commit=self.cancel.check,
         )
         self.version_after = root.version
         self.watch.lap("fence")
@@ -428,9 +431,9 @@ class Cleaning(JobRun[Config, Report]):
         ``put`` or two. The newest root is read after that, and before anything is deleted: a rollback over a root that
         cannot be read any more relies on the file (see ``advance_boundary`` in ``expiration``).
         """
-        if self.files.versions.boundary() < fence.oldest_version:
-            self.files.refuse_no_compare_and_set(fence)
-            raise_boundary(self.files.versions, fence.oldest_version)
+        if self.backend.versions.boundary() < fence.oldest_version:
+            self.backend.refuse_no_compare_and_set(fence)
+            raise_boundary(self.backend.versions, fence.oldest_version)
 
 
 def _counted(found: Report, totals: Totals) -> Report:

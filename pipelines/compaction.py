@@ -176,7 +176,7 @@ def run(
         try:
             report = work.run()
         except (TreeReplaced, Corrupt) as error:
-            if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.files, work.base)):
+            if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.backend, work.base)):
                 raise
             _LOG.warning("starting over: %s", error)
         else:
@@ -190,15 +190,15 @@ class _Compaction(JobRun[Config, Report]):
 
     def __post_init__(self) -> None:
         self.base: Root = self.lake.root_node
-        self.writer = NodeWriter(self.files.store)
+        self.writer = NodeWriter(self.backend.nodes)
         stamp = max(now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True)
-        self.nodes_read = self.files.store.counts.nodes_read
-        self.bytes_read = self.files.store.counts.bytes_read
+        self.nodes_read = self.backend.nodes.counts.nodes_read
+        self.bytes_read = self.backend.nodes.counts.bytes_read
 
     def open(self, tasks: int) -> tuple[Ref, list[Ref]]:
         """Return the tree, opened at its top, and its dirty subtrees."""
-        require_writable(self.files, self.base)
+        require_writable(self.backend, self.base)
         tree = self.rewriter.ref_of(self.base.node)
         return tree, self.rewriter.frontier(tree, tasks)
 
@@ -227,7 +227,7 @@ class _Compaction(JobRun[Config, Report]):
         self.watch.lap("plan")
         if refused := self.refused(planned):
             return refused
-        self.files.refuse_unsafe(self.base)
+        self.backend.refuse_unsafe(self.base)
         engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
         with closing(engine):
             pieces, flushed = self.flush(engine, planned.nodes, frontier)
@@ -244,9 +244,9 @@ class _Compaction(JobRun[Config, Report]):
         )
         counts = None
         if self.base.counts is None:  # an older writer made the lakehouse: once in its life two `get` per level
-            counts = object_counts(self.files.store, node, codec_of(self.files.definition(self.base)))
+            counts = object_counts(self.backend.nodes, node, codec_of(self.backend.definition(self.base)))
         change = CompactionChange(node, summary, counts)
-        root = commit(self.files, self.base, change, before_commit=self.cancel.check)
+        root = commit(self.backend, self.base, change, before_commit=self.cancel.check)
         self.watch.lap("commit")
         return replace(self.report(planned, root, node, flushed), rebased_over=change.rebased_over)
 
@@ -264,7 +264,7 @@ class _Compaction(JobRun[Config, Report]):
         if engine.name == "spark":
             self.watch.lap("session")
         pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
-        flushed = subtrees.flush_all(engine, self.files.store, pieces, self.rewriter.stamp, tasks, self.progress)
+        flushed = subtrees.flush_all(engine, self.backend.nodes, pieces, self.rewriter.stamp, tasks, self.progress)
         if not all(result["proved"] for result in flushed):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
         self.watch.lap("tasks")
@@ -290,7 +290,7 @@ class _Compaction(JobRun[Config, Report]):
     ) -> Report:
         done = flushed or []
         before = self.base.node
-        counts = self.files.store.counts
+        counts = self.backend.nodes.counts
         return Report(
             version_before=self.base.version,
             version_after=None if root is None else root.version,

@@ -138,7 +138,7 @@ def report(
 
 
 def _tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
-    return differing_subtrees(old.store, old.root_node.node, new.store, new.root_node.node, want)
+    return differing_subtrees(old.nodes, old.root_node.node, new.nodes, new.root_node.node, want)
 
 
 def _compared(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress) -> Iterator[Difference]:
@@ -147,7 +147,7 @@ def _compared(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress
     want = tasks * _SPANS_PER_TASK
     spans = spans_of(_tops(old, new, want), want) if tasks > 1 else []
     if len(spans) <= 1:
-        yield from diff_nodes(old.store, old.root_node.node, new.store, new.root_node.node)
+        yield from diff_nodes(old.nodes, old.root_node.node, new.nodes, new.root_node.node)
         return
     progress("compare", 0, len(spans))
     rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)

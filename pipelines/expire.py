@@ -240,8 +240,8 @@ class _Expiration(JobRun[Config, Report]):
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
         acts = review is not dry_run
-        self.retained: GcRoots = gc_roots(lake.files, heal=acts)
-        self.files.versions.refuse_hole(self.retained.newest.version)
+        self.retained: GcRoots = gc_roots(lake.backend, heal=acts)
+        self.backend.versions.refuse_hole(self.retained.newest.version)
         if acts:
             refuse_guarded(self.retained.definition)
         self.oldest = self.retained.boundary
@@ -265,7 +265,7 @@ class _Expiration(JobRun[Config, Report]):
             if not self.review(planned):
                 return planned
         self.report = replace(self.report, kept=kept if boundary == self.oldest else ())
-        self.files.refuse_no_compare_and_set(self.retained.newest)
+        self.backend.refuse_no_compare_and_set(self.retained.newest)
         self.act(boundary)
         return self.counted(self.report)
 
@@ -283,9 +283,9 @@ class _Expiration(JobRun[Config, Report]):
         self.watch.lap("boundary")
         self.cancel.check()
         self.delete_roots(below)
-        newest = self.files.newest_seen.version
-        if self.report.version_after is None and self.files.versions.hint() != newest:  # a commit has just written it
-            write_hint(self.files.storage, newest)
+        newest = self.backend.newest_seen.version
+        if self.report.version_after is None and self.backend.versions.hint() != newest:  # a commit has just written it
+            write_hint(self.backend.storage, newest)
         self.watch.lap("delete")
 
     # -- which versions ------------------------------------------------------------------------------
@@ -318,20 +318,20 @@ class _Expiration(JobRun[Config, Report]):
 
     def root(self, version: int) -> Root:
         """Return the root of a version; of one that cannot be read the next that can, which is younger."""
-        root = self.files.versions.try_readable(version, self.retained.newest)
+        root = self.backend.versions.try_readable(version, self.retained.newest)
         if root is None:
-            if self.files.versions.boundary() > version:
+            if self.backend.versions.boundary() > version:
                 raise PlanOutdated("another expiration is under way; run this one again")
-            path = self.files.versions.path(version)
+            path = self.backend.versions.path(version)
             raise CorruptNode(f"the root {path!r} of version {version} is missing", path=path, invariant="I14")
         return root
 
     def planned_boundary(self, uri: str) -> int:
         """Return the boundary of a plan that still holds: the same history, from the same version on."""
         plan = plans.StoredPlan(uri, self.options)
-        plans.refuse_other(plan.header, "expire", self.files, self.retained)
+        plans.refuse_other(plan.header, "expire", self.backend, self.retained)
         boundary = plan.header.oldest_version
-        wanted = {self.files.versions.path(version) for version in range(self.oldest, boundary)}
+        wanted = {self.backend.versions.path(version) for version in range(self.oldest, boundary)}
         if {file.path for file in plan.files()} != wanted:
             raise PlanOutdated(f"the oldest version is now {self.oldest}, so the plan is outdated; make a new plan")
         limit = self.now - self.rules.ttl_millis
@@ -365,10 +365,10 @@ class _Expiration(JobRun[Config, Report]):
                 raise PlanOutdated("another expiration came in between; plan again")
 
         engine = choose_engine_for_all(self.config.engine, self.spark, before.newest)
-        sweep = Sweep(engine, self.files.storage, before.definition.order, self.progress)
+        sweep = Sweep(engine, self.backend.storage, before.definition.order, self.progress)
         try:
             sweep.list_files(None, {})
-            marking = Marking(self.files, sweep, ttl, now_millis())
+            marking = Marking(self.backend, sweep, ttl, now_millis())
             marking.mark(refuse_expired)
             total, alone = sweep.exclusive_sizes(boundary)
         finally:
@@ -385,7 +385,7 @@ class _Expiration(JobRun[Config, Report]):
         rows = [plans.PlanRow(file, f"version {file.version}: {', '.join(rules)}") for file in found]
         total = (len(rows), sum(file.bytes for file in found))
         plans.write(
-            uri, self.options, plans.header("expire", self.files, self.retained, total, oldest_version=boundary), rows
+            uri, self.options, plans.header("expire", self.backend, self.retained, total, oldest_version=boundary), rows
         )
         self.report = replace(self.report, plan=uri)
         self.watch.lap("write")
@@ -398,8 +398,8 @@ class _Expiration(JobRun[Config, Report]):
         count = boundary - self.oldest
         counted = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
         summary = commit_summary(reason=self.config.reason, **counted)
-        change = ExpirationChange(self.files, boundary, summary, self.edited)
-        root = commit(self.files, self.retained.newest, change, before_commit=self.cancel.check)
+        change = ExpirationChange(self.backend, boundary, summary, self.edited)
+        root = commit(self.backend, self.retained.newest, change, before_commit=self.cancel.check)
         self.report = replace(self.report, version_after=root.version)
         return root.oldest_version
 
@@ -426,19 +426,19 @@ class _Expiration(JobRun[Config, Report]):
         trusts the file, and keeps what lies above it. If this root became unreadable before the file was raised, that
         rollback may have read the file before, and nothing may be deleted. Raises ``CorruptNode`` then.
         """
-        raised = raise_boundary(self.files.versions, boundary)
+        raised = raise_boundary(self.backend.versions, boundary)
         self.report = replace(self.report, boundary_after=raised)
-        root = self.files.newest_seen if self.report.version_after is not None else self.retained.newest
-        self.files.versions.try_root(root.version)
+        root = self.backend.newest_seen if self.report.version_after is not None else self.retained.newest
+        self.backend.versions.try_root(root.version)
         if raised == boundary:
             return boundary
-        newest = self.files.newest()
-        self.files.note_newest(newest)
+        newest = self.backend.newest()
+        self.backend.note_newest(newest)
         return min(raised, newest.oldest_version)
 
     def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
         """Return root files by version, ascending. One ``list`` a page."""
-        files = (listed(info.path, info.size, info.modified_millis) for info in self.files.storage.list("_"))
+        files = (listed(info.path, info.size, info.modified_millis) for info in self.backend.storage.list("_"))
         found = [each for each in files if each.kind == ROOT and first <= (each.version or 0) < boundary]
         return sorted(found, key=lambda each: each.version or 0)
 
@@ -450,7 +450,7 @@ class _Expiration(JobRun[Config, Report]):
         """
         found = self.roots_below(below)
         done = Deleted()
-        for part in delete(self.files.storage, ((each.path, each.bytes) for each in found)):
+        for part in delete(self.backend.storage, ((each.path, each.bytes) for each in found)):
             done.add(part)
             self.progress("delete", done.attempted, len(found))
         self.report = replace(

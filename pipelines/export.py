@@ -212,9 +212,9 @@ def run(
     """
     config = config or Config()
     named = config.version is not None
-    source = lake.at(version=config.version) if named else Lakehouse(lake.files, lake.files.newest())
+    source = lake.at(version=config.version) if named else Lakehouse(lake.backend, lake.backend.newest())
     if not named:
-        source.files.versions.refuse_hole(source.version)
+        source.backend.versions.refuse_hole(source.version)
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if same_place(target.root, source.root):
         raise InvalidInput("the target must be another root URI than that of the lakehouse, and another directory")
@@ -225,7 +225,7 @@ def run(
             f"the target {target.root} lies {where} the lakehouse {source.root}, where a cleaning or a copy of the one "
             "meets the files of the other; export beside it"
         )
-    require_writable(source.files, source.root_node)
+    require_writable(source.backend, source.root_node)
     return _Export(spark, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
 
 
@@ -259,7 +259,7 @@ class _Export:
 
     def boundary(self) -> int:
         root = self.source.root_node
-        found = max(self.source.files.versions.kept_from(self.version), root.oldest_version)
+        found = max(self.source.backend.versions.kept_from(self.version), root.oldest_version)
         if found > self.version:
             message = f"the boundary {found} lies beyond version {self.version}; nothing was changed"
             raise Corrupt(message, path=root.path, invariant="I16")
@@ -271,7 +271,7 @@ class _Export:
         try:
             return self.copied(review)
         except Corrupt as error:
-            if (now := self.source.files.versions.boundary()) > self.first:
+            if (now := self.source.backend.versions.boundary()) > self.first:
                 what = f"versions before {now} expired while the export ran, which began with version {self.first}"
                 raise Refused(f"{what}; run it again") from error
             if (dropped := self.dropped_snapshot()) is not None:
@@ -283,8 +283,8 @@ class _Export:
 
         Some ``get``, after a failure only.
         """
-        files, ours = self.source.files, self.source.definition.snapshots
-        now = files.definition(files.newest()).snapshots if self.config.history else ours
+        backend, ours = self.source.backend, self.source.definition.snapshots
+        now = backend.definition(backend.newest()).snapshots if self.config.history else ours
         gone = (name for name in ours if name not in now or now[name] != ours[name])
         return next(gone, None)
 
@@ -319,7 +319,7 @@ class _Export:
         try:
             return self.compared(engine)
         except Corrupt:
-            found = unreadable_roots(self.source.files.versions, self.target, range(self.first, self.version))
+            found = unreadable_roots(self.source.backend.versions, self.target, range(self.first, self.version))
             for each, data in found:
                 self.unreadable.append(each)
                 self.garbage[each.version] = data

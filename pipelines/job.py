@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import RequestCounts, Storage
 
@@ -145,9 +145,9 @@ class JobRun(Generic[_K, _R]):
         """Prepare the run, in jobs that have something to prepare."""
 
     @property
-    def files(self) -> LakehouseStore:
+    def backend(self) -> LakehouseBackend:
         """The store of the lakehouse."""
-        return self.lake.files
+        return self.lake.backend
 
 
 class Meter:

@@ -177,7 +177,7 @@ def run(
             report = work.run()
         except (FilesVoid, Corrupt) as error:
             # A cleaning may have taken what this load wrote or read. A damaged file is no reason to try again.
-            is_void = isinstance(error, FilesVoid) or may_be_void(lake.files, work.base)
+            is_void = isinstance(error, FilesVoid) or may_be_void(lake.backend, work.base)
             if restart == config.restarts or not is_void:
                 raise
             _LOG.warning("starting over: %s", error)
@@ -194,18 +194,18 @@ class _Load(JobRun[Config, Report]):
     def __post_init__(self) -> None:
         lake = self.lake
         self.base: Root = lake.root_node
-        require_writable(lake.files, self.base)
-        refuse_frozen(lake.files)
+        require_writable(lake.backend, self.base)
+        refuse_frozen(lake.backend)
         self.source, self.sources = find_text_files(self.uri, self.options, SUFFIXES)
         self.named = self.name_source()
         self.bytes = sum(size for _, size in self.sources)
         # nothing but the size is known yet
         self.engine = choose_engine(self.config.engine, self.spark, self.bytes, self.config.spark_from_bytes)
-        store = lake.files.store
+        nodes = lake.backend.nodes
         self.target = Target(
             codec=lake.codec,
-            order=store.order,
-            target_bytes=store.target_bytes,
+            order=nodes.order,
+            target_bytes=nodes.target_bytes,
             stamp=max(now_millis(), self.base.created_at_millis),
             cleaned=lake.root if self.base.tables_void_before_millis else "",
         )
@@ -231,7 +231,7 @@ class _Load(JobRun[Config, Report]):
                 return planned
             if not counts.added + counts.replaced:
                 return self.report(counts)
-            self.lake.files.refuse_unsafe(self.base)
+            self.lake.backend.refuse_unsafe(self.base)
             trees = self.build(both)
             self.watch.lap("build")
         return self.commit(counts, trees)
@@ -296,7 +296,7 @@ class _Load(JobRun[Config, Report]):
         node = self.base.node
         keys = [*node.keys, *node.buffer.keys]
         if (node.height or 0) > 1:
-            for child in self.lake.files.store.read_many(node.children):
+            for child in self.lake.backend.nodes.read_many(node.children):
                 keys += child.keys
         stands_for = max(1, (node.subtree_keys or 0) // max(1, len(keys)))
         weighed = [(key, stands_for) for key in keys]
@@ -381,7 +381,7 @@ class _Load(JobRun[Config, Report]):
         return sorted(found, key=itemgetter("first"))
 
     def commit(self, counts: Counts, trees: Sequence[ShareTree]) -> Report:
-        writer = NodeWriter(self.lake.files.store)
+        writer = NodeWriter(self.lake.backend.nodes)
         prove_complete(counts, self.unchanged, trees)
         node = self.join(writer, trees)
         if self.base.node.subtree_messages == 0:  # only then the root knows how many objects there are
@@ -399,8 +399,8 @@ class _Load(JobRun[Config, Report]):
             engine=self.engine.name,
             source=self.named,
         )
-        change = LoadChange(self.lake.files, self.base, node, summary)
-        root = commit(self.lake.files, self.base, change, before_commit=self.cancel.check)
+        change = LoadChange(self.lake.backend, self.base, node, summary)
+        root = commit(self.lake.backend, self.base, change, before_commit=self.cancel.check)
         self.lake.catch_up()
         self.watch.lap("commit")
         planned = self.report(counts)

@@ -149,12 +149,12 @@ def run(
         if storage.root == lake.root:
             raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
         source = Lakehouse.open(storage, damaged=True)
-    files = lake.files if source is None else source.files
-    preflight = Preflight(spark, files, config.engine, config.spark_from_files, progress or silent)
+    backend = lake.backend if source is None else source.backend
+    preflight = Preflight(spark, backend, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables if source is None else None  # a copy of the catalog holds no files of tables
 
     def differ(old: Root, new: Root) -> Iterator[Change]:
-        return diff.run(Lakehouse(lake.files, old), Lakehouse(files, new), compare, spark)
+        return diff.run(Lakehouse(lake.backend, old), Lakehouse(backend, new), compare, spark)
 
     shown: list[Report] = []
     approved = True
@@ -176,7 +176,7 @@ def run(
 
     def reviewed(plan: RecoveryPlan) -> bool:
         nonlocal approved
-        shown.append(replace(reported(plan), dry_run=True, tables=states_after(files.storage, plan.changes)))
+        shown.append(replace(reported(plan), dry_run=True, tables=states_after(backend.storage, plan.changes)))
         approved = review is None or review(shown[0])
         return approved
 

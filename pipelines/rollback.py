@@ -145,7 +145,7 @@ def run(
     """
     watch = Stopwatch()
     meter = Meter(lake.storage)
-    preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
+    preflight = Preflight(spark, lake.backend, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables
     whole = config.verify == ALL
     planned: list[Report] = []

@@ -96,12 +96,12 @@ def deep(
     With ``storage`` it also counts the files below the root by their use: a listing, and one ``get`` per node
     of all versions together.
     """
-    files, engine = lake.files, engine or LocalEngine()
+    backend, engine = lake.backend, engine or LocalEngine()
     version = lake.version
     levels = _levels(lake, engine, progress or silent)
     keys = sum(level.keys for level in levels)
-    hint = files.versions.hint()
-    newest = files.versions.latest(lake.root_node).version
+    hint = backend.versions.hint()
+    newest = backend.versions.latest(lake.root_node).version
     return Deep(
         summary=lake.stats(),
         levels=levels,
@@ -140,20 +140,20 @@ def _levels(lake: Lakehouse, engine: Engine, progress: Progress) -> tuple[Level,
 
 def _oldest_age(lake: Lakehouse) -> float | None:
     """Return the age of the oldest version that is kept. Two ``get``."""
-    versions = lake.files.versions
+    versions = lake.backend.versions
     first = max(versions.kept_from(lake.version), lake.root_node.oldest_version)
     oldest = versions.try_readable(first, lake.root_node)
     return None if oldest is None else round(max(0, now_millis() - oldest.created_at_millis) / 1000, 3)
 
 
 def _reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
-    files, order = lake.files, lake.definition.order
-    sweep = Sweep(engine, files.storage, order, progress)
+    backend, order = lake.backend, lake.definition.order
+    sweep = Sweep(engine, backend.storage, order, progress)
     try:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
-        saved = live_transactions(files.storage, sweep.transactions(), ttl, now_millis())
-        current = gc_roots(files)
+        saved = live_transactions(backend.storage, sweep.transactions(), ttl, now_millis())
+        current = gc_roots(backend)
         versions = [each for each in current.starts() if each.last < FOREVER]
         others = [each for each in (*current.starts(), *saved.starts) if each.last >= FOREVER]
         sweep.mark([*versions, *(Start(each.path, -1, -1) for each in others)], saved.paths)
@@ -220,7 +220,7 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
     if not found.over or lake.read_only:
         return found
     before = (now_millis() if now is None else now) - round(max_age_seconds * 1000)
-    sampled, versions = [root], lake.files.versions
+    sampled, versions = [root], lake.backend.versions
     try:
         first = versions.at_timestamp(before, root)
     except VersionNotFound:  # the lakehouse, or its history, is younger than that

@@ -115,7 +115,7 @@ class TablesCleaning(clean.Cleaning):
         """Return an empty sweep over the directories of the wanted tables."""
         pattern = cast("Config", self.config).pattern
         wanted = everything if pattern is None else partial(_matches, Pattern(pattern))
-        return TableSweep(self.engine, self.files.storage, self.definition.order, self.progress, wanted)
+        return TableSweep(self.engine, self.backend.storage, self.definition.order, self.progress, wanted)
 
     def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""

@@ -246,7 +246,7 @@ class _Expiration:
         from trinitylake_core.iceberg.snapshot_expiration import PlannedSnapshots
 
         plan = plans.StoredPlan(uri, self.options)
-        plans.refuse_other(plan.header, _JOB, self.lake.files, gc_roots(self.lake.files))
+        plans.refuse_other(plan.header, _JOB, self.lake.backend, gc_roots(self.lake.backend))
         planned = PlannedSnapshots({}, {})
         for file in plan.files():
             found = _ROW.fullmatch(file.path)
@@ -270,7 +270,7 @@ class _Expiration:
             for each in losing.refs:
                 path = f"{name}/{uuid}/ref/{metadata.refs[each].snapshot_id}/{each}"
                 rows.append(plans.PlanRow(Listed(path, 0, None, "snapshot", None), "this branch or tag is old"))
-        head = plans.header(_JOB, self.lake.files, gc_roots(self.lake.files), (len(rows), 0))
+        head = plans.header(_JOB, self.lake.backend, gc_roots(self.lake.backend), (len(rows), 0))
         plans.write(uri, self.options, head, rows)
         self.watch.lap("write")
 

@@ -204,7 +204,7 @@ class _Upgrade(JobRun[Config, Report]):
         """Yield the content of a source version under the keys of the new lakehouse."""
         source = self.source.at(version=version)
         last = ""
-        for keys, values in scan(source.store, source.root_node.node, EVERYTHING):
+        for keys, values in scan(source.nodes, source.root_node.node, EVERYTHING):
             new = [self.key(*source.codec.split(key)) for key in keys]
             if any(one >= two for one, two in pairwise((last, *new))):
                 raise InvalidName("two names of the source become one, or change their order, in the new lakehouse")
@@ -259,7 +259,7 @@ class _Upgrade(JobRun[Config, Report]):
         stamp = max(self.created_at(after), lake.refresh().info().created_at_millis + 1)
         rows = {spec.CREATED_AT_MILLIS: str(stamp)}
         transaction = Transaction(
-            lake.files, lake.root_node, operation=spec.OP_UPGRADE, facts=self.facts(after), system=rows
+            lake.backend, lake.root_node, operation=spec.OP_UPGRADE, facts=self.facts(after), system=rows
         )
         for change in self.source.diff(before, after):
             key = self.key(change.kind, change.namespace, change.name)

@@ -57,7 +57,7 @@ def codec_of(definition: LakehouseDef, *, sdk: bool = False) -> KeyCodec:
 class CatalogView(abc.ABC):
     """Reading methods over one root node, shared by lakehouse handles and transactions."""
 
-    _store: NodeStore
+    _nodes: NodeStore
     _keys: KeyCodec
 
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class CatalogView(abc.ABC):
 
     def _find(self, key: str) -> str | None:
         try:  # what `_still_kept` does, without its cost
-            return search.lookup(self._store, self._root_node(), key)
+            return search.lookup(self._nodes, self._root_node(), key)
         except Corrupt:
             self._refuse_expired()
             raise
@@ -89,15 +89,15 @@ class CatalogView(abc.ABC):
         that is not cached. Does nothing where requests go out one after another. One ``get`` per node. Raises
         ``InvalidName``.
         """
-        if self._store.storage.concurrency > 1:
+        if self._nodes.storage.concurrency > 1:
             keys = {self._keys.encode(each) for each in objects}
             keys |= {self._keys.namespace(each.namespace) for each in objects}
             with self._still_kept():
-                self._store.warm(self._root_node(), keys)
+                self._nodes.warm(self._root_node(), keys)
 
     def _batches(self, within: KeyRange, own: Messages | None = None) -> Iterator[search.Batch]:
         with self._still_kept():
-            yield from search.scan(self._store, self._root_node(), within, own)
+            yield from search.scan(self._nodes, self._root_node(), within, own)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -107,9 +107,9 @@ class CatalogView(abc.ABC):
         return self._keys
 
     @property
-    def store(self) -> NodeStore:
+    def nodes(self) -> NodeStore:
         """Where the nodes come from."""
-        return self._store
+        return self._nodes
 
     def namespaces(self, prefix: str = "") -> list[str]:
         """Return the names of all namespaces, sorted, or of those that begin so. Reads the nodes that hold them."""
@@ -223,7 +223,7 @@ class CatalogView(abc.ABC):
 
         Costs and raises the same.
         """
-        return TableInfo(namespace, name, self._store.storage.root, self.table(namespace, name))
+        return TableInfo(namespace, name, self._nodes.storage.root, self.table(namespace, name))
 
     def view_info(self, namespace: str, name: str) -> ViewInfo:
         """Return the result of :meth:`view` as Python values: queries by dialect, Arrow schema, properties.
@@ -247,7 +247,7 @@ class CatalogView(abc.ABC):
 
     def _read_definition(self, path: str) -> bytes:
         try:
-            return self._store.storage.read(validate_path(path))
+            return self._nodes.storage.read(validate_path(path))
         except FileMissing:
             self._refuse_expired()
             raise CorruptDefinition(f"definition file {path!r} is missing", path=path) from None

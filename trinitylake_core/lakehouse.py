@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
 from trinitylake_core import spec
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_first
 from trinitylake_core.commits.commit import commit, is_other_generation, now_millis, require_writable, whoami
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
 from trinitylake_core.commits.rolled_back import RolledBack, newest_base, refuse_lost
 from trinitylake_core.definitions import (
@@ -108,9 +108,9 @@ class Lakehouse(CatalogView):
     Thread-safe for reading.
     """
 
-    def __init__(self, files: LakehouseStore, root: Root, *, pinned: bool = False) -> None:
-        self._files = files
-        self._store = files.store
+    def __init__(self, backend: LakehouseBackend, root: Root, *, pinned: bool = False) -> None:
+        self._backend = backend
+        self._nodes = backend.nodes
         self._pinned = pinned
         self.unreadable: tuple[VersionInfo, ...] = ()
         """Versions after this one whose roots could not be read when it was opened with ``damaged``, newest first."""
@@ -118,8 +118,8 @@ class Lakehouse(CatalogView):
 
     def _stand_on(self, root: Root) -> None:
         self._root = root
-        self._definition_message = self._files.definition(root)
-        self._keys = codec_of(self._definition_message, sdk=self._files.versions.sdk)
+        self._definition_message = self._backend.definition(root)
+        self._keys = codec_of(self._definition_message, sdk=self._backend.versions.sdk)
 
     def __enter__(self) -> Self:
         return self
@@ -169,20 +169,20 @@ class Lakehouse(CatalogView):
             VersionNotFound, VersionExpired, SnapshotNotFound, InvalidInput.
         """
         target = RecoveryTarget(version, timestamp, snapshot)
-        return type(self)(self._files, target.root(self._files), pinned=True)
+        return type(self)(self._backend, target.root(self._backend), pinned=True)
 
     def refresh(self) -> Self:
         """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
-        root = self._files.newest()
-        self._files.note_newest(root)
+        root = self._backend.newest()
+        self._backend.note_newest(root)
         self._stand_on(root)
         self._pinned = False
         return self
 
     def catch_up(self) -> Self:
         """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
-        if self._files.newest_seen.version > self._root.version:
-            self._stand_on(self._files.newest_seen)
+        if self._backend.newest_seen.version > self._root.version:
+            self._stand_on(self._backend.newest_seen)
         self._pinned = False
         return self
 
@@ -214,7 +214,7 @@ class Lakehouse(CatalogView):
         versions = Versions(storage)
         try:
             newest = versions.latest()
-            return cls(LakehouseStore(storage, versions, newest), newest)
+            return cls(LakehouseBackend(storage, versions, newest), newest)
         except Corrupt as error:
             if not damaged:
                 raise type(error)(
@@ -224,7 +224,7 @@ class Lakehouse(CatalogView):
                     invariant=error.invariant,
                 ) from error
         newest, unreadable = versions.newest_readable()
-        lake = cls(LakehouseStore(storage, versions, newest), newest, pinned=bool(unreadable))
+        lake = cls(LakehouseBackend(storage, versions, newest), newest, pinned=bool(unreadable))
         lake.unreadable = tuple(map(version_info, unreadable))
         return lake
 
@@ -261,7 +261,7 @@ class Lakehouse(CatalogView):
             existing = versions.latest()
         except NotALakehouse:
             first = create_first(versions, message)
-            return cls(LakehouseStore(storage, versions, first, strict=strict), first)
+            return cls(LakehouseBackend(storage, versions, first, strict=strict), first)
         versions.definition(existing)  # an unsupported one is reported first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
 
@@ -270,7 +270,7 @@ class Lakehouse(CatalogView):
     @property
     def root(self) -> str:
         """The root URI, ending in ``/``."""
-        return self._files.storage.root
+        return self._backend.storage.root
 
     @property
     def version(self) -> int:
@@ -285,12 +285,12 @@ class Lakehouse(CatalogView):
     @property
     def storage(self) -> Storage:
         """The storage, which counts its requests."""
-        return self._files.storage
+        return self._backend.storage
 
     @property
-    def files(self) -> LakehouseStore:
+    def backend(self) -> LakehouseBackend:
         """Storage, nodes and versions, for pipelines."""
-        return self._files
+        return self._backend
 
     @property
     def root_node(self) -> Root:
@@ -300,7 +300,7 @@ class Lakehouse(CatalogView):
     @property
     def read_only(self) -> bool:
         """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
-        return is_other_generation(self._files, self._root)
+        return is_other_generation(self._backend, self._root)
 
     @property
     def frozen(self) -> Freeze | None:
@@ -311,7 +311,7 @@ class Lakehouse(CatalogView):
         return self._root.node
 
     def _refuse_expired(self) -> None:
-        refuse_lost(self._files, newest_base(self._files).root, self._root)
+        refuse_lost(self._backend, newest_base(self._backend).root, self._root)
 
     def info(self) -> VersionInfo:
         """Return the description of this version that its root contains. No request."""
@@ -339,7 +339,7 @@ class Lakehouse(CatalogView):
 
     def history(self, limit: int | None = None) -> Iterator[VersionInfo]:
         """Yield this version and those before it, newest first, back to the boundary. One ``get`` each."""
-        return map(version_info, self._files.versions.history(self._root, limit))
+        return map(version_info, self._backend.versions.history(self._root, limit))
 
     def diff(self, a: int | Lakehouse, b: int | Lakehouse) -> Iterator[Change]:
         """Yield the changes from ``a`` to ``b`` in key order.
@@ -347,12 +347,12 @@ class Lakehouse(CatalogView):
         Each is a version or a handle, also of another lakehouse. Reads only nodes that the two do not share.
         """
         old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
-        return diff_trees(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
+        return diff_trees(old.nodes, old.root_node.node, old.codec, new.nodes, new.root_node.node, new.codec)
 
     def check(self, *, definitions: bool = False) -> Iterator[Violation]:
         """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""
-        yield from check_version(self._files.versions, self.version, definitions=definitions)
-        yield from check_lakehouse(self._files.versions, self._files.newest_seen)
+        yield from check_version(self._backend.versions, self.version, definitions=definitions)
+        yield from check_lakehouse(self._backend.versions, self._backend.newest_seen)
 
     def snapshots(self) -> list[SnapshotInfo]:
         """Return the snapshots of this version's lakehouse definition, oldest first."""
@@ -369,7 +369,7 @@ class Lakehouse(CatalogView):
             group = lake.group()
             with lake.transaction(group=group) as txn: ...      # in each thread
         """
-        return CommitGroup(self._files)
+        return CommitGroup(self._backend)
 
     def transaction(
         self,
@@ -391,20 +391,20 @@ class Lakehouse(CatalogView):
             ReadOnly: another generation of the format wrote this lakehouse.
             Repeated, OutcomeUnknown: as ``Requests.refuse_repeated``, of the request.
         """
-        newest = self._files.newest_seen
+        newest = self._backend.newest_seen
         base = self._root if self._pinned or self._root.version > newest.version else newest
-        require_writable(self._files, base)
+        require_writable(self._backend, base)
         if request is not None and group is not None:
             group.requests.refuse_repeated(request, base)
         together = None if group is None else group.commit
-        return Transaction(self._files, base, isolation=isolation, reason=reason, group=together, request=request)
+        return Transaction(self._backend, base, isolation=isolation, reason=reason, group=together, request=request)
 
     def resume_transaction(self, transaction_id: str) -> Transaction:
         """Return a transaction that was saved, by this process or another. Two ``get``.
 
         Raises ``TransactionNotFound``, ``TransactionExpired``, ``Corrupt``.
         """
-        return Transaction.resume(self._files, transaction_id)
+        return Transaction.resume(self._backend, transaction_id)
 
     def alter(
         self,
@@ -430,14 +430,14 @@ class Lakehouse(CatalogView):
         Raises:
             InvalidInput, ReadOnly, UnsafeStorage, StorageError.
         """
-        files, base = self._files, recover.newest_root(self._files)
-        require_writable(files, base)
+        backend, base = self._backend, recover.newest_root(self._backend)
+        require_writable(backend, base)
         if not properties:
             raise InvalidInput("name at least one property to set or to remove")
         frozen = properties.get(spec.FREEZE)
         if frozen is not None and parse_freeze(frozen) is None:
             raise InvalidInput(f"`freeze` sets the property {spec.FREEZE}, and `thaw` removes it")
-        before = files.definition(base)
+        before = backend.definition(base)
         after = altered_lakehouse(before, properties=properties)
         pairs = {
             name: (before.properties.get(name), after.properties.get(name))
@@ -448,10 +448,10 @@ class Lakehouse(CatalogView):
         if changes and not dry_run:
             summary = commit_summary(reason=reason, properties=dict(properties))
             change = NewDefinition(
-                files, spec.OP_ALTER, summary, lambda newest, _: altered_lakehouse(newest, properties=properties)
+                backend, spec.OP_ALTER, summary, lambda newest, _: altered_lakehouse(newest, properties=properties)
             )
-            root = commit(files, base, change, before_commit=before_commit)
-            version, after = root.version, files.definition(root)
+            root = commit(backend, base, change, before_commit=before_commit)
+            version, after = root.version, backend.definition(root)
         return Alteration(base.version, version, dry_run, changes, dict(sorted(after.properties.items())), reason)
 
     def freeze(
@@ -478,8 +478,8 @@ class Lakehouse(CatalogView):
             ReadOnly, UnsafeStorage, StorageError.
         """
         reason = recover.required(reason)
-        files, base = self._files, recover.newest_root(self._files)
-        require_writable(files, base)
+        backend, base = self._backend, recover.newest_root(self._backend)
+        require_writable(backend, base)
         end = None if until is None else from_millis(to_millis(until))
         new = Freeze(reason, whoami(), from_millis(now_millis()), end)
         if end is not None and end <= new.since:
@@ -489,12 +489,12 @@ class Lakehouse(CatalogView):
         def edit(newest: LakehouseDef, _: Root) -> LakehouseDef:
             before = freeze_of(newest)
             if before is not None and before.author != new.author:
-                refuse_frozen(files)
+                refuse_frozen(backend)
             return altered_lakehouse(newest, properties=properties)
 
         summary = commit_summary(reason=reason, properties=properties)
-        change = NewDefinition(files, spec.OP_ALTER, summary, edit)
-        commit(files, base, change, before_commit=before_commit, urgent=True)
+        change = NewDefinition(backend, spec.OP_ALTER, summary, edit)
+        commit(backend, base, change, before_commit=before_commit, urgent=True)
         return new
 
     def thaw(self, *, reason: str | None = None, before_commit: Callable[[], None] | None = None) -> Alteration:
@@ -529,31 +529,31 @@ class Lakehouse(CatalogView):
         Raises:
             InvalidInput, AlreadyExists, VersionNotFound, VersionExpired.
         """
-        root = self._root if version is None else self._files.versions.root(version)
+        root = self._root if version is None else self._backend.versions.root(version)
         expire = None if expires_at is None else to_millis(expires_at)
         if expire is not None and expire <= now_millis():
             raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
-        newest = self._files.newest_seen
-        require_writable(self._files, newest)
+        newest = self._backend.newest_seen
+        require_writable(self._backend, newest)
         snapshot = new_snapshot(root, name, kind=kind, target_uri=target_uri, expire_at_millis=expire)
-        self._files.refuse_unsafe(newest)
+        self._backend.refuse_unsafe(newest)
         summary = commit_summary(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
-        change = SnapshotChange(self._files, newest, root, name, snapshot, summary)
-        made = commit(self._files, newest, change, before_commit=before_commit)
-        return next(info for info in snapshot_infos(self._files.definition(made)) if info.name == name)
+        change = SnapshotChange(self._backend, newest, root, name, snapshot, summary)
+        made = commit(self._backend, newest, change, before_commit=before_commit)
+        return next(info for info in snapshot_infos(self._backend.definition(made)) if info.name == name)
 
     def drop_snapshot(
         self, name: str, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
     ) -> None:
         """Remove a snapshot's name; `clean` removes its files later. Raises ``SnapshotNotFound``."""
-        newest = self._files.newest_seen
-        require_writable(self._files, newest)
-        without_snapshot(self._files.definition(newest), name)
+        newest = self._backend.newest_seen
+        require_writable(self._backend, newest)
+        without_snapshot(self._backend.definition(newest), name)
         summary = commit_summary(dropped_snapshot=name, reason=reason)
         change = NewDefinition(
-            self._files, spec.OP_SNAPSHOT, summary, lambda definition, _: without_snapshot(definition, name)
+            self._backend, spec.OP_SNAPSHOT, summary, lambda definition, _: without_snapshot(definition, name)
         )
-        commit(self._files, newest, change, before_commit=before_commit)
+        commit(self._backend, newest, change, before_commit=before_commit)
 
     # -- recovery ------------------------------------------------------------------------------
 
@@ -605,24 +605,24 @@ class Lakehouse(CatalogView):
             PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         """
         reason = recover.required(reason)
-        files, newest = self._files, newest_base(self._files)
+        backend, newest = self._backend, newest_base(self._backend)
         base = newest.root
         if expected_version is not None and not force:
-            recover.refuse_outdated(files.versions, expected_version, base)
-        target = RecoveryTarget(version, timestamp, snapshot).root(files)
-        require_writable(files, base)
+            recover.refuse_outdated(backend.versions, expected_version, base)
+        target = RecoveryTarget(version, timestamp, snapshot).root(backend)
+        require_writable(backend, base)
         if target.path == base.path:
             raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
-        with recover.still_kept(files, base, target):
+        with recover.still_kept(backend, base, target):
             if preflight is not None:
                 prove_intact(target, preflight(target))
-            definitions = definitions or default_definitions_preflight(files)
-            planned = planned_rollback(files, newest, target, reason, definitions)
+            definitions = definitions or default_definitions_preflight(backend)
+            planned = planned_rollback(backend, newest, target, reason, definitions)
         if dry_run or (review is not None and not review(planned)):
             return planned
         summary = commit_summary(reason=reason, target_version=target.version)
-        change = RolledBack(files, target, summary, force=force)
-        root = commit(files, base, change, before_commit=before_commit)
+        change = RolledBack(backend, target, summary, force=force)
+        root = commit(backend, base, change, before_commit=before_commit)
         return replace(planned, version_after=root.version)
 
     def restore(
@@ -679,28 +679,28 @@ class Lakehouse(CatalogView):
         """
         reason = recover.required(reason)
         recover.refuse_no_source(source, damaged=damaged)
-        files, copy = self._files, source is not None
-        here = Side(files, recover.newest_root(files, expected_version))
+        backend, copy = self._backend, source is not None
+        here = Side(backend, recover.newest_root(backend, expected_version))
         target, lake = RecoveryTarget(version, timestamp, snapshot), self if source is None else source
-        there = Side(lake.files, lake.root_node if copy and not target.given else target.root(lake.files))
-        require_writable(files, here.root)
+        there = Side(lake.backend, lake.root_node if copy and not target.given else target.root(lake.backend))
+        require_writable(backend, here.root)
         if not only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
         patterns = [only] if isinstance(only, str) else list(only)
         reviewed = dry_run or review is not None
-        with nullcontext() if copy else recover.still_kept(files, here.root, there.root):
+        with nullcontext() if copy else recover.still_kept(backend, here.root, there.root):
             changes = recover.changes_to_restore(here, there, patterns, differ, copy=copy, exact=exact, damaged=damaged)
             if reviewed or not copy:  # what is copied is proved when it is read
                 back = [change for change in changes if change.new_path is not None]
-                prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
-        planned = plan_of(files, spec.OP_RESTORE, here.root, there.root, changes, reason)
+                prove_intact(there.root, (preflight or default_definitions_preflight(there.backend))(back))
+        planned = plan_of(backend, spec.OP_RESTORE, here.root, there.root, changes, reason)
         planned = replace(planned, source=lake.root if copy else None)
         if dry_run or (review is not None and not review(planned)) or not changes:
             return planned
         facts = {"target_version": planned.target_version, "only": patterns, "counts": planned.counts}
         facts |= {"source": planned.source} if copy else {}
         kind = recover.CopyingIn if copy else recover.BringingBack
-        txn = kind(files, here.root, reason=reason, operation=spec.OP_RESTORE, facts=facts)
+        txn = kind(backend, here.root, reason=reason, operation=spec.OP_RESTORE, facts=facts)
         txn.take(there, changes)
 
         def proved() -> None:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
 from trinitylake_core.errors import (
@@ -71,7 +71,7 @@ def _expired(snapshot: SnapshotDef) -> bool:
     return bool(snapshot.expire_at_millis) and now_millis() >= snapshot.expire_at_millis
 
 
-def snapshot_root(files: LakehouseStore, definition: LakehouseDef, name: str) -> Root:
+def snapshot_root(backend: LakehouseBackend, definition: LakehouseDef, name: str) -> Root:
     """Return the root that a snapshot keeps. One ``get``.
 
     Raises:
@@ -85,14 +85,14 @@ def snapshot_root(files: LakehouseStore, definition: LakehouseDef, name: str) ->
         raise SnapshotNotFound(f"snapshot {name!r} expired at {from_millis(snapshot.expire_at_millis).isoformat()}")
     if snapshot.target_uri:
         try:
-            return files.versions.root(snapshot.version)
+            return backend.versions.root(snapshot.version)
         except VersionNotFound:
             raise SnapshotNotFound(
                 f"snapshot {name!r} is a full copy and its version is gone here; open {snapshot.target_uri}"
             ) from None
     path = validate_path(snapshot.root_node_file_path)
     try:
-        return files.versions.decode(snapshot.version, path, files.storage.read(path))
+        return backend.versions.decode(snapshot.version, path, backend.storage.read(path))
     except NotFound:
         raise CorruptNode(f"the root {path!r} of snapshot {name!r} is missing", path=path, invariant="I17") from None
 
@@ -132,20 +132,26 @@ class SnapshotChange(NewDefinition):
     """
 
     def __init__(
-        self, files: LakehouseStore, newest: Root, root: Root, name: str, snapshot: SnapshotDef, summary: dict[str, Any]
+        self,
+        backend: LakehouseBackend,
+        newest: Root,
+        root: Root,
+        name: str,
+        snapshot: SnapshotDef,
+        summary: dict[str, Any],
     ) -> None:
-        super().__init__(files, spec.OP_SNAPSHOT, summary, self._add)
+        super().__init__(backend, spec.OP_SNAPSHOT, summary, self._add)
         self._root = root
         self._name = name
         self._snapshot = snapshot
-        self._refuse_impossible(files.definition(newest), newest)
+        self._refuse_impossible(backend.definition(newest), newest)
         self._write()
 
     def _refuse_impossible(self, definition: LakehouseDef, base: Root) -> None:
         name = self._name
         if name in definition.snapshots and not _expired(definition.snapshots[name]):
             raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
-        refuse_lost(self._files, base, self._root)
+        refuse_lost(self._backend, base, self._root)
 
     def _add(self, definition: LakehouseDef, base: Root) -> LakehouseDef:
         self._refuse_impossible(definition, base)
@@ -161,18 +167,18 @@ class SnapshotChange(NewDefinition):
         """
         if self._snapshot.kind == SnapshotDef.FULL:
             return
-        files, node, path = self._files, self._root.node, node_path()
+        backend, node, path = self._backend, self._root.node, node_path()
         if self._snapshot.kind == SnapshotDef.PARTIAL:
-            writer = NodeWriter(files.store)
-            node = _copied(files, node, writer)
+            writer = NodeWriter(backend.nodes)
+            node = _copied(backend, node, writer)
             writer.flush()
-        files.storage.write_many([(path, encode(node, files.store.order, path))])
+        backend.storage.write_many([(path, encode(node, backend.nodes.order, path))])
         self._snapshot.root_node_file_path = path
 
     def renew(self, base: Root) -> None:
         """Copy again, under new names: a cleaning may be removing the copies. Raises ``VersionExpired``."""
         super().renew(base)
-        refuse_lost(self._files, base, self._root)
+        refuse_lost(self._backend, base, self._root)
         self._write()
 
 
@@ -209,8 +215,8 @@ def is_time(when: datetime | str) -> bool:
     return True
 
 
-def _copied(files: LakehouseStore, node: Node, writer: NodeWriter) -> Node:
-    paths = [writer.add(_copied(files, child, writer)) for child in files.store.read_many(node.children)]
+def _copied(backend: LakehouseBackend, node: Node, writer: NodeWriter) -> Node:
+    paths = [writer.add(_copied(backend, child, writer)) for child in backend.nodes.read_many(node.children)]
     return Node(
         node.keys, node.values, paths, node.buffer, dict(node.system), node.height, node.subtree_keys,
         node.subtree_messages, node.child_keys, node.child_messages,

@@ -235,7 +235,7 @@ def _is_same(versions: Versions, newest: Root, source: Lakehouse) -> bool:
     if versions.sdk or versions.definition(newest).id != source.definition.id:
         raise AlreadyExists(f"{root} holds another lakehouse; nothing was changed. Export to another root URI")
     kept = newest.version >= source.root_node.oldest_version  # below it a late writer may have left a root
-    ours = source.files.versions.try_root(newest.version) if kept else None
+    ours = source.backend.versions.try_root(newest.version) if kept else None
     if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
         raise AlreadyExists(
             f"{root} was written to since it was exported: its version {newest.version} is not that of "
@@ -248,7 +248,7 @@ def _is_base(source: Lakehouse, root: Root) -> bool:
     """Return whether the version after ``root`` is kept by ``source``, and was committed on top of it. One ``get``."""
     after = None
     if root.version + 1 >= source.root_node.oldest_version:
-        after = source.files.versions.try_root(root.version + 1)
+        after = source.backend.versions.try_root(root.version + 1)
     return after is not None and PREVIOUS_TXN in after.system and after.follows(root)
 
 

@@ -224,7 +224,7 @@ def pinned(
             made = [Part(span=Span(each.lo, f"{each.hi}\0")) for each in wanted.ranges(lake.codec)]
         else:
             old, new = before.root_node.node, lake.root_node.node
-            found = differing_subtrees(before.store, old, lake.store, new, parts)
+            found = differing_subtrees(before.nodes, old, lake.nodes, new, parts)
             made = [Part(span=span) for span in spans_of(found, parts)]
     elif table == "snapshots":
         made = [Part()]

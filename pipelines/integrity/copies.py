@@ -77,7 +77,7 @@ def _cuts(lake: Lakehouse) -> list[str]:
     node = lake.root_node.node
     pivots = [] if node.is_leaf else list(node.keys)
     if not node.is_leaf and len(pivots) < _RANGES and (node.height or 0) > 1:
-        pivots += [key for child in lake.store.read_many(node.children) for key in child.keys]
+        pivots += [key for child in lake.nodes.read_many(node.children) for key in child.keys]
     step = max(1, -(-len(pivots) // _RANGES))
     return sorted(pivots)[::step]
 
@@ -86,7 +86,7 @@ def _entries(lake: Lakehouse, ranges: Iterable[Row]) -> Iterator[tuple[str, str]
     """Yield the keys and paths of ranges of keys; a scan also yields what is on the bounds."""
     for row in ranges:
         lo, hi = row["lo"], row["hi"]
-        for keys, paths in scan(lake.store, lake.root_node.node, KeyRange(lo, hi)):
+        for keys, paths in scan(lake.nodes, lake.root_node.node, KeyRange(lo, hi)):
             yield from ((key, path) for key, path in zip(keys, paths, strict=True) if lo <= key < hi)
 
 

@@ -24,7 +24,7 @@ from pipelines.job import Meter, Progress, Session, silent
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN
 from trinitylake_core import Change, Violation
 from trinitylake_core.check import check_tree, read_head
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.keys import label
 from trinitylake_core.versions import Root
 
@@ -57,7 +57,7 @@ class Preflight:
     """
 
     spark: Session
-    files: LakehouseStore
+    backend: LakehouseBackend
     engine: str
     spark_from_files: int
     progress: Progress = silent
@@ -66,18 +66,18 @@ class Preflight:
 
     def __call__(self, target: Root) -> Iterable[Violation]:
         """Return the first few findings in a version. One ``get`` per node and definition."""
-        meter, found, version = Meter(self.files.storage), Found(SHOWN, stop=True), target.version
-        head = read_head(self.files.versions, target.path, lambda: target)
+        meter, found, version = Meter(self.backend.storage), Found(SHOWN, stop=True), target.version
+        head = read_head(self.backend.versions, target.path, lambda: target)
         if isinstance(head, Violation):
             found.add(head, version)
-        definition = self.files.definition(target)
+        definition = self.backend.definition(target)
         shape = Shape.of(definition)
         if target.node.canonical and target.node.height is not None:
             files = (target.node.subtree_keys or 0) + 1
             self.checked.engine = choose_engine(self.engine, self.spark, files, self.spark_from_files)
             self._walk(target, shape, found)
         else:  # written by an older generation: there are no levels to go down, and the engine is this process
-            for each in islice(check_tree(self.files.versions, target, definition, definitions=True), SHOWN):
+            for each in islice(check_tree(self.backend.versions, target, definition, definitions=True), SHOWN):
                 found.add(each, version)
         self._sum_up(meter)
         return found.violations()
@@ -88,7 +88,7 @@ class Preflight:
         )
         examiner = Examiner(shape.order, shape.codec, target.version)
         root = examiner.examine(asked(target.path, target.version, target.version), target.node)
-        checks = Checks(self.checked.engine, self.files.storage, shape, found, self.progress)
+        checks = Checks(self.checked.engine, self.backend.storage, shape, found, self.progress)
         self.checked.nodes, elsewhere = checks.nodes([], content, visited=[root])
         self.checked.bytes += elsewhere
         self.checked.definitions = found.counts[DEFINITIONS]
@@ -99,11 +99,11 @@ class Preflight:
 
         What is not wrong is read to the end.
         """
-        meter, found = Meter(self.files.storage), Found(SHOWN, stop=True)
+        meter, found = Meter(self.backend.storage), Found(SHOWN, stop=True)
         self.checked.engine = choose_engine(self.engine, self.spark, len(changes), self.spark_from_files)
         named = [(each.kind, label(each.namespace, each.name), each.new_path or "") for each in changes]
         with closing(self.checked.engine) as engine:
-            nbytes = prove_definitions(engine, self.files.storage, named, found, 0, self.tables)
+            nbytes = prove_definitions(engine, self.backend.storage, named, found, 0, self.tables)
         self.checked.bytes += self.checked.engine.not_counted(nbytes)
         self.checked.definitions += len(named)
         self.progress(DEFINITIONS, self.checked.definitions, None)

@@ -13,8 +13,8 @@ from typing import Final
 
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
 from trinitylake_core.durations import millis, shown
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
@@ -47,7 +47,7 @@ class GcRoots:
         return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
 
 
-def gc_roots(files: LakehouseStore, *, heal: bool = False) -> GcRoots:
+def gc_roots(backend: LakehouseBackend, *, heal: bool = False) -> GcRoots:
     """Return the roots that are kept now. Six ``get`` or so; the newest root is searched again.
 
     With ``heal``, a boundary file with a larger number than expiration can have written is put right first.
@@ -57,19 +57,19 @@ def gc_roots(files: LakehouseStore, *, heal: bool = False) -> GcRoots:
         Corrupt: boundary or a snapshot's root path make no sense.
         UnsafeStorage: the boundary file is to be put right, and the storage cannot compare and set.
     """
-    boundary = files.versions.boundary()
-    newest = files.newest()
-    files.note_newest(newest)
+    boundary = backend.versions.boundary()
+    newest = backend.newest()
+    backend.note_newest(newest)
     if heal and boundary > newest.oldest_version:
-        files.refuse_no_compare_and_set(newest)
-        lowered = lower_lying_boundary(files.versions)
+        backend.refuse_no_compare_and_set(newest)
+        lowered = lower_lying_boundary(backend.versions)
         boundary = boundary if lowered is None else lowered
-    return gc_roots_at(files, boundary, newest)
+    return gc_roots_at(backend, boundary, newest)
 
 
-def gc_roots_at(files: LakehouseStore, boundary: int, newest: Root) -> GcRoots:
+def gc_roots_at(backend: LakehouseBackend, boundary: int, newest: Root) -> GcRoots:
     """Return the roots that are kept as of a root. One ``get``. Raises as :func:`retained`."""
-    require_writable(files, newest)
+    require_writable(backend, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(
             f"the boundary {max(boundary, newest.oldest_version)} lies beyond the newest version {newest.version}; "
@@ -79,11 +79,11 @@ def gc_roots_at(files: LakehouseStore, boundary: int, newest: Root) -> GcRoots:
             invariant="I16",
         )
     try:
-        definition = files.versions.definition_file(newest)  # the root of another lakehouse has one, but not here
+        definition = backend.versions.definition_file(newest)  # the root of another lakehouse has one, but not here
     except CorruptDefinition as error:
         raise CorruptDefinition(
             f"{error}. Either that file is lost, or the root is one of another lakehouse; nothing was deleted. "
-            f"`trinitylake rollback {files.storage.root} --to-version VERSION --reason REASON` leaves it behind",
+            f"`trinitylake rollback {backend.storage.root} --to-version VERSION --reason REASON` leaves it behind",
             path=error.path,
             invariant=error.invariant,
         ) from error

@@ -21,8 +21,8 @@ from pipelines.engine.model import LONG, TEXT
 from pipelines.job import Review, dry_run
 from pipelines.sweep.kept_roots import GcRoots
 from pipelines.sweep.listing import Listed, listed, split_uri
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
 from trinitylake_core.storage import Storage, open_storage, options_for
 
@@ -97,7 +97,7 @@ def options_of(uri: str | None, given: Mapping[str, Any] | None, storage: Storag
 
 def header(
     job: str,
-    files: LakehouseStore,
+    backend: LakehouseBackend,
     retained: GcRoots,
     total: tuple[int, int],
     *,
@@ -105,7 +105,7 @@ def header(
     oldest_version: int = 0,
 ) -> Header:
     """Return the header of a plan made now."""
-    newest, root = retained.newest, files.storage.root
+    newest, root = retained.newest, backend.storage.root
     made_for = (job, root, retained.definition.id, newest.version, newest.txn or "", retained.boundary)
     return Header(*made_for, now_millis(), age, oldest_version, *total)
 
@@ -149,7 +149,7 @@ class StoredPlan:
                 yield listed(*row)
 
 
-def refuse_other(head: Header, job: str, files: LakehouseStore, retained: GcRoots) -> None:
+def refuse_other(head: Header, job: str, backend: LakehouseBackend, retained: GcRoots) -> None:
     """Refuse a plan of another job or lakehouse, or one made for a history that is no longer there.
 
     Raises:
@@ -158,7 +158,7 @@ def refuse_other(head: Header, job: str, files: LakehouseStore, retained: GcRoot
     """
     if head.job != job:
         raise InvalidInput(f"this is a plan of `{head.job}`, not of `{job}`")
-    if (head.root, head.lakehouse_id) != (files.storage.root, retained.definition.id):
+    if (head.root, head.lakehouse_id) != (backend.storage.root, retained.definition.id):
         raise InvalidInput(f"this plan was made for another lakehouse, {head.root} with ID {head.lakehouse_id}")
     if retained.newest.version < head.version or retained.boundary < head.boundary:
         raise PlanOutdated(
@@ -166,6 +166,6 @@ def refuse_other(head: Header, job: str, files: LakehouseStore, retained: GcRoot
             f"version {retained.newest.version}, boundary {retained.boundary}; make a new plan"
         )
     if head.version >= retained.boundary:
-        root = retained.newest if head.version == retained.newest.version else files.versions.try_root(head.version)
+        root = retained.newest if head.version == retained.newest.version else backend.versions.try_root(head.version)
         if root is None or (root.txn or "") != head.txn:
             raise PlanOutdated(f"version {head.version} is not the one that the plan was made at; make a new plan")

@@ -36,7 +36,7 @@ from pipelines.sweep.listing import (
     shards,
 )
 from pipelines.trees.walk import Start, TreeSource, walk
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import Corrupt, PlanOutdated, StorageError
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root
@@ -413,8 +413,8 @@ class Marking:
         retained: what is kept besides; ``None`` before anything was marked.
     """
 
-    def __init__(self, files: LakehouseStore, sweep: Sweep, ttl_millis: int, now: int) -> None:
-        self._files = files
+    def __init__(self, backend: LakehouseBackend, sweep: Sweep, ttl_millis: int, now: int) -> None:
+        self._backend = backend
         self._sweep = sweep
         self._ttl_millis = ttl_millis
         self._now = now
@@ -433,9 +433,9 @@ class Marking:
         """
 
         def starts(saved: SavedTransactions) -> list[Start]:
-            self.retained = found = gc_roots(self._files)
+            self.retained = found = gc_roots(self._backend)
             check(found)
-            self._files.versions.refuse_hole(found.newest.version)
+            self._backend.versions.refuse_hole(found.newest.version)
             return saved.starts + found.starts()
 
         self.saved = self._mark(starts, afresh=True)
@@ -460,22 +460,22 @@ class Marking:
         known = {each.path for each in self.saved.starts} | {fence.path}
 
         def starts(saved: SavedTransactions) -> list[Start]:
-            again = gc_roots(self._files)
+            again = gc_roots(self._backend)
             check(again)
             if again.boundary < before.boundary:
                 raise PlanOutdated(f"the boundary fell from {before.boundary} to {again.boundary}; nothing was deleted")
-            since = again.starts(since=before) + gc_roots_at(self._files, fence.version, fence).starts(since=before)
+            since = again.starts(since=before) + gc_roots_at(self._backend, fence.version, fence).starts(since=before)
             return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
 
         self._mark(starts)
-        if self._files.newest().oldest_version > fence.oldest_version:
-            raise RootsExpired(f"versions below {self._files.newest_seen.version} expired meanwhile")
+        if self._backend.newest().oldest_version > fence.oldest_version:
+            raise RootsExpired(f"versions below {self._backend.newest_seen.version} expired meanwhile")
 
     def roots_changed(self) -> bool:
         """Whether what could not be read may be something that is no longer kept."""
         if self.retained is None:
             return False
-        again = gc_roots(self._files)
+        again = gc_roots(self._backend)
         same = (again.boundary, again.snapshots) == (self.retained.boundary, self.retained.snapshots)
         return not same or again.newest.oldest_version != self.retained.newest.oldest_version
 
@@ -497,4 +497,4 @@ class Marking:
         raise RootsExpired("saved transactions changed again and again while they were marked; try again later")
 
     def _live(self) -> SavedTransactions:
-        return live_transactions(self._files.storage, self._sweep.transactions(), self._ttl_millis, self._now)
+        return live_transactions(self._backend.storage, self._sweep.transactions(), self._ttl_millis, self._now)

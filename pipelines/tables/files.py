@@ -74,7 +74,7 @@ def tables_of(lake: Lakehouse, pattern: str | None) -> Iterator[ObjectEntry]:
     """
     if pattern is None:
         return lake.objects(kind=TABLE)
-    return matching(lake.store, lake.root_node.node, lake.codec, Pattern(pattern), (TABLE,))
+    return matching(lake.nodes, lake.root_node.node, lake.codec, Pattern(pattern), (TABLE,))
 
 
 def iceberg_tables(

@@ -54,7 +54,7 @@ def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
         children = [path for node in nodes for path in node.children]
         complete = complete and len(children) <= width
         count = round(count * len(children) / len(nodes))
-        nodes = list(lake.store.read_many(spread(children, width)))
+        nodes = list(lake.nodes.read_many(spread(children, width)))
     return tuple(strips)
 
 

@@ -16,9 +16,9 @@ from tests.support.lakes import new_lake, reopened
 from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import SameContent
 from trinitylake_core.commits.commit import commit
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import (
     Corrupt,
     CorruptNode,
@@ -55,8 +55,8 @@ def expired(lake: Lakehouse, up_to: int = 10) -> None:
     """Expire as the protocol says, whatever the ages: a root, the boundary, then the roots below it."""
     again = reopened(lake)
     change = SameContent(spec.OP_EXPIRE, {}, {spec.OLDEST_VERSION: str(up_to)})
-    commit(again.files, again.files.newest_seen, change)
-    raise_boundary(again.files.versions, up_to)
+    commit(again.backend, again.backend.newest_seen, change)
+    raise_boundary(again.backend.versions, up_to)
     again.storage.delete_many([root_path(version) for version in range(up_to)])
 
 
@@ -64,7 +64,7 @@ def begun(lake: Lakehouse, version: int) -> tuple[Lakehouse, Any]:
     """Return a handle that was opened at an old version, and a transaction that began there."""
     versions = Versions(open_storage(*lake.storage.spec()))
     root = versions.root(version)
-    handle = Lakehouse(LakehouseStore(versions.storage, versions, root), root)
+    handle = Lakehouse(LakehouseBackend(versions.storage, versions, root), root)
     txn = handle.transaction()
     txn.create_namespace("late")
     return handle, txn
@@ -150,13 +150,13 @@ def test_a_version_above_a_boundary_that_no_root_reaches_is_read(lake: Lakehouse
 def test_a_version_that_expires_while_it_is_read_is_not_damage(lake: Lakehouse) -> None:
     """The boundary was read before it rose, and the root after it was deleted."""
     cold, said = reopened(lake), iter([0])
-    read = cold.files.versions.data_and_boundary
+    read = cold.backend.versions.data_and_boundary
 
     def late(version: int) -> object:
         expired(lake)
         return read(version)[0], next(said)
 
-    cold.files.versions.data_and_boundary = late  # type: ignore[method-assign,assignment]
+    cold.backend.versions.data_and_boundary = late  # type: ignore[method-assign,assignment]
     with pytest.raises(VersionExpired):
         cold.at(version=5)
 
@@ -230,7 +230,7 @@ def test_a_hole_that_ends_the_search_is_found_by_a_listing(
 
 def test_versions_that_others_commit_and_expire_meanwhile_are_no_hole(lake: Lakehouse) -> None:
     """What was not listed is looked for again, and what lies below the boundary by then has expired."""
-    versions = reopened(lake).files.versions
+    versions = reopened(lake).backend.versions
     versions.refuse_hole(4, listed=[3, 4, 6, 12])
     versions.refuse_hole(NEWEST)
     expired(lake, up_to=10)
@@ -247,7 +247,7 @@ def test_a_boundary_beyond_every_root_hides_no_hole(lake: Lakehouse) -> None:
     surgery.write(spec.BOUNDARY_FILE, b"40\n")
     surgery.remove(root_path(6))
     with pytest.raises(CorruptNode, match="version 6 is missing"):
-        reopened(lake).files.versions.refuse_hole(5)
+        reopened(lake).backend.versions.refuse_hole(5)
 
 
 def test_defect_13_a_known_version_that_is_lost_is_told(lake: Lakehouse) -> None:
@@ -271,7 +271,7 @@ def test_a_root_in_the_place_of_another_is_found_by_whoever_rebases(lake: Lakeho
 
 def test_defect_7_a_search_for_other_names_changes_nothing_for_other_threads(lake: Lakehouse) -> None:
     """While one thread looks whether the Java SDK wrote the lakehouse, another commits under our names."""
-    storage, versions = lake.storage, lake.files.versions
+    storage, versions = lake.storage, lake.backend.versions
     assert isinstance(storage, BaseStorage)
     names: list[str] = []
     storage.replace(spec.HINT_FILE, b"400000")  # misleads: the search looks for names of the SDK, too
@@ -291,11 +291,11 @@ def test_defect_7_a_search_for_other_names_changes_nothing_for_other_threads(lak
 
 def test_defect_18_definition_and_data_come_together(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for the data while another thread has just decoded the definition gets it."""
-    from trinitylake_core.versions import files
+    from trinitylake_core.versions import root_files
 
     versions = Versions(lake.storage)
     root = lake.root_node
-    real, seen = files.effective, []
+    real, seen = root_files.effective, []
 
     def slow(message: Any) -> Any:
         other = threading.Thread(target=lambda: seen.append(versions.definition_data(root)))
@@ -305,7 +305,7 @@ def test_defect_18_definition_and_data_come_together(lake: Lakehouse, monkeypatc
             other.join()
         return real(message)
 
-    monkeypatch.setattr(files, "effective", slow)
+    monkeypatch.setattr(root_files, "effective", slow)
     versions.definition(root)
     assert versions.definition_data(root) == seen[1]
 
@@ -318,14 +318,14 @@ def test_the_boundary_file_grows_over_what_lies_or_is_missing(lake: Lakehouse, l
     surgery = Surgery(lake.root, 4)
     if lie is not None:
         surgery.write(spec.BOUNDARY_FILE, lie)
-    assert (5, 5) == (raise_boundary(lake.files.versions, 5), lake.files.versions.boundary())
-    assert (5, 5) == (raise_boundary(lake.files.versions, 4), lake.files.versions.boundary())
+    assert (5, 5) == (raise_boundary(lake.backend.versions, 5), lake.backend.versions.boundary())
+    assert (5, 5) == (raise_boundary(lake.backend.versions, 4), lake.backend.versions.boundary())
 
 
 @pytest.mark.parametrize("lie", [b"9999", b"7"])
 def test_only_a_boundary_that_expiration_cannot_have_written_is_lowered(lake: Lakehouse, lie: bytes) -> None:
     """Its root would say so, and it does not. Where versions are missing all the same, the file stays."""
-    versions = lake.files.versions
+    versions = lake.backend.versions
     assert lower_lying_boundary(versions) is None
     Surgery(lake.root, 4).write(spec.BOUNDARY_FILE, lie)
     assert (0, 0) == (lower_lying_boundary(versions), versions.boundary())

@@ -74,7 +74,7 @@ def add_snapshot(lake: Lakehouse, name: str, path: str) -> Root:
         edited.snapshots[name].CopyFrom(SnapshotDef(root_node_file_path=path, version=root.version))
         return edited
 
-    return commit(lake.files, lake.files.newest_seen, NewDefinition(lake.files, spec.OP_SNAPSHOT, {}, edit))
+    return commit(lake.backend, lake.backend.newest_seen, NewDefinition(lake.backend, spec.OP_SNAPSHOT, {}, edit))
 
 
 @pytest.mark.parametrize("broken", ["missing", "garbage", "outside"])
@@ -99,7 +99,7 @@ def test_a_snapshot_that_cannot_be_read_breaks_i17(lake: Lakehouse, broken: str)
 
 def test_every_version_of_a_sound_lakehouse_has_no_findings(lake: Lakehouse) -> None:
     compacted(lake)
-    versions = lake.refresh().files.versions
+    versions = lake.refresh().backend.versions
     for version in range(lake.version + 1):
         assert [] == list(check_version(versions, version, definitions=True))
     assert [] == list(lake.check(definitions=True))
@@ -149,7 +149,7 @@ def test_an_expired_prefix_is_no_violation(lake: Lakehouse) -> None:
         surgery.remove(root_path(version))
     again = reopened(lake)
     assert [] == list(again.check())
-    assert [] == list(check_version(again.files.versions, 6))
+    assert [] == list(check_version(again.backend.versions, 6))
     assert list(range(again.version, 5, -1)) == [info.version for info in again.history()]
 
 

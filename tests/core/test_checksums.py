@@ -125,7 +125,7 @@ def test_two_nodes_that_were_swapped_are_found_at_once(tmp_path: Path) -> None:
     again = Lakehouse.open(lake.root, storage_options=FAST)
     with pytest.raises(CorruptNode, match="says it is"):
         again.tables("ns0"), again.tables("ns1"), again.tables("ns2")
-    found = {(each.invariant, each.file) for each in check_version(again.files.versions, again.version)}
+    found = {(each.invariant, each.file) for each in check_version(again.backend.versions, again.version)}
     assert {("I18", one), ("I18", two)} <= found
 
 

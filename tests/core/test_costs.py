@@ -88,7 +88,7 @@ def test_a_refresh_with_nothing_new_costs_three_gets(lake: Lakehouse) -> None:
     assert {"get": 3} == cost(lake, lake.refresh)
     with lake.transaction() as txn:
         txn.create_namespace("new")
-    written = lake.files.newest_seen
+    written = lake.backend.newest_seen
     assert {"get": 3} == cost(lake, lake.refresh)
     assert lake.root_node is written
 
@@ -139,13 +139,13 @@ def test_what_a_commit_writes_does_not_grow_with_the_commits_before_it(tmp_path:
 @pytest.mark.parametrize(("limit", "most"), [(None, 32_768), ("8192", 8192), ("garbage of another writer", 32_768)])
 def test_the_buffer_of_a_root_stays_below_what_the_lakehouse_says(tmp_path: Path, limit: str | None, most: int) -> None:
     lake = filled(new_lake(tmp_path, order=64, target=1_000_000), tables=120, changes=60)
-    definition = lake.files.definition(lake.files.newest_seen)
+    definition = lake.backend.definition(lake.backend.newest_seen)
     if limit is not None:
         definition.properties[spec.COMMIT_BUFFER_BYTES] = limit
     for number in range(400):
         with lake.transaction() as txn:
             txn.put(lake.codec.table("ns1", f"t{number % 120:03}"), f"0000/0000/0000/00000000-table-{number}")
-        assert lake.files.newest_seen.node.buffer.nbytes() <= most
+        assert lake.backend.newest_seen.node.buffer.nbytes() <= most
     assert [] == list(reopened(lake).check())
 
 

@@ -139,7 +139,7 @@ def test_a_commit_that_meets_a_fence(lake: Lakehouse, measured: Measure) -> None
     other = _reopened(lake)
     txn = lake.transaction()
     txn.create_table("ns", "mine")
-    commit(other.files, other.files.newest_seen, Fence(1, {}))
+    commit(other.backend, other.backend.newest_seen, Fence(1, {}))
     counts = measured(lake, txn.commit)
     assert (2, 2, 4, 0, 2) == (counts.put, counts.create, counts.get, counts.list, counts.head)
     assert_documented("commit that loses the race to a cleaning", counts)

@@ -137,7 +137,7 @@ def test_what_many_raw_puts_gain_is_found_in_one_pass(tmp_path: Path) -> None:
     moved = cold.storage.counts - before
     assert gained.total == sum((not n % 3) - (key in there) for n, key in enumerate(keys))
     assert len(keys) > 2 * moved.get
-    assert cold.store.counts.nodes_read == len(set(_nodes(lake, keys)))
+    assert cold.nodes.counts.nodes_read == len(set(_nodes(lake, keys)))
     assert gained == txn.gained()
     assert moved.get == (cold.storage.counts - before).get
     txn.commit()
@@ -151,7 +151,7 @@ def _nodes(lake: Lakehouse, keys: list[str]) -> Iterator[str]:
         while node.message(key) is None and node.position(key) is None and not node.is_leaf:
             path = node.children[node.child_index(key)]
             yield path
-            node = lake.store.read(path)
+            node = lake.nodes.read(path)
 
 
 def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:
@@ -214,12 +214,12 @@ def test_keys_are_counted_along_two_paths(tmp_path: Path) -> None:
     with lake.transaction() as txn:
         for number in range(0, 40, 3):
             txn.create_view(f"ns{number % 9}", f"v{number}", sql="select 1")
-    assert object_counts(lake.store, lake.refresh().root_node.node, lake.codec) is None
+    assert object_counts(lake.nodes, lake.refresh().root_node.node, lake.codec) is None
     compacted(lake)
     cold = reopened(lake)
     height = cold.root_node.node.height or 0
     before = cold.storage.counts.snapshot()
-    assert held(lake.refresh()) == object_counts(cold.store, cold.root_node.node, cold.codec)
+    assert held(lake.refresh()) == object_counts(cold.nodes, cold.root_node.node, cold.codec)
     assert (cold.storage.counts - before).get <= 2 * height
     assert height >= 2
 

@@ -35,7 +35,7 @@ GOOD = 10
 
 def around(lake: Lakehouse) -> tuple[list[Change], list[NotCompared]]:
     old, new = lake.root_node.node, lake.at(version=GOOD).root_node.node
-    found, holes = diff_damaged(lake.store, old, lake.store, new, lake.codec)
+    found, holes = diff_damaged(lake.nodes, old, lake.nodes, new, lake.codec)
     return list(found), holes
 
 

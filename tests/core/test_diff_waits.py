@@ -58,14 +58,14 @@ def test_two_lakehouses_are_read_side_by_side(tmp_path: Path) -> None:
 def test_a_span_of_a_comparison_reads_what_lies_in_it(tmp_path: Path) -> None:
     lake = _changed(tmp_path, 16, 2000)
     old = lake.at(version=lake.version - 2)
-    whole = list(diff_nodes(old.store, old.root_node.node, lake.store, lake.root_node.node))
+    whole = list(diff_nodes(old.nodes, old.root_node.node, lake.nodes, lake.root_node.node))
     lo, hi = whole[500][0], whole[700][0]
     logs = []
     for most in (1, 32):
         cold = reopened(lake)
         with Rounds(cold.storage, most=most) as rounds:
-            sides = old.root_node.node, cold.store, lake.root_node.node
-            assert whole[500:700] == list(diff_nodes(cold.store, *sides, Span(lo, hi)))
+            sides = old.root_node.node, cold.nodes, lake.root_node.node
+            assert whole[500:700] == list(diff_nodes(cold.nodes, *sides, Span(lo, hi)))
         logs.append(sorted(path for _, _, path in rounds.log))
     assert logs[0] == logs[1]
     assert rounds.chain <= 20 < len(logs[0])
@@ -76,7 +76,7 @@ def test_the_tops_of_two_trees_are_read_level_by_level(tmp_path: Path) -> None:
     cold = reopened(lake)
     old = cold.at(version=cold.version - 2)
     with Rounds(cold.storage) as rounds:
-        found = differing_subtrees(cold.store, old.root_node.node, cold.store, cold.root_node.node, 1 << 30)
+        found = differing_subtrees(cold.nodes, old.root_node.node, cold.nodes, cold.root_node.node, 1 << 30)
     assert len(found.keys) > 500
     assert rounds.requests > 100
     assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / 32) + 4)

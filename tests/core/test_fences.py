@@ -34,7 +34,7 @@ def fence(lake: Lakehouse, before: int | None = None) -> Root:
     """Commit a fence at the storage's time now."""
     other = reopened(lake)
     change = Fence(storage_now(lake) if before is None else before, commit_summary())
-    return commit(other.files, other.files.newest_seen, change)
+    return commit(other.backend, other.backend.newest_seen, change)
 
 
 def test_a_fence_is_carried_on_and_only_grows(lake: Lakehouse) -> None:
@@ -68,7 +68,7 @@ def test_a_commit_that_meets_an_older_fence_asks_once_and_writes_nothing_again(l
 
 def other(lake: Lakehouse) -> Root:
     again = reopened(lake)
-    return commit(again.files, again.files.newest_seen, SameContent(spec.OP_EXPIRE, {}))
+    return commit(again.backend, again.backend.newest_seen, SameContent(spec.OP_EXPIRE, {}))
 
 
 def test_a_base_that_expired_counts_as_fenced(lake: Lakehouse) -> None:
@@ -81,7 +81,7 @@ def test_a_base_that_expired_counts_as_fenced(lake: Lakehouse) -> None:
         fence(lake, 1)
         again = reopened(lake)
         change = SameContent(spec.OP_EXPIRE, {}, {spec.OLDEST_VERSION: str(base + 1)})
-        commit(again.files, again.files.newest_seen, change)
+        commit(again.backend, again.backend.newest_seen, change)
 
     path = next(iter(txn._writes.values()))
     txn.commit(before_commit=once(expire_and_fence))

@@ -82,7 +82,7 @@ def test_every_version_reads_as_it_did(
         known = golden["definitions"][entry.path]
         assert (known["kind"], known["namespace"], known["name"]) == (entry.kind, entry.namespace, entry.name)
         assert known["def"] == to_dict(handle.definition_of(entry))
-    assert [] == list(check_version(lake.files.versions, version, definitions=True))
+    assert [] == list(check_version(lake.backend.versions, version, definitions=True))
     assert version == lake.at(timestamp=from_millis(wanted["created_at_millis"])).version
 
 

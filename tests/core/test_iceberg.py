@@ -397,13 +397,13 @@ def test_a_version_that_expires_and_is_cleaned_while_it_is_read_is_left_for_a_ne
 ) -> None:
     """A reader, a writer and a transaction have found the newest version; before they read on, its files go."""
     with_table(catalog, "sales.orders", 1)
-    other, looked = opened(catalog.lakehouse.root), type(catalog._files).newest
+    other, looked = opened(catalog.lakehouse.root), type(catalog._backend).newest
     began = catalog.transaction()
     late: list[int] = []
 
     def newest(files: Any) -> Any:
         found = looked(files)
-        if files is catalog._files and not late:
+        if files is catalog._backend and not late:
             late.append(found.version)
             other.load_table("sales.orders").append(rows(len(late) + found.version))
             compacted(other.lakehouse)
@@ -411,7 +411,7 @@ def test_a_version_that_expires_and_is_cleaned_while_it_is_read_is_left_for_a_ne
             clean.run(other.lakehouse, clean.Config(engine="local", now_millis=now_millis() + MONTH))
         return found
 
-    monkeypatch.setattr(type(catalog._files), "newest", newest)
+    monkeypatch.setattr(type(catalog._backend), "newest", newest)
     assert 2 == len(ids(catalog.load_table("sales.orders")))
     late.clear()
     with catalog.load_table("sales.orders").transaction() as txn:

@@ -227,7 +227,7 @@ def test_no_secret_of_a_catalog_is_shown_or_kept(catalog: TrinityLakeCatalog, tm
     made = TrinityLakeCatalog("x", uri=catalog.lakehouse.root, **SECRETS)
     table = made.load_table("sales.orders")
     with made.transaction() as txn:
-        shown = [repr(each) for each in (made, made.lakehouse, txn, table, table.io, made._files, made._places)]
+        shown = [repr(each) for each in (made, made.lakehouse, txn, table, table.io, made._backend, made._places)]
     with pytest.raises(NoSuchTableError) as error:
         made.load_table("sales.none")
     assert _CANARY not in "".join([*shown, str(error.value)])

@@ -77,7 +77,7 @@ def test_every_version_is_found_by_its_time(lake: Lakehouse, expected: dict[str,
 
 def test_no_version_breaks_an_invariant_that_its_layout_knows(lake: Lakehouse) -> None:
     for version in VERSIONS:
-        assert [] == list(check_version(lake.files.versions, version, definitions=True))
+        assert [] == list(check_version(lake.backend.versions, version, definitions=True))
 
 
 def test_the_history_is_complete(lake: Lakehouse, expected: dict[str, Any]) -> None:
@@ -111,11 +111,11 @@ def test_every_write_is_refused_with_a_pointer_to_upgrade_and_changes_nothing(ja
     directory = Path(local_path(java_lakehouse))
     before = listing(directory)
     lake = Lakehouse.open(java_lakehouse)
-    files = lake.files
+    backend = lake.backend
     for write in (
         lake.transaction,
         lake.at(version=3).transaction,
-        lambda: commit.commit(files, files.newest_seen, changes.SameContent("snapshot", {})),
+        lambda: commit.commit(backend, backend.newest_seen, changes.SameContent("snapshot", {})),
     ):
         with pytest.raises(ReadOnly, match="upgrade"):
             write()

@@ -379,7 +379,7 @@ class LakehouseModel(RuleBasedStateMachine):
             assert info.version == lake.at(timestamp=info.created_at).version
             if info.version:
                 assert info.version - 1 == lake.at(timestamp=from_millis(info.created_at_millis - 1)).version
-            assert [] == list(check_version(lake.files.versions, info.version, definitions=True))
+            assert [] == list(check_version(lake.backend.versions, info.version, definitions=True))
             digest = handle.digest()
             assert digests.setdefault(digest, self.paths[info.version]) == self.paths[info.version]
         unique = {tuple(sorted(paths.items())) for paths in self.paths}

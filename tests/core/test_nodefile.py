@@ -122,7 +122,7 @@ def test_a_lookup_makes_no_list_of_a_node(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(NodeRows, "list_of", lambda _, name: asked.append(name))
     fresh = Lakehouse.open(lake.storage.root, storage_options=FAST)
     assert (fresh.root_node.node.height or 0) > 1
-    assert lookup(fresh.store, fresh.root_node.node, fresh.codec.table("ns0", "t000")) is not None
+    assert lookup(fresh.nodes, fresh.root_node.node, fresh.codec.table("ns0", "t000")) is not None
     assert asked == []
 
 

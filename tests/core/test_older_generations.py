@@ -147,7 +147,7 @@ def test_no_invariant_is_broken(older: Surgery) -> None:
     """Only what its layout knows is proved."""
     lake = opened(older)
     for version in range(lake.version + 1):
-        assert [] == list(check_version(lake.files.versions, version, definitions=True))
+        assert [] == list(check_version(lake.backend.versions, version, definitions=True))
 
 
 def test_what_its_layout_knows_is_proved(original: Lakehouse, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_lost_races_are_tried_again_with_growing_jitter_and_not_for_ever(
     before = set(_paths(disk))
     txn._write_definitions()
     with pytest.raises(CommitConflict, match="12 lost races"):
-        commit(lake.files, lake.root_node, txn, attempts=12)
+        commit(lake.backend, lake.root_node, txn, attempts=12)
     assert [(0, min(0.5, 0.005 * 2**number)) for number in range(12)] == waits
     txn.abort()
     rivals = {info.path for info in _open(disk).history()} | {entry.path for entry in _open(disk).objects()}
@@ -103,7 +103,7 @@ def _commits(place: Place, count: int) -> None:
 def _stalled(lake: Lakehouse, part: float) -> Transaction:
     """Return a transaction that began long ago: ``part`` of its time to live."""
     began = now_millis() - int(lake.definition.txn_ttl_millis * part)
-    txn = Transaction(lake.files, lake.root_node, began_at_millis=began)
+    txn = Transaction(lake.backend, lake.root_node, began_at_millis=began)
     txn.alter_table("ns", "t", properties={"by": txn.id})
     return txn
 
@@ -135,7 +135,7 @@ def test_a_handle_below_the_boundary_finds_the_newest_version(
     _let_pass(monkeypatch, handles[0], 0.66)
     storage = handles[0].storage
     storage.replace(BOUNDARY_FILE, b"6")
-    storage.delete_many([handles[0].files.versions.path(version) for version in gone])
+    storage.delete_many([handles[0].backend.versions.path(version) for version in gone])
     assert {8} == {handle.refresh().version for handle in handles}
     for hint in (b"0", b"2", b"4", b"7", b"garbage", b"4000000000"):
         storage.replace("_latest_hint.txt", hint)

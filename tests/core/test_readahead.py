@@ -38,8 +38,8 @@ def _store(lake: Lakehouse, nodes: int) -> NodeStore:
 
 def _leaves(lake: Lakehouse) -> list[str]:
     level = lake.root_node.node.children
-    while (node := lake.store.read(level[0])).children:
-        level = [path for each in level for path in lake.store.read(each).children]
+    while (node := lake.nodes.read(level[0])).children:
+        level = [path for each in level for path in lake.nodes.read(each).children]
     assert node.is_leaf
     return level
 
@@ -52,7 +52,7 @@ def _everything(work: Work) -> range:
 @pytest.mark.parametrize("prove", [False, True])
 def test_a_flush_reads_each_node_once_however_small_the_cache_is(lake: Lakehouse, most: int, *, prove: bool) -> None:
     """Read into the cache all at once, the children of a node pushed each other out before they were used."""
-    nodes = len(_leaves(lake)) + sum(not lake.store.read(path).is_leaf for path in lake.root_node.node.children)
+    nodes = len(_leaves(lake)) + sum(not lake.nodes.read(path).is_leaf for path in lake.root_node.node.children)
     store = _store(lake, 4)
     rewriter = Rewriter(NodeWriter(store), 1, prove=prove)
     with Rounds(lake.storage, most=most) as rounds:
@@ -64,14 +64,14 @@ def test_a_flush_reads_each_node_once_however_small_the_cache_is(lake: Lakehouse
 def test_what_is_read_in_vain_as_columns_is_not_read_again(lake: Lakehouse) -> None:
     """A leaf that is not plain sends all its neighbours the general way."""
     leaves = _leaves(lake)[:20]
-    odd = NodeWriter(lake.store)
-    leaf = lake.store.read(leaves[-1])
+    odd = NodeWriter(lake.nodes)
+    leaf = lake.nodes.read(leaves[-1])
     paths = [*leaves[:-1], odd.add(Node(leaf.keys, leaf.values, buffer=_one_message(leaf), height=0))]
     odd.flush()
     store = _store(lake, 4)
     with Rounds(lake.storage) as rounds:
         assert store.read_columns(paths) is None
-        assert [lake.store.read(path).keys for path in leaves] == [store.read(path).keys for path in paths]
+        assert [lake.nodes.read(path).keys for path in leaves] == [store.read(path).keys for path in paths]
     assert len(paths) == rounds.requests
 
 

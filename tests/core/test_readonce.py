@@ -14,8 +14,7 @@ from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import CorruptDefinition, CorruptNode
 from trinitylake_core.locations import root_path
-from trinitylake_core.versions import Delta, VersionsReadOnce, copy_of_definition
-from trinitylake_core.versions import files as versions_files
+from trinitylake_core.versions import Delta, VersionsReadOnce, copy_of_definition, root_files
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_what_does_not_fit_is_read_again(lake: Lakehouse) -> None:
 
 def test_rows_of_a_large_root_come_without_its_messages(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """They say the same as the root, are held like it, and are never taken for it."""
-    monkeypatch.setattr(versions_files, "LARGE_BYTES", 1)
+    monkeypatch.setattr(root_files, "LARGE_BYTES", 1)
     reader, before = VersionsReadOnce(lake.storage), lake.storage.counts.get
     rows, again = reader.try_rows(3), reader.try_rows(3)
     assert isinstance(rows, Delta)

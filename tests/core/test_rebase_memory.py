@@ -42,7 +42,7 @@ def _followed(lake: Lakehouse, count: int) -> None:
 
 def _peak(lake: Lakehouse) -> int:
     """Return how much a rebase over all versions since the handle's takes at its peak, in bytes."""
-    versions = reopened(lake).files.versions
+    versions = reopened(lake).backend.versions
     gc.collect()
     tracemalloc.start()
     try:

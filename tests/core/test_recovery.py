@@ -87,7 +87,7 @@ def sound(tmp_path: Path) -> Lakehouse:
 def expire(lake: Lakehouse, oldest: int) -> None:
     """Expire the versions below ``oldest``, as the format says: root, boundary, deletion."""
     change = SameContent(spec.OP_EXPIRE, commit_summary(), {spec.OLDEST_VERSION: str(oldest)})
-    commit(lake.files, lake.files.versions.latest(), change)
+    commit(lake.backend, lake.backend.versions.latest(), change)
     lake.storage.replace(spec.BOUNDARY_FILE, str(oldest).encode())
     lake.storage.delete_many([root_path(version) for version in range(oldest)])
     lake.refresh()
@@ -199,7 +199,9 @@ def edit(lake: Lakehouse, change: Callable[[LakehouseDef], None]) -> None:
         change(copy)
         return copy
 
-    commit(lake.files, lake.refresh().root_node, NewDefinition(lake.files, spec.OP_COMMIT, commit_summary(), edited))
+    commit(
+        lake.backend, lake.refresh().root_node, NewDefinition(lake.backend, spec.OP_COMMIT, commit_summary(), edited)
+    )
     lake.refresh()
 
 
@@ -448,7 +450,7 @@ def reached(lake: Lakehouse) -> set[str]:
     while waiting:
         children = waiting.pop().children
         found.update(children)
-        waiting += [lake.store.read(path) for path in children]
+        waiting += [lake.nodes.read(path) for path in children]
     return found
 
 
@@ -486,7 +488,7 @@ def paths_to(lake: Lakehouse, version: int) -> set[str]:
         while node.children and node.position(key) is None:
             path = node.children[node.child_index(key)]
             found.add(path)
-            node = lake.store.read(path)
+            node = lake.nodes.read(path)
     return found
 
 

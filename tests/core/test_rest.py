@@ -504,7 +504,7 @@ def test_a_commit_makes_the_endpoint_read_no_file_of_its_machine(lake: Lakehouse
     call("POST", "/v1/lake/namespaces/a/tables", {"name": "t", "schema": _FIELDS})
     (secret := tmp_path / "secret").write_bytes(b"x")
     path = "/v1/lake/namespaces/a/tables/t"
-    commit(lake.files, lake.files.newest(), Fence(1, commit_summary(), of_tables=True))
+    commit(lake.backend, lake.backend.newest(), Fence(1, commit_summary(), of_tables=True))
     for uri in (secret.as_uri(), (tmp_path / "missing").as_uri(), "file:///dev/zero", "/dev/zero"):
         snapshot = {
             "snapshot-id": 1,

@@ -123,9 +123,9 @@ def test_an_aborted_transaction_cannot_be_resumed_and_clean_removes_its_files(la
 def test_abort_costs_one_put_and_removes_nothing(lake: Lakehouse) -> None:
     saved = save(lake)
     txn = resumed(lake, saved)
-    before = txn._files.storage.counts.snapshot()
+    before = txn._backend.storage.counts.snapshot()
     txn.abort()
-    spent = txn._files.storage.counts - before
+    spent = txn._backend.storage.counts - before
     assert (1, 1) == (spent.put, spent.requests())
 
 
@@ -192,10 +192,10 @@ def test_a_running_root_that_is_announced_and_missing_stops_no_cleaning(lake: La
 
 def test_saving_again_costs_one_put_more(lake: Lakehouse) -> None:
     txn = saving_again(lake, save(lake))
-    txn._files.refuse_no_compare_and_set(txn.base)  # once for each process
-    before = txn._files.storage.counts.snapshot()
+    txn._backend.refuse_no_compare_and_set(txn.base)  # once for each process
+    before = txn._backend.storage.counts.snapshot()
     txn.save()
-    spent = txn._files.storage.counts - before
+    spent = txn._backend.storage.counts - before
     # A definition, the running root, the file that announces it, and the one that confirms it.
     assert (4, 0, 0) == (spent.put, spent.delete, spent.head)
 
@@ -254,7 +254,7 @@ def test_a_resumed_commit_costs_one_put_and_two_deletes_more(lake: Lakehouse) ->
     saved = save(reopened(lake))
     other = reopened(lake)
     again = other.resume_transaction(saved)
-    again._files.refuse_no_compare_and_set(again.base)  # once for each process
+    again._backend.refuse_no_compare_and_set(again.base)  # once for each process
     before = other.storage.counts.snapshot()
     again.commit()
     spent = other.storage.counts - before
@@ -328,7 +328,7 @@ def fence(lake: Lakehouse, remove: Callable[[str], bool] = lambda path: False) -
     """Do what `clean` does: commit a fence that voids every file written so far, then remove some of them."""
     handle = reopened(lake)
     rows: dict[str, str | None] = {spec.VOID_BEFORE_MILLIS: str(now_millis() + DAY)}
-    root = commit(handle.files, handle.root_node, SameContent(spec.OP_CLEAN, commit_summary(), rows))
+    root = commit(handle.backend, handle.root_node, SameContent(spec.OP_CLEAN, commit_summary(), rows))
     live = set(content(handle).values())
     handle.storage.delete_many(
         [file.path for file in handle.storage.list() if remove(file.path) and file.path not in live]
@@ -342,7 +342,7 @@ def test_a_save_without_a_cleaning_in_between_is_written_once(lake: Lakehouse) -
     handle = reopened(lake)
     txn = handle.transaction()
     txn.create_table("ns", "saved")
-    txn._files.refuse_no_compare_and_set(txn.base)  # once for each process
+    txn._backend.refuse_no_compare_and_set(txn.base)  # once for each process
     before = handle.storage.counts.snapshot()
     txn.save()
     spent = handle.storage.counts - before
@@ -355,7 +355,7 @@ def test_a_resumed_transaction_that_passes_a_fence_writes_its_definitions_again(
     b = resumed(lake, saved)
     b.create_table("ns", "own", properties={"by": "own"})
     old = {path for path in b.messages().values if path is not None}
-    storage = b._files.storage
+    storage = b._backend.storage
     assert isinstance(storage, BaseStorage)
     fence(lake)
     assert 3 == b.commit()

@@ -37,7 +37,7 @@ def fence(catalog: TrinityLakeCatalog, before: int | None = None) -> Root:
         lake.storage.replace("clock", b"")
         before = lake.storage.info("clock").modified_millis
         time.sleep(0.02)
-    return commit(lake.files, lake.files.newest_seen, Fence(before, commit_summary(), of_tables=True))
+    return commit(lake.backend, lake.backend.newest_seen, Fence(before, commit_summary(), of_tables=True))
 
 
 def with_table(catalog: TrinityLakeCatalog, name: str, *numbers: int, **properties: str) -> Table:

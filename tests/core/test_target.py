@@ -15,14 +15,14 @@ def test_each_way_of_naming_leads_to_the_same_root(tmp_path: Path) -> None:
     """A snapshot that somebody made since the handle was opened is found, too."""
     lake = filled(new_lake(tmp_path), tables=8)
     root = lake.at(version=2).root_node
-    type(lake)(lake.files.fork(), lake.root_node).create_snapshot("two", version=2)
+    type(lake)(lake.backend.fork(), lake.root_node).create_snapshot("two", version=2)
     named = (RecoveryTarget(version=2), RecoveryTarget(timestamp=lake.at(version=2).info().created_at))
-    assert [root.path] * 2 == [each.root(lake.files).path for each in named]
-    assert 2 == RecoveryTarget(snapshot="two").root(lake.files).version == lake.at(snapshot="two").version
+    assert [root.path] * 2 == [each.root(lake.backend).path for each in named]
+    assert 2 == RecoveryTarget(snapshot="two").root(lake.backend).version == lake.at(snapshot="two").version
     with pytest.raises(SnapshotNotFound):
-        RecoveryTarget(snapshot="none").root(lake.files)
+        RecoveryTarget(snapshot="none").root(lake.backend)
     with pytest.raises(VersionNotFound):
-        RecoveryTarget(version=99).root(lake.files)
+        RecoveryTarget(version=99).root(lake.backend)
 
 
 def test_exactly_one_is_given() -> None:

@@ -465,7 +465,7 @@ def test_what_replaced_the_whole_tree_conflicts_with_everything(
     txn = lake.transaction(isolation=isolation)
     txn.create_table("other", "t")
     other = reopened(lake)
-    commit.commit(other.files, other.files.newest_seen, changes.SameContent(operation or "x", {}))
+    commit.commit(other.backend, other.backend.newest_seen, changes.SameContent(operation or "x", {}))
     if operation is None:
         Surgery(lake.root, 4).system_row(root_path(2), spec.OPERATION, None)
     with pytest.raises(CommitConflict, match="replaced the whole tree") as raised:
@@ -480,7 +480,7 @@ def test_what_changes_no_meaning_conflicts_with_nothing(lake: Lakehouse, isolati
     list(txn.objects())
     txn.create_table("other", "t")
     other = reopened(lake)
-    commit.commit(other.files, other.files.newest_seen, changes.SameContent(operation, {}))
+    commit.commit(other.backend, other.backend.newest_seen, changes.SameContent(operation, {}))
     assert 3 == txn.commit()
 
 

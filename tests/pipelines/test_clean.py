@@ -63,7 +63,7 @@ def a_table(lake: Lakehouse) -> bytes:
 def assert_sound(lake: Lakehouse, boundary: int = 0) -> None:
     """Every version that is kept is intact, its definitions too, and so are the snapshots."""
     lake = reopened(lake)
-    versions = lake.files.versions
+    versions = lake.backend.versions
     found = [*check_lakehouse(versions, lake.root_node)]
     for version in range(boundary, lake.version + 1):
         found += check_version(versions, version, definitions=True)
@@ -454,7 +454,7 @@ def test_a_transaction_that_an_old_inventory_does_not_list_keeps_its_files(tmp_p
     """Its nodes were listed, and it was saved right afterwards."""
     lake = filled(new_lake(tmp_path), tables=4)
     before = set(files_of(lake))
-    txn = Transaction(lake.files, lake.root_node, began_at_millis=now_millis())
+    txn = Transaction(lake.backend, lake.root_node, began_at_millis=now_millis())
     txn.create_table("ns0", "saved")
     saved = txn.save()
     dead = plant(lake, node_path())
@@ -491,7 +491,7 @@ def test_a_dead_transaction_goes_with_its_files_and_a_live_one_stays(tmp_path: P
     lives = {}
     ttl = lake.definition.txn_ttl_millis
     for name, began in (("live", now), ("dead", now - 2 * ttl)):
-        txn = Transaction(lake.files, lake.root_node, began_at_millis=began)
+        txn = Transaction(lake.backend, lake.root_node, began_at_millis=began)
         txn.create_table("ns0", name)
         before = set(files_of(lake))
         lives[name] = (txn.save(), set(files_of(lake)) - before)

@@ -32,7 +32,7 @@ def clean_now(lake: Lakehouse) -> clean.Report:
 
 def broken(lake: Lakehouse) -> list[Any]:
     newest = reopened(lake)
-    versions = newest.files.versions
+    versions = newest.backend.versions
     found = [*check_lakehouse(versions, newest.root_node)]
     for version in range(newest.stats().oldest_version, newest.version + 1):
         found += check_version(versions, version, definitions=True)

@@ -198,7 +198,7 @@ def test_a_node_that_breaks_between_plan_and_run_stops_it(place: Place) -> None:
         inside = list(zip(node.child_messages or [], node.children, strict=True))
         heaviest, path = max(inside)
         assert heaviest
-        child = lake.store.read(path)
+        child = lake.nodes.read(path)
         if child.is_leaf or not sum(child.child_messages or []):
             break
         node = child

@@ -89,7 +89,7 @@ def test_an_expiration_whose_root_became_unreadable_deletes_nothing(tmp_path: Pa
 
     def pause() -> None:
         if (
-            lake.files.newest_seen.version == 9 and lake.files.versions.boundary() == 0
+            lake.backend.newest_seen.version == 9 and lake.backend.versions.boundary() == 0
         ):  # committed, the file not yet raised
             harm(lake, 9)
             Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=3, reason="r")

@@ -47,7 +47,7 @@ def versions_on_disk(lake: Lakehouse) -> list[int]:
 
 
 def boundary(lake: Lakehouse) -> int:
-    return reopened(lake).files.versions.boundary()
+    return reopened(lake).backend.versions.boundary()
 
 
 def test_one_run_is_one_commit(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def reached(lake: Lakehouse) -> set[str]:
     while waiting:
         node = waiting.pop()
         found.update(node.children, node.values, (value for value in node.buffer.values if value is not None))
-        waiting += [lake.store.read(path) for path in node.children]
+        waiting += [lake.nodes.read(path) for path in node.children]
     return found
 
 
@@ -86,7 +86,7 @@ def change(lake: Lakehouse, times: int) -> None:
 
 def expire(lake: Lakehouse, oldest: int) -> None:
     change_ = SameContent(spec.OP_EXPIRE, commit_summary(), {spec.OLDEST_VERSION: str(oldest)})
-    commit(lake.files, lake.refresh().root_node, change_)
+    commit(lake.backend, lake.refresh().root_node, change_)
     lake.storage.replace(spec.BOUNDARY_FILE, str(oldest).encode())
     lake.storage.delete_many([root_path(version) for version in range(oldest)])
     lake.refresh()

@@ -302,7 +302,7 @@ def nodes_below(lake: Lakehouse) -> Iterable[str]:
     while waiting:
         path = waiting.pop()
         yield path
-        waiting += lake.files.store.read(path).children
+        waiting += lake.backend.nodes.read(path).children
 
 
 @pytest.mark.spark

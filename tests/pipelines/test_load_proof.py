@@ -158,7 +158,7 @@ def test_a_load_onto_waiting_messages_is_proved(lake: Lakehouse, source: str, ex
 def test_a_part_of_a_tree_is_witnessed_child_by_child(lake: Lakehouse) -> None:
     """All parts together are the whole."""
     root = lake.root_node.node
-    parts = [scan_children(lake.store, root, range(index, index + 1)) for index in range(len(root.children))]
+    parts = [scan_children(lake.nodes, root, range(index, index + 1)) for index in range(len(root.children))]
     rows = [row for part in parts for keys, values in part for row in zip(keys, values, strict=True)]
     assert content(lake) == dict(rows)
     assert sorted(rows) == rows
@@ -167,7 +167,7 @@ def test_a_part_of_a_tree_is_witnessed_child_by_child(lake: Lakehouse) -> None:
 def test_a_witness_finds_a_scan_that_reads_what_it_must_not(lake: Lakehouse) -> None:
     """A node twice, or one that nothing points to."""
     root = lake.root_node.node
-    witness = Witness(lake.store)
+    witness = Witness(lake.nodes)
     witness.begin(root)
     witness.read(root.children[0])
     with pytest.raises(Corrupt, match="nothing points to it"):

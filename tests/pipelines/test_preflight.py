@@ -23,14 +23,14 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 
 def found(lake: Lakehouse) -> list[Violation]:
-    return list(Preflight(None, lake.files, "local", 0)(lake.root_node))
+    return list(Preflight(None, lake.backend, "local", 0)(lake.root_node))
 
 
 def test_every_node_and_definition_is_read_once(lake: Lakehouse) -> None:
     """The root was read by whoever chose the version; the definition of the lakehouse is read past every cache."""
     surgery = Surgery(lake.root, lake.definition.order)
     nodes, definitions = len(surgery.tree(lake.version)) - 1, len(content(reopened(lake)))
-    preflight, before = Preflight(None, lake.files, "local", 0), lake.storage.counts.snapshot()
+    preflight, before = Preflight(None, lake.backend, "local", 0), lake.storage.counts.snapshot()
     assert [] == list(preflight(lake.root_node))
     assert nodes + definitions + 1 == (lake.storage.counts - before).get
     assert (nodes, definitions) == (preflight.checked.nodes, preflight.checked.definitions)

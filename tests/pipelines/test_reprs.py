@@ -79,8 +79,8 @@ def test_what_the_library_hands_out(lake: Lakehouse) -> None:
     shown(lake.table_info("n0", "t0"), "'n0', 't0'", "columns=[id]", "ICEBERG")
     shown(lake.view_info("n0", "v0"), "'n0', 'v0'", "SELECT 1")
     shown(lake.namespace_info("n0"), "'n0'")
-    shown(lake.files, lake.root)
-    shown(lake.files.versions, lake.root)
+    shown(lake.backend, lake.root)
+    shown(lake.backend.versions, lake.root)
     shown(lake.root_node, "version=21")
 
 

@@ -137,7 +137,7 @@ def nodes_of(lake: Lakehouse) -> set[str]:
     waiting, found = list(lake.root_node.node.children), set[str]()
     while waiting:
         found.add(path := waiting.pop())
-        waiting += lake.store.read(path).children
+        waiting += lake.nodes.read(path).children
     return found
 
 

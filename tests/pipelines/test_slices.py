@@ -111,7 +111,7 @@ def test_slices_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSe
 
 def test_no_slice_is_too_heavy_where_its_leaves_allow_it(base: Lakehouse, tmp_path: Path) -> None:
     lake = change(_copy(base, tmp_path / "dirty"), range(0, OBJECTS, 3))
-    rewriter = Rewriter(NodeWriter(lake.store), 1, prove=True)
+    rewriter = Rewriter(NodeWriter(lake.nodes), 1, prove=True)
     tree = rewriter.ref_of(lake.root_node.node)
     tasks = 12
     subtrees_ = rewriter.frontier(tree, tasks)

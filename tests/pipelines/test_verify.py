@@ -285,7 +285,7 @@ def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) 
         kept += len(entries)
     assert 0 < kept < sum(kinds.values())
     for key in above:
-        if search.lookup(lake.store, lake.root_node.node, key) is not None:
+        if search.lookup(lake.nodes, lake.root_node.node, key) is not None:
             content.note(key)
     counts = lake.stats()
     assert (counts.namespaces, counts.tables) == tuple(

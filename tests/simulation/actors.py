@@ -379,7 +379,7 @@ def _save(world: World) -> Action:
     lake = world.handle()
 
     def act() -> str:
-        txn = Transaction(lake.files, lake.root_node, transaction_id=SAVED_ANEW)
+        txn = Transaction(lake.backend, lake.root_node, transaction_id=SAVED_ANEW)
         changes = _counted(txn, "t20")
         world.intents.setdefault(SAVED_ANEW, []).append(changes)
         txn.save()
@@ -512,7 +512,7 @@ def _freeze(world: World) -> Action:
 
     def act() -> int | None:
         lake.freeze(reason="simulated")
-        return _acked(world, lake.files.newest_seen.version)
+        return _acked(world, lake.backend.newest_seen.version)
 
     return act
 

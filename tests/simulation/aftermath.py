@@ -118,8 +118,8 @@ def _same(lake: Lakehouse, version: int, data: bytes, what: str) -> Iterator[str
 def _checked(world: World) -> Iterator[str]:
     """The product's own check finds nothing in any version that was made since, nor in what all versions share."""
     lake = Lakehouse.open(SimStorage())
-    versions = lake.files.versions
-    found = check_lakehouse(versions, lake.files.newest_seen)
+    versions = lake.backend.versions
+    found = check_lakehouse(versions, lake.backend.newest_seen)
     yield from (f"check: {each.message}" for each in found if not world.names_damage((each.file, each.message)))
     for number in range(max(world.newest.oldest, world.ground.newest + 1), world.newest.number + 1):
         if number in world.damaged:

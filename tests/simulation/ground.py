@@ -95,7 +95,7 @@ def ground() -> Ground:
         lake.storage.write_many([(node_path(), b"left over by somebody"), (node_path(), b"by somebody else")])
         with lake.transaction() as txn:
             count_up(txn, "t0", "t1", "t30")
-        with Transaction(lake.files, lake.refresh().root_node, transaction_id=SAVED) as txn:
+        with Transaction(lake.backend, lake.refresh().root_node, transaction_id=SAVED) as txn:
             count_up(txn, "t2")
             txn.save()
         at[lake.version] = store.copy()

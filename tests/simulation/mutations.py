@@ -19,8 +19,8 @@ from trinitylake_core import lakehouse, snapshots
 from trinitylake_core.commits import changes, fences, rolled_back
 from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import confirm as acknowledging
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import write_hint
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
@@ -33,7 +33,7 @@ from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Versions, search
-from trinitylake_core.versions.files import RootFiles
+from trinitylake_core.versions.root_files import RootFiles
 
 _ROLLED_BACK: Final = rolled_back.rolled_back
 Patches = dict[tuple[Any, str], Any]
@@ -181,7 +181,7 @@ def _trusting(self: Any, fence: Any, check: Any, *, list_again: bool) -> None:
 
 def _fenced_by_the_tip(self: Any, change: Any) -> Any:
     base, _ = _stand(self, change)
-    return base, fences.Fences(self._files.storage, base)
+    return base, fences.Fences(self._backend.storage, base)
 
 
 def _proved_once(self: Any, base: Any, created_at_millis: Any = None) -> None:
@@ -355,7 +355,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         preemptions=0,
     ),
     "a handle knows its lakehouse": Mutation(
-        lambda: {(LakehouseStore, "refuse_replaced"): lambda self, root: None},
+        lambda: {(LakehouseBackend, "refuse_replaced"): lambda self, root: None},
         ("recreate-copy", "refresh-copy"),
         preemptions=0,
     ),

@@ -315,7 +315,7 @@ class Oracle:
             return
         own = min(self.world.copy_own, default=self.world.newest.number + 1)
         files = {path: each.data for path, each in self.world.copy.objects.items()}
-        versions = Lakehouse.open(COPY).files.versions
+        versions = Lakehouse.open(COPY).backend.versions
         newest, boundary = versions.latest().version, versions.boundary()
         last = max(each.last for each in self.world.exported)
         for each in self.world.exported:

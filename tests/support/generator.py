@@ -202,7 +202,7 @@ def _save(case: Case, draw: random.Random) -> None:
 
 def _save_dead(case: Case, draw: random.Random) -> None:
     began = now_millis() - 2 * case.lake.definition.txn_ttl_millis
-    txn = Transaction(case.lake.files, case.lake.root_node, began_at_millis=began)
+    txn = Transaction(case.lake.backend, case.lake.root_node, began_at_millis=began)
     _change(txn, draw)
     case.dead.append(txn.save())
 

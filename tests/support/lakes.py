@@ -71,9 +71,9 @@ def filled(lake: Lakehouse, tables: int = 40, namespaces: int = 3, changes: int 
 
 def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
     """Compact a version, proved, and commit it on top of the newest one; return the root."""
-    files = lake.files
-    root = files.newest_seen if base is None else base
-    writer = NodeWriter(files.store)
+    backend = lake.backend
+    root = backend.newest_seen if base is None else base
+    writer = NodeWriter(backend.nodes)
     rewriter = Rewriter(writer, now_millis(), prove=True)
     tree = rewriter.flush(rewriter.ref_of(root.node), dirty_children)
     rewriter.open(tree)
@@ -81,7 +81,7 @@ def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
     writer.flush()
     assert rewriter.proved()
     assert node.subtree_messages in {0, None}
-    return commit(files, root, CompactionChange(node, commit_summary(reason="test")))
+    return commit(backend, root, CompactionChange(node, commit_summary(reason="test")))
 
 
 def content(lake: Lakehouse) -> dict[str, str]:

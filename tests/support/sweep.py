@@ -269,11 +269,11 @@ def _small_commit(txn: Transaction) -> None:
 
 def _late(lake: Lakehouse) -> Transaction:
     began = now_millis() - lake.definition.txn_ttl_millis * 6 // 10
-    return Transaction(lake.files, lake.root_node, began_at_millis=began)
+    return Transaction(lake.backend, lake.root_node, began_at_millis=began)
 
 
 def _save(lake: Lakehouse) -> None:
-    with Transaction(lake.files, lake.root_node, transaction_id=SAVED) as txn:
+    with Transaction(lake.backend, lake.root_node, transaction_id=SAVED) as txn:
         txn.create_table("ns0", "saved1")
         txn.create_table("ns1", "saved2")
         txn.save()
@@ -842,7 +842,7 @@ def states(uri: str) -> list[State | None]:
 
 def _oldest(lake: Lakehouse) -> int:
     """Return the boundary; in a copy of one version the file alone says it, unless another version is to come there."""
-    boundary = lake.files.versions.boundary()
+    boundary = lake.backend.versions.boundary()
     if boundary > lake.version:
         return min(info.version for info in lake.history())
     return max(lake.stats().oldest_version, boundary)
@@ -851,7 +851,7 @@ def _oldest(lake: Lakehouse) -> int:
 def violations(uri: str, since: int) -> list[str]:
     """Return everything that is wrong with the versions from ``since`` on, definitions included."""
     lake = Lakehouse.open(uri, storage_options=FAST)
-    versions = lake.files.versions
+    versions = lake.backend.versions
     found = [*check_lakehouse(versions, lake.root_node)]
     for version in range(max(since, _oldest(lake)), lake.version + 1):
         found += check_version(versions, version, definitions=True)

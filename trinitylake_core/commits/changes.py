@@ -8,9 +8,9 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis, whoami
 from trinitylake_core.commits.confirm import confirm_commit, remove_quietly
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict, UnsafeStorage
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
@@ -40,11 +40,11 @@ def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
     return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
 
 
-def written(files: LakehouseStore, definition: LakehouseDef) -> tuple[str, bytes]:
+def written(backend: LakehouseBackend, definition: LakehouseDef) -> tuple[str, bytes]:
     """Write a new lakehouse definition; return path and content. One ``put``, and no ``get`` to read it later."""
     path, data = lakehouse_def_path(), encode(definition)
-    files.storage.write_many([(path, data)])
-    files.versions.knows_definition(path, data)
+    backend.storage.write_many([(path, data)])
+    backend.versions.knows_definition(path, data)
     return path, data
 
 
@@ -129,13 +129,13 @@ class NewDefinition(SameContent):
 
     def __init__(
         self,
-        files: LakehouseStore,
+        backend: LakehouseBackend,
         operation: str,
         summary: dict[str, Any],
         edit: Callable[[LakehouseDef, Root], LakehouseDef],
     ) -> None:
         super().__init__(operation, summary)
-        self._files = files
+        self._backend = backend
         self._edit = edit
         self._made: LakehouseDef | None = None
 
@@ -144,12 +144,12 @@ class NewDefinition(SameContent):
 
         Return the base's node with it. At most one ``put``.
         """
-        before = self._files.definition(base)
+        before = self._backend.definition(base)
         definition = self._edit(before, base)
         if definition == before:
             self._made, self._system = None, {}
         elif definition != self._made:
-            self._made, self._system = definition, definition_rows(*written(self._files, definition))
+            self._made, self._system = definition, definition_rows(*written(self._backend, definition))
         return super().build(base, created_at_millis, writer)
 
     def renew(self, base: Root) -> None:
@@ -166,7 +166,7 @@ class ExpirationChange(NewDefinition):
 
     def __init__(
         self,
-        files: LakehouseStore,
+        backend: LakehouseBackend,
         oldest_version: int,
         summary: dict[str, Any],
         edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
@@ -177,7 +177,7 @@ class ExpirationChange(NewDefinition):
             self._summary = summary | about
             return definition
 
-        super().__init__(files, spec.OP_EXPIRE, summary, edited)
+        super().__init__(backend, spec.OP_EXPIRE, summary, edited)
         self._oldest = oldest_version
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
@@ -245,10 +245,10 @@ class LoadChange(CompactionChange):
     operation = spec.OP_LOAD
     again = "load again"
 
-    def __init__(self, files: LakehouseStore, base: Root, node: Node, summary: dict[str, Any]) -> None:
+    def __init__(self, backend: LakehouseBackend, base: Root, node: Node, summary: dict[str, Any]) -> None:
         """Count what the tree of the load holds: two ``get`` per level at the most."""
-        super().__init__(node, summary, object_counts(files.store, node, codec_of(files.definition(base))))
-        self._files = files
+        super().__init__(node, summary, object_counts(backend.nodes, node, codec_of(backend.definition(base))))
+        self._backend = backend
         self._before = base.node
         self._held_to_fence = bool(base.tables_void_before_millis)
         self._gained = None if self._counts is None else self._counts.less(base.counts)
@@ -270,7 +270,7 @@ class LoadChange(CompactionChange):
         super().rebase(base, newer)
         if not self._held_to_fence and newer[-1].tables_void_before_millis:
             raise FilesVoid(f"tables were cleaned since version {base.version}; {self.again}", version=base.version)
-        codec = codec_of(self._files.definition(base))
+        codec = codec_of(self._backend.definition(base))
         for root in newer:
             own = root.own_messages()
             touched = [key for key, value in zip(own.keys, own.values, strict=True) if self._loaded(codec, key, value)]
@@ -283,7 +283,7 @@ class LoadChange(CompactionChange):
                 )
 
     def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
-        before, after = (lookup(self._files.store, node, key) for node in (self._before, self._node))
+        before, after = (lookup(self._backend.nodes, node, key) for node in (self._before, self._node))
         name = codec.decode(key)
         return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
 
@@ -291,7 +291,7 @@ class LoadChange(CompactionChange):
         """Whether the load put anything into a namespace. One ``get`` per node of it, twice."""
         for kind in (TABLE, VIEW):
             within = codec.range(kind, namespace)
-            batches = (scan(self._files.store, node, within) for node in (self._before, self._node))
+            batches = (scan(self._backend.nodes, node, within) for node in (self._before, self._node))
             before, after = (chain.from_iterable(values for _, values in each) for each in batches)
             if any(one != two for one, two in zip_longest(before, after)):
                 return True

@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import confirm_commit, expired
 from trinitylake_core.commits.fences import Fences
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -76,7 +76,7 @@ class Change(Protocol):
 
 
 def commit(
-    files: LakehouseStore,
+    backend: LakehouseBackend,
     base: Root,
     change: Change,
     *,
@@ -114,36 +114,36 @@ def commit(
         StorageError: the storage failed, and nothing was committed.
         LakehouseReplaced, ReadOnly, UnsafeStorage.
     """
-    require_writable(files, base)
-    files.refuse_unsafe(base)
+    require_writable(backend, base)
+    backend.refuse_unsafe(base)
     began = now_millis() if began_at_millis is None else began_at_millis
-    ttl = files.definition(base).txn_ttl_millis
-    fences = fences or Fences(files.storage, base)
+    ttl = backend.definition(base).txn_ttl_millis
+    fences = fences or Fences(backend.storage, base)
     doubt = _Doubt(unknown)
     for attempt in range(attempts):
         try:
             refuse_outlived(began, ttl)
             # Where the next version is known to be there, its creation fails, or fills the place of a lost root.
-            if files.newest_seen.version <= base.version:
-                root = _attempt(files, base, change, began, ttl, doubt, before_commit)
+            if backend.newest_seen.version <= base.version:
+                root = _attempt(backend, base, change, began, ttl, doubt, before_commit)
                 if root is not None:
-                    files.note_newest(root)
+                    backend.note_newest(root)
                     return root
             # Wait first: what is read after that is as new as can be when the next root is created.
             if not urgent:
                 time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
-            newer, newest = files.since(base)
+            newer, newest = backend.since(base)
         except (TransactionExpired, CommitConflict, LakehouseFrozen) as error:
             doubt.refuse_to_deny(error)
             raise
         doubt.read_up_to(newest.version)
         change.rebase(base, newer)
         base = newest
-        require_writable(files, base)
-        files.note_newest(base)
+        require_writable(backend, base)
+        backend.note_newest(base)
         if fences.void(newer):
             change.renew(base)
-            fences = Fences(files.storage, base)
+            fences = Fences(backend.storage, base)
     raise CommitConflict(
         f"gave up after {attempts} lost races; try again when fewer writers commit", version=base.version
     )
@@ -196,7 +196,7 @@ def _is_late(base: Root, began_at_millis: int, ttl_millis: int) -> bool:
 
 
 def _attempt(
-    files: LakehouseStore,
+    backend: LakehouseBackend,
     base: Root,
     change: Change,
     began_at_millis: int,
@@ -210,34 +210,34 @@ def _attempt(
     not the newest version.
     """
     stamp = max(now_millis(), base.created_at_millis + 1)
-    writer = NodeWriter(files.store)
+    writer = NodeWriter(backend.nodes)
     try:
         draft = change.build(base, stamp, writer)
     except Corrupt:  # what only ``base`` reaches is removed once it has expired
-        if files.newest().version == base.version:
+        if backend.newest().version == base.version:
             raise
         return None
-    if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(files.definition(base)) is not None:
-        refuse_frozen(files)
+    if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(backend.definition(base)) is not None:
+        refuse_frozen(backend)
         return None
     node = finished(base, draft, stamp)
-    path = files.versions.path(base.version + 1)
+    path = backend.versions.path(base.version + 1)
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
     writer.flush()
-    if _is_late(base, began_at_millis, ttl_millis) and (boundary := files.versions.boundary()) > base.version + 1:
-        raise expired(files.versions, base.version + 1, boundary)
-    files.refuse_broken(path, base.version + 1, data)
+    if _is_late(base, began_at_millis, ttl_millis) and (boundary := backend.versions.boundary()) > base.version + 1:
+        raise expired(backend.versions, base.version + 1, boundary)
+    backend.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:
         before_commit()
     try:
-        files.storage.create(path, data)
+        backend.storage.create(path, data)
     except AlreadyExists as taken:
         if taken.after_lost_answer:
             doubt.lost(base.version + 1)
         return None
     root = Root(base.version + 1, path, node, data)
-    confirm_commit(files.versions, root)
+    confirm_commit(backend.versions, root)
     return root
 
 
@@ -263,12 +263,12 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
     return draft.node
 
 
-def is_other_generation(files: LakehouseStore, base: Root) -> bool:
+def is_other_generation(backend: LakehouseBackend, base: Root) -> bool:
     """Whether another generation of the format wrote this version."""
-    return files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
+    return backend.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
 
 
-def require_writable(files: LakehouseStore, base: Root) -> None:
+def require_writable(backend: LakehouseBackend, base: Root) -> None:
     """Refuse to write a lakehouse that another generation of the format wrote, or whose order is not that of its root.
 
     A writer makes as many rows as the order is: one that was tampered with would make it fill the memory.
@@ -278,13 +278,13 @@ def require_writable(files: LakehouseStore, base: Root) -> None:
         ReadOnly: another generation of the format.
         CorruptNode: the key table of the root has not as many rows as the order in the lakehouse definition.
     """
-    if is_other_generation(files, base):
+    if is_other_generation(backend, base):
         raise ReadOnly(
-            f"{files.storage.root} was written by another generation of the format and is read-only here; "
-            f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"
+            f"{backend.storage.root} was written by another generation of the format and is read-only here; "
+            f"`trinitylake upgrade {backend.storage.root} <new root>` writes a canonical copy that can be changed"
         )
-    files.refuse_replaced(base)
-    rows, order = base.node.table_rows, files.definition(base).order
+    backend.refuse_replaced(base)
+    rows, order = base.node.table_rows, backend.definition(base).order
     if rows is not None and rows != order:
         raise CorruptNode(
             f"root {base.path!r} has a key table of {rows} rows, but the order is {order}: one of them "

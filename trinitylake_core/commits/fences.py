@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import write_hint
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, StorageError
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Delta, Root, RootRows
@@ -62,23 +62,23 @@ def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
     return stored - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
 
 
-def may_be_void(files: LakehouseStore, base: Root) -> bool:
+def may_be_void(backend: LakehouseBackend, base: Root) -> bool:
     """Whether files that a version reaches, or that were written since it was read, may be gone.
 
     For a job that cannot read something: this distinguishes damage from what `expire` and `clean` removed.
     Two ``get`` and one ``head``.
     """
-    return void_since(files.storage, base, files.newest())
+    return void_since(backend.storage, base, backend.newest())
 
 
-def storage_time(files: LakehouseStore) -> int:
+def storage_time(backend: LakehouseBackend) -> int:
     """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
 
     It is the modification time of the hint, which is written for that: one ``put`` and one ``head``. Another writer of
     the hint does no harm. Raises ``StorageError``.
     """
-    write_hint(files.storage, files.newest_seen.version)
+    write_hint(backend.storage, backend.newest_seen.version)
     try:
-        return files.storage.info(spec.HINT_FILE).modified_millis
+        return backend.storage.info(spec.HINT_FILE).modified_millis
     except FileMissing:
-        raise StorageError(f"the clock of {files.storage.root} cannot be read: no hint can be written") from None
+        raise StorageError(f"the clock of {backend.storage.root} cannot be read: no hint can be written") from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trinitylake_core import spec
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import LakehouseFrozen
 from trinitylake_core.versions import from_millis, to_millis
@@ -68,19 +68,19 @@ def parse_freeze(text: str) -> Freeze | None:
         return None
 
 
-def refuse_frozen(files: LakehouseStore) -> None:
+def refuse_frozen(backend: LakehouseBackend) -> None:
     """Refuse an ordinary commit to a frozen lakehouse.
 
     No request, unless the newest root that this process has seen is frozen: then three ``get``, for it may be thawed.
     Raises ``LakehouseFrozen``: nothing was committed.
     """
-    if freeze_of(files.definition(files.newest_seen)) is None:
+    if freeze_of(backend.definition(backend.newest_seen)) is None:
         return
-    files.note_newest(files.newest())
-    freeze = freeze_of(files.definition(files.newest_seen))
+    backend.note_newest(backend.newest())
+    freeze = freeze_of(backend.definition(backend.newest_seen))
     if freeze is not None:
         raise LakehouseFrozen(
-            f"{files.storage.root} is {freeze}. Nothing was committed; try again when it is thawed",
+            f"{backend.storage.root} is {freeze}. Nothing was committed; try again when it is thawed",
             reason=freeze.reason,
             author=freeze.author,
             since=freeze.since,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import definition_rows, written
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.commits.fences import storage_time
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import Corrupt, PlanOutdated, SnapshotNotFound, VersionExpired
 from trinitylake_core.locations import parse
@@ -53,7 +53,7 @@ class Base:
     readable: Root
 
 
-def newest_base(files: LakehouseStore) -> Base:
+def newest_base(backend: LakehouseBackend) -> Base:
     """Return the newest version, also where its root is damaged. Four ``get`` or so; a listing where it is damaged.
 
     A root whose lakehouse definition is not there may be that of another lakehouse, and counts as damaged.
@@ -63,19 +63,19 @@ def newest_base(files: LakehouseStore) -> Base:
         StorageError: a root is not the same each time it is read.
     """
     try:
-        newest = files.newest()
-        files.versions.definition_file(newest)
+        newest = backend.newest()
+        backend.versions.definition_file(newest)
     except Corrupt:
-        readable, unreadable = files.versions.newest_readable()
+        readable, unreadable = backend.versions.newest_readable()
         if unreadable:
-            return Base(_standing_for(files, unreadable[0], readable), readable)
+            return Base(_standing_for(backend, unreadable[0], readable), readable)
         newest = readable
-    files.note_newest(newest)
+    backend.note_newest(newest)
     return Base(newest, newest)
 
 
-def _standing_for(files: LakehouseStore, damaged: Root, readable: Root) -> Root:
-    boundary = files.versions.boundary_file()
+def _standing_for(backend: LakehouseBackend, damaged: Root, readable: Root) -> Root:
+    boundary = backend.versions.boundary_file()
     if boundary is None:
         raise Corrupt(
             f"neither {damaged.path} nor {spec.BOUNDARY_FILE} can be read, so it is not known which versions are kept; "
@@ -97,8 +97,10 @@ def _standing_for(files: LakehouseStore, damaged: Root, readable: Root) -> Root:
 class RolledBack:
     """A root with the content of an older one (format, section 6). A commit of another writer in between stops it."""
 
-    def __init__(self, files: LakehouseStore, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
-        self._files = files
+    def __init__(
+        self, backend: LakehouseBackend, target: Root, summary: dict[str, Any], *, force: bool = False
+    ) -> None:
+        self._backend = backend
         self._target = target
         self._summary = summary
         self._force = force
@@ -112,13 +114,13 @@ class RolledBack:
         del created_at_millis, writer
         rows: dict[str, str | None] = {spec.ROLLBACK_FROM_ROOT: base.path}
         if base.unreadable is not None:  # it may have been a fence
-            now = storage_time(self._files)
+            now = storage_time(self._backend)
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))
             rows[spec.TABLES_VOID_BEFORE_MILLIS] = str(max(base.tables_void_before_millis, now))
-        target = self._files.definition(self._target)
-        definition = rolled_back(target, self._files.definition(base))
+        target = self._backend.definition(self._target)
+        definition = rolled_back(target, self._backend.definition(base))
         is_same = definition == target
-        file = (self._target.definition_path, encode(target)) if is_same else written(self._files, definition)
+        file = (self._target.definition_path, encode(target)) if is_same else written(self._backend, definition)
         rows |= definition_rows(*file)
         node, counts = self._target.node.with_messages(Messages()), self._target.counts
         return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
@@ -131,7 +133,7 @@ class RolledBack:
         Raises:
             PlanOutdated, VersionExpired, SnapshotNotFound.
         """
-        refuse_lost(self._files, newer[-1], self._target)
+        refuse_lost(self._backend, newer[-1], self._target)
         if not self._force:
             refuse_changed(base.version, newer)
 
@@ -173,7 +175,7 @@ def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
     )
 
 
-def refuse_lost(files: LakehouseStore, newest: RootRows, wanted: Root) -> None:
+def refuse_lost(backend: LakehouseBackend, newest: RootRows, wanted: Root) -> None:
     """Refuse a version that ``newest`` no longer keeps: its files may be removed at any moment. No request.
 
     Raises:
@@ -186,5 +188,5 @@ def refuse_lost(files: LakehouseStore, newest: RootRows, wanted: Root) -> None:
             raise VersionExpired(
                 f"version {wanted.version} has expired; the oldest one kept is {newest.oldest_version}"
             )
-    elif all(each.root_node_file_path != wanted.path for each in files.definition(newest).snapshots.values()):
+    elif all(each.root_node_file_path != wanted.path for each in backend.definition(newest).snapshots.values()):
         raise SnapshotNotFound(f"the snapshot of version {wanted.version} was dropped in the meantime")

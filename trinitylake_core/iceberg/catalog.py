@@ -89,7 +89,7 @@ class TrinityLakeCatalog(Views):
     def _stand_on(self, name: str, lake: Lakehouse, properties: dict[str, str]) -> None:
         defaults = file_io_properties(lake.root, lake.storage.spec()[1])
         super().__init__(name, **{**defaults, **properties})
-        self._files = lake.files
+        self._backend = lake.backend
         self._group = lake.group() if properties.get(GROUP_COMMITS, "").lower() == "true" else None
         self._places = Places(lake.storage, properties.get(WAREHOUSE_LOCATION), self.properties)
 
@@ -98,9 +98,9 @@ class TrinityLakeCatalog(Views):
         """A handle of the version that this catalog reads: the newest one, unless it was opened in the past."""
         if self._past is not None:
             return self._past
-        root = self._files.newest()
-        self._files.note_newest(root)
-        return Lakehouse(self._files, root)
+        root = self._backend.newest()
+        self._backend.note_newest(root)
+        return Lakehouse(self._backend, root)
 
     def _read(self, act: Callable[[CatalogView], _T]) -> _T:
         for _ in range(ATTEMPTS):
@@ -114,7 +114,7 @@ class TrinityLakeCatalog(Views):
 
     def _expired(self, version: int) -> bool:
         """Whether a version is no longer kept, so that its files may rightly be gone. Three ``get``."""
-        return version < self._files.newest().oldest_version
+        return version < self._backend.newest().oldest_version
 
     def _begin(self, reason: str | None, isolation: str | None = None, *, fresh: bool = True) -> Attempt:
         """Begin a change; without ``fresh`` at the newest version that was seen, which costs no request."""
@@ -123,7 +123,7 @@ class TrinityLakeCatalog(Views):
                 f"catalog {self.name!r} is open at version {self._past.version}, read-only; open it without 'version', "
                 "'timestamp' and 'snapshot' to change it"
             )
-        lake = self.lakehouse if fresh else Lakehouse(self._files, self._files.newest_seen)
+        lake = self.lakehouse if fresh else Lakehouse(self._backend, self._backend.newest_seen)
         key = None if self._group is None else asked()
         txn = lake.transaction(reason=reason, isolation=isolation, group=self._group, request=key)
         return Attempt(txn, self._places)

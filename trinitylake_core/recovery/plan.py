@@ -13,7 +13,7 @@ from typing import Final
 from trinitylake_core import diff, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import TreeProof, Violation, check_definitions, check_homes, read_head, violation
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.rolled_back import Base, newest_base, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.diff.compare import OLD
@@ -75,7 +75,7 @@ class RecoveryPlan(ShortRepr):
 
 
 def plan_of(
-    files: LakehouseStore, operation: str, base: Root, target: Root, changes: Iterable[Change], reason: str
+    backend: LakehouseBackend, operation: str, base: Root, target: Root, changes: Iterable[Change], reason: str
 ) -> RecoveryPlan:
     """Return a plan; the versions that a rollback undoes cost one ``get`` each, the newest 20 of them."""
     counts: Counter[str] = Counter({diff.ADDED: 0, diff.REMOVED: 0, diff.CHANGED: 0})
@@ -85,7 +85,7 @@ def plan_of(
         if len(shown) < SHOWN:
             shown.append(change)
     undone = max(0, base.version - target.version)
-    since = files.versions.history(base, min(undone, SINCE_SHOWN)) if operation == spec.OP_ROLLBACK else iter(())
+    since = backend.versions.history(base, min(undone, SINCE_SHOWN)) if operation == spec.OP_ROLLBACK else iter(())
     return RecoveryPlan(
         operation=operation,
         version=base.version,
@@ -100,7 +100,7 @@ def plan_of(
     )
 
 
-def default_definitions_preflight(files: LakehouseStore) -> DefinitionsPreflight:
+def default_definitions_preflight(backend: LakehouseBackend) -> DefinitionsPreflight:
     """Return a function that proves in this process the definitions to restore. One ``get`` each."""
 
     def preflight(changes: Sequence[Change]) -> Iterator[Violation]:
@@ -109,7 +109,7 @@ def default_definitions_preflight(files: LakehouseStore) -> DefinitionsPreflight
                 (each.kind, label(each.namespace, each.name), each.new_path or "")
                 for each in changes[start : start + _PROVED_TOGETHER]
             ]
-            yield from check_definitions(files.storage, named)
+            yield from check_definitions(backend.storage, named)
 
     return preflight
 
@@ -137,7 +137,7 @@ _CHANGES_HELD: Final = 32_768
 
 
 def planned_rollback(
-    files: LakehouseStore, newest: Base, target: Root, reason: str, definitions: DefinitionsPreflight
+    backend: LakehouseBackend, newest: Base, target: Root, reason: str, definitions: DefinitionsPreflight
 ) -> RecoveryPlan:
     """Return the plan of a rollback whose target is proved, as far as the newest version does not share it.
 
@@ -149,15 +149,15 @@ def planned_rollback(
         Corrupt: a file that only the target uses is missing or damaged; named.
         VersionExpired, SnapshotNotFound: the target is no longer kept.
     """
-    proof = _Proof(files, target, definitions)
+    proof = _Proof(backend, target, definitions)
     try:
         found = diff.diff_trees(proof, newest.readable.node, proof.codec, proof, target.node, proof.codec)
-        planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
+        planned = plan_of(backend, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
     except Corrupt:  # of the newest version, of the target, or of a target that expired since
-        refuse_lost(files, newest_base(files).root, target)
-        proof = _Proof(files, target, definitions)
+        refuse_lost(backend, newest_base(backend).root, target)
+        proof = _Proof(backend, target, definitions)
         found, holes = diff.diff_damaged(proof, newest.readable.node, proof, target.node, proof.codec)
-        planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
+        planned = plan_of(backend, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
         planned = replace(planned, not_compared=tuple(each for each in holes if each.side == OLD)[:SHOWN])
     prove_intact(target, proof.nodes.found)
     planned = replace(planned, nodes_proved=proof.nodes.nodes)
@@ -174,14 +174,14 @@ class _Proof:
         nodes: what is wrong with the target, and how many of its nodes were read.
     """
 
-    def __init__(self, files: LakehouseStore, target: Root, definitions: DefinitionsPreflight) -> None:
-        definition = files.definition(target)
+    def __init__(self, backend: LakehouseBackend, target: Root, definitions: DefinitionsPreflight) -> None:
+        definition = backend.definition(target)
         self.codec = codec_of(definition)
         self.nodes = TreeProof(target, definition.order, self.codec)
-        head = read_head(files.versions, target.path, lambda: target)
+        head = read_head(backend.versions, target.path, lambda: target)
         if isinstance(head, Violation):
             self.nodes.add([head])
-        self._store = files.fork().store  # what another reader has cached may be gone by now
+        self._store = backend.fork().nodes  # what another reader has cached may be gone by now
         self._target = target
         self._definitions = definitions
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.rolled_back import newest_base, refuse_changed, refuse_lost
 from trinitylake_core.definitions import DECODERS, NamespaceDef, TableDef, ViewDef, encode
 from trinitylake_core.diff import CHANGED, Change, diff_trees
@@ -23,7 +23,7 @@ from trinitylake_core.versions import Delta, Root, Versions
 
 
 @contextmanager
-def still_kept(files: LakehouseStore, newest: Root, target: Root) -> Iterator[None]:
+def still_kept(backend: LakehouseBackend, newest: Root, target: Root) -> Iterator[None]:
     """Tell damage from a target that expired, and was cleaned, while it was read. Then three ``get`` more.
 
     Raises:
@@ -31,11 +31,11 @@ def still_kept(files: LakehouseStore, newest: Root, target: Root) -> Iterator[No
             missing was removed.
         Corrupt: it is kept, and damaged.
     """
-    refuse_lost(files, newest, target)
+    refuse_lost(backend, newest, target)
     try:
         yield
     except Corrupt:
-        refuse_lost(files, newest_base(files).root, target)
+        refuse_lost(backend, newest_base(backend).root, target)
         raise
 
 
@@ -60,7 +60,7 @@ class BringingBack(Transaction):
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Also stop when the target has expired. Raises ``VersionExpired``, ``SnapshotNotFound``."""
         super().rebase(base, newer)
-        refuse_lost(self._files, newer[-1], self.target)
+        refuse_lost(self._backend, newer[-1], self.target)
 
 
 def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
@@ -76,16 +76,16 @@ def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
     refuse_changed(planned_at, [*found, newest] if newest.version > planned_at else [])
 
 
-def newest_root(files: LakehouseStore, planned_at: int | None = None) -> Root:
+def newest_root(backend: LakehouseBackend, planned_at: int | None = None) -> Root:
     """Return the newest root, which no plan made at version ``planned_at`` is too old for. Three ``get`` or so.
 
     Raises:
         InvalidInput, PlanOutdated: as :func:`refuse_outdated`.
     """
-    newest = files.newest()
-    files.note_newest(newest)
+    newest = backend.newest()
+    backend.note_newest(newest)
     if planned_at is not None:
-        refuse_outdated(files.versions, planned_at, newest)
+        refuse_outdated(backend.versions, planned_at, newest)
     return newest
 
 
@@ -113,7 +113,9 @@ def changes_to_restore(
     differing: Iterable[Change] = (
         differ(here.root, there.root)
         if differ is not None
-        else diff_trees(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
+        else diff_trees(
+            here.backend.nodes, here.root.node, here.codec, there.backend.nodes, there.root.node, there.codec
+        )
     )
     if not copy:
         return to_restore(here, there, only, differing, exact=exact)
@@ -157,8 +159,8 @@ def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Itera
 
 def _read_both(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[tuple[Change, _Read, _Read]]:
     """Yield changes with what the files hold that both sides name. Two ``get`` each; a missing one equals no other."""
-    ours = here.files.storage.read_many([_valid(each.old_path) for each in changes])
-    theirs = there.files.storage.read_many([_valid(each.new_path) for each in changes])
+    ours = here.backend.storage.read_many([_valid(each.old_path) for each in changes])
+    theirs = there.backend.storage.read_many([_valid(each.new_path) for each in changes])
     for each, (_, one), (_, other) in zip(changes, ours, theirs, strict=True):
         yield each, one, other
 
@@ -167,7 +169,7 @@ def _of_one_file(here: Side, only: Sequence[str], named: set[_Name]) -> Iterator
     """Yield the objects that match and have the same file on both sides: all but those ``named`` as differing."""
     patterns = [Pattern(text) for text in only]
     for at, pattern in enumerate(patterns):
-        for entry in matching(here.files.store, here.root.node, here.codec, pattern):
+        for entry in matching(here.backend.nodes, here.root.node, here.codec, pattern):
             name = (entry.kind, entry.namespace, entry.name)
             if name not in named and not any(other.matches(*name[1:]) for other in patterns[:at]):
                 yield Change(CHANGED, *name, entry.key, entry.path, entry.path)
@@ -205,7 +207,7 @@ class CopyingIn(Transaction):
         wanted = [change for change in changes if change.new_path is not None]
         for start in range(0, len(wanted), _READ_TOGETHER):
             part = wanted[start : start + _READ_TOGETHER]
-            for each, definition in zip(part, _definitions(there.files, part), strict=True):
+            for each, definition in zip(part, _definitions(there.backend, part), strict=True):
                 self._before[each.key] = each.old_path is not None
                 self._set(each.kind, each.key, definition, each.namespace, each.name)
                 if each.kind != NAMESPACE:
@@ -219,16 +221,16 @@ class CopyingIn(Transaction):
     def prove_copies(self) -> None:
         """Read back what was copied in. One ``get`` each. Raises ``StorageError`` if it is not what was written."""
         held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
-        for path, data in self._files.storage.read_many(sorted(held)):
+        for path, data in self._backend.storage.read_many(sorted(held)):
             if isinstance(data, FileMissing) or bytes(data) != held[path]:
                 raise StorageError(f"{path} does not hold what was written to it; nothing was committed")
 
 
-def _definitions(files: LakehouseStore, wanted: Sequence[Change]) -> Iterator[NamespaceDef | TableDef | ViewDef]:
+def _definitions(backend: LakehouseBackend, wanted: Sequence[Change]) -> Iterator[NamespaceDef | TableDef | ViewDef]:
     paths = [_valid(each.new_path) for each in wanted]
-    for each, (path, data) in zip(wanted, files.storage.read_many(paths), strict=True):
+    for each, (path, data) in zip(wanted, backend.storage.read_many(paths), strict=True):
         if isinstance(data, FileMissing):
-            raise CorruptDefinition(f"{files.storage.root}: definition file {path!r} is missing", path=path)
+            raise CorruptDefinition(f"{backend.storage.root}: definition file {path!r} is missing", path=path)
         yield DECODERS[each.kind](data, path)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trinitylake_core import diff
 from trinitylake_core.catalog import ObjectEntry, codec_of, entries
-from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, label
@@ -20,13 +20,13 @@ from trinitylake_core.versions import Root
 class Side(NamedTuple):
     """A version, and the files of its lakehouse."""
 
-    files: LakehouseStore
+    backend: LakehouseBackend
     root: Root
 
     @property
     def codec(self) -> KeyCodec:
         """What turns its names into keys."""
-        return codec_of(self.files.definition(self.root), sdk=self.files.versions.sdk)
+        return codec_of(self.backend.definition(self.root), sdk=self.backend.versions.sdk)
 
 
 def to_restore(
@@ -65,7 +65,7 @@ def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> Non
     unknown = [each.text for each in patterns if not any(_names(side, each) for side in (there, here))]
     if unknown:
         named = ", ".join(each or repr(each) for each in unknown)
-        where = "" if there.files.storage.root == here.files.storage.root else f" of {there.files.storage.root}"
+        where = "" if there.backend.storage.root == here.backend.storage.root else f" of {there.backend.storage.root}"
         raise ObjectNotFound(
             f"{named} names nothing in version {there.root.version}{where} nor in version {here.root.version}"
         )
@@ -75,7 +75,7 @@ def _names(side: Side, pattern: Pattern) -> bool:
     """Whether a pattern matches an object of a version. A few ``get`` for a plain name; else as ``matching``."""
     if pattern.is_plain:
         return next(_meant(side, pattern), None) is not None
-    return next(matching(side.files.store, side.root.node, side.codec, pattern), None) is not None
+    return next(matching(side.backend.nodes, side.root.node, side.codec, pattern), None) is not None
 
 
 def matching(
@@ -99,7 +99,7 @@ def _meant(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
             key = side.codec.encode(name)
         except InvalidName:
             continue
-        if search.lookup(side.files.store, side.root.node, key) is not None:
+        if search.lookup(side.backend.nodes, side.root.node, key) is not None:
             yield name
 
 
@@ -118,7 +118,7 @@ def _refuse_ambiguous(here: Side, there: Side, pattern: Pattern) -> None:
 
 def _refuse_left_behind(here: Side, changes: Sequence[Change]) -> None:
     """Raise if a namespace is dropped, but not everything in it."""
-    codec, store, node = here.codec, here.files.store, here.root.node
+    codec, store, node = here.codec, here.backend.nodes, here.root.node
     dropped = {change.key for change in changes if change.new_path is None}
     for change in changes:
         if change.kind == NAMESPACE and change.new_path is None:

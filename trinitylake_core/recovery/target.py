@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput, VersionNotFound
 from trinitylake_core.snapshots import AGE, HEAD, SNAPSHOT_PREFIX, is_time, snapshot_root
@@ -48,30 +48,30 @@ class RecoveryTarget:
         if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
             raise InvalidInput(what)
 
-    def root(self, files: LakehouseStore) -> Root:
+    def root(self, backend: LakehouseBackend) -> Root:
         """Return its root. By number two ``get``, by time O(log versions), by snapshot one, two or so if it is new.
 
         Raises:
             InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound, CorruptNode.
         """
         self.refuse_ambiguous()
-        seen = files.newest_seen
+        seen = backend.newest_seen
         if isinstance(self.version, str):
-            return RecoveryTarget.read(self.version, seen.version, files.definition(seen).snapshots).root(files)
+            return RecoveryTarget.read(self.version, seen.version, backend.definition(seen).snapshots).root(backend)
         if self.version is not None:
             if isinstance(self.version, bool) or not isinstance(self.version, int):
                 raise InvalidInput(f"version must be {MEANING}, not {self.version!r}")
-            return files.versions.root(self.version)
+            return backend.versions.root(self.version)
         if self.timestamp is not None:
-            newest = files.newest_readable()
+            newest = backend.newest_readable()
             if to_millis(self.timestamp) > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
                 raise InvalidInput(f"timestamp {self.timestamp} lies in the future")
-            return files.versions.at_timestamp(self.timestamp, newest)
-        name, definition = str(self.snapshot), files.definition(seen)
+            return backend.versions.at_timestamp(self.timestamp, newest)
+        name, definition = str(self.snapshot), backend.definition(seen)
         if name not in definition.snapshots:
-            files.note_newest(files.newest_readable())
-            definition = files.definition(files.newest_seen)
-        return snapshot_root(files, definition, name)
+            backend.note_newest(backend.newest_readable())
+            definition = backend.definition(backend.newest_seen)
+        return snapshot_root(backend, definition, name)
 
     @classmethod
     def read(cls, text: str, newest: int, snapshots: Collection[str], what: str = "version") -> RecoveryTarget:

@@ -149,7 +149,7 @@ class CatalogEdits(CatalogView):
     def __init__(self, transaction_id: str, base: Root, store: NodeStore, keys: KeyCodec) -> None:
         self.id = transaction_id
         self._base = base
-        self._store = store
+        self._nodes = store
         self._keys = keys
         self._writes_by_key: dict[str, str | None] = {}
         self._many: list[tuple[Columns, bool | None]] = []
@@ -217,7 +217,7 @@ class CatalogEdits(CatalogView):
             found: AbstractSet[str] = {key for key in unknown if find(key) is not None}
         else:
             with self._still_kept():
-                found = search.lookup_many(self._store, self._root_node(), unknown).keys()
+                found = search.lookup_many(self._nodes, self._root_node(), unknown).keys()
         self._before.update((key, key in found) for key in unknown)
         return self._before
 
@@ -244,13 +244,13 @@ class CatalogEdits(CatalogView):
 
     def _definition(self, kind: str, key: str, label: str, of: type[_T]) -> _T:
         definition = super()._definition(kind, key, label, of)
-        if key not in self._writes and (named := named_in_area(self._store.storage.root, definition)) is not None:
+        if key not in self._writes and (named := named_in_area(self._nodes.storage.root, definition)) is not None:
             self._known_files.add(named)
         return definition
 
     def new_table_files(self) -> set[str]:
         """Return the table metadata below ``tables/`` that these changes name, and that were not read in the base."""
-        root = self._store.storage.root
+        root = self._nodes.storage.root
         named = (named_in_area(root, definition) for _, definition in self._definitions.values())
         return {each for each in named if each is not None} - self._known_files
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import Draft, commit, new_id, refuse_outlived, require_writable, whoami
 from trinitylake_core.commits.fences import Fences
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.transactions.requests import Requests
@@ -60,14 +60,14 @@ class Entry:
 class CommitGroup:
     """Commits the transactions of one process in groups. Thread-safe; a thread blocks until its own is decided."""
 
-    def __init__(self, files: LakehouseStore) -> None:
-        self._files = files
+    def __init__(self, backend: LakehouseBackend) -> None:
+        self._backend = backend
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._is_led = False
         self._waiting: list[Entry] = []
         self._recent: OrderedDict[int, Delta] = OrderedDict()
-        self.requests = Requests(files)
+        self.requests = Requests(backend)
 
     def commit(self, txn: Transaction) -> int:
         """Commit a transaction whose definitions are written, and return its version.
@@ -119,7 +119,7 @@ class CommitGroup:
 
     def commit_together(self, batch: Sequence[Entry]) -> None:
         """Commit a batch, and note the outcome of each of its members."""
-        change = _GroupChange(self._files, self.remember)
+        change = _GroupChange(self._backend, self.remember)
         try:
             for entry in batch:
                 change.add(entry)
@@ -130,7 +130,7 @@ class CommitGroup:
             change.id = change.members[0].txn.id if change.is_alone else new_id()
             base, fences = self._stand(change)
             began = min(entry.txn.began_at_millis for entry in change.members)
-            root = commit(self._files, base, change, began_at_millis=began, fences=fences)
+            root = commit(self._backend, base, change, began_at_millis=began, fences=fences)
         except AlreadyCommitted as done:
             change.end(version=done.version)
         except Exception as error:  # noqa: BLE001 - each member raises it in its own thread
@@ -157,16 +157,16 @@ class CommitGroup:
         request, unless a cleaning was among them. Where a version is not remembered, the commit reads it.
         """
         oldest = min((entry.txn.base for entry in change.members), key=lambda root: root.version)
-        fences, tip = Fences(self._files.storage, oldest), self._files.newest_seen
+        fences, tip = Fences(self._backend.storage, oldest), self._backend.newest_seen
         between = range(oldest.version + 1, tip.version + 1)
         if not between or any(version not in self._recent for version in between):
             return oldest, fences
         newer = [self._recent[version] for version in between]
         change.rebase(oldest, newer)
-        require_writable(self._files, tip)
+        require_writable(self._backend, tip)
         if fences.void(newer):
             change.renew(tip)
-            fences = Fences(self._files.storage, tip)
+            fences = Fences(self._backend.storage, tip)
         return tip, fences
 
 
@@ -180,7 +180,7 @@ class _GroupChange:
         is_alone: whether there was one member from the beginning, and no other process can have its ID.
     """
 
-    files: LakehouseStore
+    backend: LakehouseBackend
     seen: Callable[[Sequence[Delta]], None]
     members: list[Entry] = field(default_factory=list)
     id: str = ""
@@ -193,7 +193,7 @@ class _GroupChange:
         touched = txn.conflicts().touched(self._taken)
         if touched or any(each.txn.id == txn.id for each in self.members):
             text = "a transaction of the same group changed what this one depends on; read again and retry it"
-            entry.error = CommitConflict(text, keys=touched, version=self.files.newest_seen.version)
+            entry.error = CommitConflict(text, keys=touched, version=self.backend.newest_seen.version)
             return
         try:
             refuse_outlived(txn.began_at_millis, txn.ttl_millis)
@@ -218,7 +218,7 @@ class _GroupChange:
         def gained() -> ObjectCounts:
             return ObjectCounts(*map(sum, zip(*(entry.txn.gained() for entry in self.members), strict=True)))
 
-        node, counts = appended(self.files, base, own, gained, created_at_millis, writer)
+        node, counts = appended(self.backend, base, own, gained, created_at_millis, writer)
         authors = list(dict.fromkeys(entry.author for entry in self.members))
         reasons = [entry.txn.reason for entry in self.members if entry.txn.reason]
         summary: dict[str, Any] = {"author": first_of(authors, _AUTHORS), **set_and_deleted(own)}

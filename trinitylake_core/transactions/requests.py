@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import InvalidInput, OutcomeUnknown
 from trinitylake_core.versions import Root, RootRows
 
@@ -107,8 +107,8 @@ def asked() -> RequestKey | None:
 class Requests:
     """The requests with keys that recent versions contain: one stretch of versions, each read once. Thread-safe."""
 
-    def __init__(self, files: LakehouseStore) -> None:
-        self._files = files
+    def __init__(self, backend: LakehouseBackend) -> None:
+        self._backend = backend
         self._lock = threading.Lock()
         self._times: dict[int, int] = {}
         self._found: dict[str, tuple[int, str]] = {}
@@ -159,7 +159,7 @@ class Requests:
             if base.created_at_millis < millis:
                 return
             version -= 1
-        for each, root in self._files.versions.in_batches(range(version, max(above, -1), -1)):
+        for each, root in self._backend.versions.in_batches(range(version, max(above, -1), -1)):
             if root is None or root.unreadable is not None:
                 raise OutcomeUnknown(
                     f"version {each} has expired or cannot be read, so it is not known whether this request was "

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trinitylake_core import locations, spec
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import Aborted, commit_summary
 from trinitylake_core.commits.commit import MAX_ATTEMPTS, commit, new_id
 from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.commits.fences import void_since
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.errors import (
     CommitConflict,
@@ -249,7 +249,7 @@ def changed(transaction_id: str) -> CommitConflict:
 
 
 def save(
-    files: LakehouseStore, base: Root, transaction: TransactionDef, own: Messages, state: str, file: SavedFile
+    backend: LakehouseBackend, base: Root, transaction: TransactionDef, own: Messages, state: str, file: SavedFile
 ) -> None:
     """Store a transaction under its ID: a running root, then the definition. Two ``put``.
 
@@ -260,8 +260,8 @@ def save(
     rows = {spec.TXN_ID: transaction.id, spec.TXN_STATE: state, spec.OPERATION: spec.OP_COMMIT}
     node.system = base.node.system | rows
     path = node_path()
-    files.storage.write_many([(path, nodefile.encode(node, files.store.order, path))])
-    files.storage.barrier()
+    backend.storage.write_many([(path, nodefile.encode(node, backend.nodes.order, path))])
+    backend.storage.barrier()
     transaction.beginning_root_node_file_path = base.path
     if not (file.announce(path) if file.resumed else file.store(transaction, path)):
         raise changed(transaction.id)
@@ -288,15 +288,15 @@ class Saved(NamedTuple):
     file: SavedFile
 
 
-def load(files: LakehouseStore, transaction_id: str) -> Saved:
+def load(backend: LakehouseBackend, transaction_id: str) -> Saved:
     """Return a saved transaction. Two ``get``.
 
     Raises:
         TransactionNotFound: committed, aborted, cleaned up, or never saved.
         CorruptNode, CorruptDefinition: what was saved cannot be read.
     """
-    file = SavedFile(files.storage, transaction_id)
-    definition, running = _read_running(files, file)
+    file = SavedFile(backend.storage, transaction_id)
+    definition, running = _read_running(backend, file)
     own = running.buffer.of_transaction(definition.id)
     node = Node(
         running.keys, running.values, running.children, running.buffer.slice(0, len(running.buffer) - len(own)),
@@ -320,13 +320,13 @@ def load(files: LakehouseStore, transaction_id: str) -> Saved:
     return Saved(definition, Root(version, beginning, node), own, state, file)
 
 
-def _read_running(files: LakehouseStore, file: SavedFile) -> tuple[TransactionDef, Node]:
+def _read_running(backend: LakehouseBackend, file: SavedFile) -> tuple[TransactionDef, Node]:
     while True:
         definition = file.read()
         if definition is None or file.over:
             raise not_found(file.id)
         try:
-            return definition, running_root(files.storage, definition, files.store.order)
+            return definition, running_root(backend.storage, definition, backend.nodes.order)
         except CorruptNode:
             again = file.read()
             if again is not None and again.running_root_node_file_path == definition.running_root_node_file_path:
@@ -358,7 +358,7 @@ def running_root(storage: Storage, definition: TransactionDef, order: int) -> No
 # -- aborting --------------------------------------------------------------------------------------
 
 
-def abort_saved(files: LakehouseStore, base: Root, file: SavedFile, *, unknown: bool = False) -> None:
+def abort_saved(backend: LakehouseBackend, base: Root, file: SavedFile, *, unknown: bool = False) -> None:
     """Abort a transaction that was resumed; its files stay for `clean`. One ``put`` if no other process touched it.
 
     A root decides if another process has taken it, if its file is gone, or if this process took it and does not know
@@ -373,12 +373,12 @@ def abort_saved(files: LakehouseStore, base: Root, file: SavedFile, *, unknown: 
     for _ in range(MAX_ATTEMPTS):
         if file.over:
             if file.definition is None and not decided:
-                decide_abort(files, base, file.id)
+                decide_abort(backend, base, file.id)
             return
         if file.superseded:
             raise CommitConflict(f"transaction {file.id} was saved again since it was resumed; resume it to abort it")
         if not decided and (file.taken_by_others or (unknown and file.taken)):
-            decide_abort(files, base, file.id)
+            decide_abort(backend, base, file.id)
             decided = True
         if file.mark_aborted():
             return
@@ -386,7 +386,7 @@ def abort_saved(files: LakehouseStore, base: Root, file: SavedFile, *, unknown: 
     raise CommitConflict(f"transaction {file.id} was changed again and again; try again")
 
 
-def decide_abort(files: LakehouseStore, base: Root, transaction_id: str) -> None:
+def decide_abort(backend: LakehouseBackend, base: Root, transaction_id: str) -> None:
     """Commit a root that aborts a transaction. A process that took it, and commits late, meets that root.
 
     Raises:
@@ -394,7 +394,7 @@ def decide_abort(files: LakehouseStore, base: Root, transaction_id: str) -> None
         OutcomeUnknown: the versions after ``base``, of which one may be this transaction, have expired.
     """
     try:
-        commit(files, base, Aborted(transaction_id, commit_summary(aborted=transaction_id)))
+        commit(backend, base, Aborted(transaction_id, commit_summary(aborted=transaction_id)))
     except (TransactionExpired, OutcomeUnknown) as error:
         raise OutcomeUnknown(
             f"transaction {transaction_id} may be committed, and nothing proves that it is not: {error}. Its files "

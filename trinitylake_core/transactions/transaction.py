@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import transactional
 from trinitylake_core.commits.commit import Draft, commit, new_id, now_millis, refuse_outlived, whoami
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import TransactionDef, commit_buffer_bytes, encode
@@ -56,7 +56,7 @@ class AlreadyCommitted(Exception):
 
 
 def appended(
-    files: LakehouseStore,
+    backend: LakehouseBackend,
     base: Root,
     own: Messages,
     gained: Callable[[], ObjectCounts],
@@ -70,7 +70,7 @@ def appended(
     get theirs, until half of either is free; about one ``put`` per such child. So a flush is rare: all commits until
     the buffer is full again write nothing but the root.
     """
-    definition, node, target = files.definition(base), base.node, writer.target_bytes
+    definition, node, target = backend.definition(base), base.node, writer.target_bytes
     size, buffered, most = own.nbytes(), node.buffer.nbytes(), commit_buffer_bytes(definition)
     if buffered and (buffered + size > most or node.estimated_bytes() + size > target):
         rewriter = Rewriter(writer, created_at_millis)
@@ -83,7 +83,7 @@ def appended(
         node = rewriter.node_of(tree)
     counts = base.counts
     if counts is None and base.node.is_leaf:  # the root is all there is: no request
-        counts = object_counts(files.store, base.node, codec_of(definition, sdk=files.versions.sdk))
+        counts = object_counts(backend.nodes, base.node, codec_of(definition, sdk=backend.versions.sdk))
     return node.with_messages(own), None if counts is None else gained().plus(counts)
 
 
@@ -113,7 +113,7 @@ class Transaction(CatalogEdits):
 
     def __init__(
         self,
-        files: LakehouseStore,
+        backend: LakehouseBackend,
         base: Root,
         *,
         isolation: str | None = None,
@@ -126,18 +126,18 @@ class Transaction(CatalogEdits):
         group: Callable[[Transaction], int] | None = None,
         request: RequestKey | None = None,
     ) -> None:
-        definition = files.definition(base)
+        definition = backend.definition(base)
         default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
         if isolation not in (None, SNAPSHOT, SERIALIZABLE):
             raise InvalidInput(f"isolation must be {SNAPSHOT} or {SERIALIZABLE}, not {isolation!r}")
-        codec = codec_of(definition, sdk=files.versions.sdk)
-        super().__init__(request.id if request else transaction_id or new_id(), base, files.store, codec)
+        codec = codec_of(definition, sdk=backend.versions.sdk)
+        super().__init__(request.id if request else transaction_id or new_id(), base, backend.nodes, codec)
         self.isolation = isolation or default
         self.reason = reason
         self.version: int | None = None
         self.began_at_millis = now_millis() if began_at_millis is None else began_at_millis
         self.ttl_millis = definition.txn_ttl_millis
-        self._files = files
+        self._backend = backend
         self._operation = operation
         self.request = request
         self.facts = {**(facts or {}), **(request.facts() if request else {})}
@@ -157,20 +157,25 @@ class Transaction(CatalogEdits):
         return f"Transaction({self.id!r}, {state}, base_version={self.base_version}, changes={len(self._writes)})"
 
     @classmethod
-    def resume(cls, files: LakehouseStore, transaction_id: str) -> Self:
+    def resume(cls, backend: LakehouseBackend, transaction_id: str) -> Self:
         """Return a saved transaction in the state in which it was saved. Two ``get``.
 
         Raises:
             TransactionNotFound, TransactionExpired, Corrupt.
         """
-        found = saved.load(files, transaction_id)
+        found = saved.load(backend, transaction_id)
         isolation = SERIALIZABLE if found.definition.isolation_level else SNAPSHOT
         began = found.definition.began_at_millis
         refuse_outlived(began, found.definition.expire_at_millis - began)
         state = json.loads(found.state) if found.state else {}
         reason = state.get("reason")
         txn = cls(
-            files, found.base, isolation=isolation, reason=reason, transaction_id=transaction_id, began_at_millis=began
+            backend,
+            found.base,
+            isolation=isolation,
+            reason=reason,
+            transaction_id=transaction_id,
+            began_at_millis=began,
         )
         txn._writes.update(zip(found.messages.keys, found.messages.values, strict=True))
         txn._footprint = Footprint.from_json(state.get("footprint"))
@@ -213,7 +218,7 @@ class Transaction(CatalogEdits):
 
     def _refuse_expired(self) -> None:
         try:
-            refuse_lost(self._files, newest_base(self._files).root, self._base)
+            refuse_lost(self._backend, newest_base(self._backend).root, self._base)
         except (VersionExpired, SnapshotNotFound) as error:
             raise TransactionExpired(f"the transaction cannot go on: {error}; begin a new one") from error
 
@@ -228,7 +233,7 @@ class Transaction(CatalogEdits):
         summary = {"author": whoami(), **set_and_deleted(own), **self.facts}
         if self.reason:
             summary["reason"] = self.reason
-        node, counts = appended(self._files, base, own, self.gained, created_at_millis, writer)
+        node, counts = appended(self._backend, base, own, self.gained, created_at_millis, writer)
         return Draft(node, self._operation, self.id, summary, dict(self._system), counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
@@ -255,7 +260,7 @@ class Transaction(CatalogEdits):
         """
         held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
         saved_paths = [path for path in self._writes.values() if path in self._saved_definitions]
-        for path, data in self._files.storage.read_many(saved_paths):
+        for path, data in self._backend.storage.read_many(saved_paths):
             if isinstance(data, FileMissing):
                 raise TransactionExpired(
                     f"what was saved of this transaction is gone since version {base.version}; begin a new one"
@@ -294,13 +299,13 @@ class Transaction(CatalogEdits):
         if own is None or other is None:
             return False
         try:
-            return self._read_definition(own) == self._files.storage.read(other)
+            return self._read_definition(own) == self._backend.storage.read(other)
         except (Corrupt, FileMissing, TransactionExpired):
             return False
 
     def _write_new(self, files: Mapping[str, bytes]) -> None:
         self._written |= files.keys()
-        self._files.storage.write_many(files.items())
+        self._backend.storage.write_many(files.items())
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -329,7 +334,7 @@ class Transaction(CatalogEdits):
         if not (self._writes_by_key or self._many or allow_empty):
             self._done, self.version = True, self._base.version
             return self._base.version
-        self._files.refuse_unsafe(self._base)
+        self._backend.refuse_unsafe(self._base)
         try:
             version = self._become(before_commit)
         except AlreadyCommitted as done:
@@ -353,14 +358,14 @@ class Transaction(CatalogEdits):
 
     def _become(self, before_commit: Callable[[], None] | None) -> int:
         if not self._uncertain and self._operation in spec.FROZEN_OPERATIONS:
-            refuse_frozen(self._files)
+            refuse_frozen(self._backend)
         if self._file is not None:  # so that a process that aborts it asks the roots
-            self._files.refuse_no_compare_and_set(self._base)
+            self._backend.refuse_no_compare_and_set(self._base)
             try:
                 self._file.take()
             except TransactionNotFound:
-                if self._files.newest().version > self._base.version:
-                    self.rebase(self._base, self._files.versions.since(self._base)[0])  # it may be one of these
+                if self._backend.newest().version > self._base.version:
+                    self.rebase(self._base, self._backend.versions.since(self._base)[0])  # it may be one of these
                 raise
         if not self._uncertain:
             refuse_outlived(self.began_at_millis, self.ttl_millis)
@@ -371,7 +376,7 @@ class Transaction(CatalogEdits):
                 return self._group(self)
             began = self.began_at_millis
             root = commit(
-                self._files, self._base, self, began_at_millis=began, before_commit=before_commit, unknown=unknown
+                self._backend, self._base, self, began_at_millis=began, before_commit=before_commit, unknown=unknown
             )
         except (AlreadyCommitted, CommitConflict, LakehouseFrozen, TransactionExpired):
             self._uncertain = False
@@ -383,7 +388,7 @@ class Transaction(CatalogEdits):
         files = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
         again = self._written & files.keys()
         for path in again:
-            self._files.storage.replace(path, files[path])
+            self._backend.storage.replace(path, files[path])
         self._write_new({path: data for path, data in files.items() if path not in again})
 
     def save(self) -> str:
@@ -399,15 +404,15 @@ class Transaction(CatalogEdits):
             UnsafeStorage, StorageError.
         """
         self._refuse_done()
-        self._files.refuse_unsafe(self._base)
-        self._files.refuse_no_compare_and_set(self._base)
-        file = self._file or SavedFile(self._files.storage, self.id)
+        self._backend.refuse_unsafe(self._base)
+        self._backend.refuse_no_compare_and_set(self._base)
+        file = self._file or SavedFile(self._backend.storage, self.id)
         file.refuse_unsavable()
         self.prove(self._base)
         self._write_definitions()
         since = self._base
         self._store_in(file)
-        while saved.fenced(self._files.storage, since, newest := self._files.newest()):
+        while saved.fenced(self._backend.storage, since, newest := self._backend.newest()):
             self.renew(newest)
             self._store_in(file)
             since = newest
@@ -426,7 +431,7 @@ class Transaction(CatalogEdits):
         own, there = self.messages(), self._were_there()
         before = "".join("01"[there[key]] for key in own.keys)
         state = json.dumps({"footprint": self._footprint.to_json(), "reason": self.reason, "before": before})
-        saved.save(self._files, self._base, definition, own, state, file)
+        saved.save(self._backend, self._base, definition, own, state, file)
         self._file = file
 
     def abort(self) -> None:
@@ -444,9 +449,9 @@ class Transaction(CatalogEdits):
         if self._done:
             return
         if self._file is not None:
-            abort_saved(self._files, self._base, self._file, unknown=self._uncertain)
+            abort_saved(self._backend, self._base, self._file, unknown=self._uncertain)
         elif self._uncertain:
-            decide_abort(self._files, self._base, self.id)
+            decide_abort(self._backend, self._base, self.id)
         self._done = True
 
     def __enter__(self) -> Self:

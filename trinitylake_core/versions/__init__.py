@@ -11,7 +11,6 @@ from trinitylake_core.versions.boundary import (
     raise_boundary,
     settle_boundary,
 )
-from trinitylake_core.versions.files import copy_of_definition, number_in
 from trinitylake_core.versions.root import (
     Delta,
     ObjectCounts,
@@ -25,4 +24,5 @@ from trinitylake_core.versions.root import (
     unreadable_root,
     version_info,
 )
+from trinitylake_core.versions.root_files import copy_of_definition, number_in
 from trinitylake_core.versions.versions import Versions, VersionsReadOnce

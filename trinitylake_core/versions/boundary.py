@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from trinitylake_core import spec
 from trinitylake_core.errors import OutcomeUnknown, TrinityLakeError
 from trinitylake_core.storage import Tagged
-from trinitylake_core.versions.files import RootFiles, number_in
+from trinitylake_core.versions.root_files import RootFiles, number_in
 from trinitylake_core.versions.search import find_newest, listed_versions, newest_listed
 
 

@@ -16,8 +16,8 @@ from typing import Final
 from trinitylake_core import locations, spec
 from trinitylake_core.errors import Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
 from trinitylake_core.storage.root_uris import local_path
-from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.root import Root, unreadable_root
+from trinitylake_core.versions.root_files import RootFiles
 
 _SEARCHES: Final = 5
 """How often a search begins again when expiration overtakes it."""

@@ -15,8 +15,8 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.tree.readahead import Cache
 from trinitylake_core.versions import search
 from trinitylake_core.versions.boundary import is_claim, lowest_there
-from trinitylake_core.versions.files import BATCH, RootFiles
 from trinitylake_core.versions.root import Delta, Root, RootRows, from_millis, to_millis, unreadable_root
+from trinitylake_core.versions.root_files import BATCH, RootFiles
 
 
 class Versions(RootFiles):

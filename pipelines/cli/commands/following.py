@@ -67,7 +67,7 @@ def entries(lake: Lakehouse, after: int) -> Iterator[Entry]:
     number = after + 1
     while number <= lake.version:
         this, missing = _readable(lake, number)
-        if this is None and (kept := lake.files.versions.kept_from(lake.version)) > number:
+        if this is None and (kept := lake.backend.versions.kept_from(lake.version)) > number:
             before, why, number = None, f"versions {number} to {kept - 1} have expired", kept
             continue
         if this is None:

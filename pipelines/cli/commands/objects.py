@@ -65,7 +65,7 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
     found = [
         ObjectEntry(name.kind, name.namespace, name.name, key, path)
         for key, name in keys_of(lake, readings(text, kind, namespace)).items()
-        if (path := lookup(lake.store, lake.root_node.node, key)) is not None
+        if (path := lookup(lake.nodes, lake.root_node.node, key)) is not None
     ]
     if not found:
         shown = text if namespace is None else f"{namespace}.{text}"

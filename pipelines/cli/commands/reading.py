@@ -96,7 +96,7 @@ def _within(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntr
 
 def _matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
     kinds = KINDS if kind is None else (kind,)
-    found = matching(lake.store, lake.root_node.node, lake.codec, Pattern(text), kinds)
+    found = matching(lake.nodes, lake.root_node.node, lake.codec, Pattern(text), kinds)
     first = next(found, None)
     if first is None:
         raise ObjectNotFound(f"{text!r} names no {kind or 'object'} in version {lake.version}")
@@ -240,7 +240,7 @@ def _levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[
         yield found
         if not below or level == depth:
             return
-        nodes = lake.store.read_many(below)
+        nodes = lake.nodes.read_many(below)
 
 
 def _level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Progress) -> tuple[Level, list[str]]:

@@ -83,9 +83,9 @@ def _refuse_unknown(lake: Lakehouse, call: Call, chosen: Iterator[VersionInfo]) 
 
 def _known(lake: Lakehouse, name: str) -> bool:
     keys = keys_of(lake, readings(name))
-    if any(lookup(lake.store, lake.root_node.node, key) is not None for key in keys):
+    if any(lookup(lake.nodes, lake.root_node.node, key) is not None for key in keys):
         return True
-    return next(_changing(lake, lake.files.versions.history(lake.root_node), name), None) is not None
+    return next(_changing(lake, lake.backend.versions.history(lake.root_node), name), None) is not None
 
 
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
@@ -94,7 +94,7 @@ def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     since = to_millis(after) if after is not None else None
     if not options.operation:
         yield from lake.unreadable
-    roots = lake.files.versions.history(lake.root_node)
+    roots = lake.backend.versions.history(lake.root_node)
     if options.changed is not None:
         roots = _changing(lake, roots, options.changed)
     for root in roots:
@@ -123,8 +123,8 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
         return any(key in own for key in keys)
     if before is None and root.version > 0:
         return False  # its predecessor has expired: a change can no longer be found
-    then = [lookup(lake.store, before.node, key) if before is not None else None for key in keys]
-    return then != [lookup(lake.store, root.node, key) for key in keys]
+    then = [lookup(lake.nodes, before.node, key) if before is not None else None for key in keys]
+    return then != [lookup(lake.nodes, root.node, key) for key in keys]
 
 
 # -- diff ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The files of one lakehouse: what reading and committing need of storage, nodes and versions."""
+"""The backend of one lakehouse: what reading and committing need of storage, nodes and versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Delta, Root, RootRows, Versions
 
 
-class LakehouseStore:
+class LakehouseBackend:
     """Storage, nodes and versions of one lakehouse: what reading and committing need.
 
     ``newest_seen`` is the newest root this process has seen; a transaction begins there.
@@ -26,10 +26,10 @@ class LakehouseStore:
         self._proven = False
         definition = versions.definition(newest_seen)
         self._identity = _identity(definition)
-        self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
+        self.nodes = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
 
     def __repr__(self) -> str:
-        return f"LakehouseStore({self.storage.root!r}, newest_seen={self.newest_seen.version})"
+        return f"LakehouseBackend({self.storage.root!r}, newest_seen={self.newest_seen.version})"
 
     def definition(self, root: RootRows) -> LakehouseDef:
         """Return the lakehouse definition of a version."""
@@ -119,13 +119,13 @@ class LakehouseStore:
         Raises ``Corrupt``: it breaks an invariant; nothing was committed.
         """
         if self.strict:
-            root = Root(version, path, decode(data, path, self.store.order), data)
+            root = Root(version, path, decode(data, path, self.nodes.order), data)
             for found in check_tree(self.versions, root, self.definition(root)):
                 raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
 
-    def fork(self) -> LakehouseStore:
+    def fork(self) -> LakehouseBackend:
         """Return the same files with a node store of its own, for one writer."""
-        return LakehouseStore(self.storage, self.versions, self.newest_seen, strict=self.strict)
+        return LakehouseBackend(self.storage, self.versions, self.newest_seen, strict=self.strict)
 
 
 def _identity(definition: LakehouseDef) -> tuple[str, int, int]:
