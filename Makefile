@@ -4,7 +4,7 @@
 #     make demo       a lakehouse, maintained once, before and after (under two minutes)
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
-#     make check      style, types and layering
+#     make check      style, density, types and layering
 #     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine
 #     make docs       the pages as a site, in build/site
@@ -86,6 +86,7 @@ check: $(STAMP) | prerequisites
 style:
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
+	$(PY) scripts/density.py
 
 types:
 	$(PY) -m mypy
