@@ -15,7 +15,7 @@ from dagster_project import crash_retry
 from dagster_project.checks import REACHABLE, Trouble
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.scope import FLEET, PARTITION_TAG
-from pipelines.lakehouses import looked_up
+from pipelines.lakehouses import look_up
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
@@ -65,7 +65,7 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
             return
         found = crash_retry.outlook(context.instance, run)
         if not (found.wanted and found.repeats):
-            post(checked_url(looked_up(notifications.webhook)), message(context, found, notifications))
+            post(checked_url(look_up(notifications.webhook)), message(context, found, notifications))
 
     return [send]
 
@@ -89,7 +89,7 @@ def send(notifications: Notifications, news: Mapping[str, Trouble | int], asset:
             one = {"lakehouse": name, "errors": [found.cause], "advice": found.advice}
     severity = INFO if "version" in rows[0] else ERROR
     try:
-        url = checked_url(looked_up(notifications.webhook))
+        url = checked_url(look_up(notifications.webhook))
         page = _page(notifications, page_of_check(asset, REACHABLE))
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
@@ -103,7 +103,7 @@ def send_problem(notifications: Notifications, problem: Problem | None, about: s
     Raises ``OSError`` without any part of the webhook's address.
     """
     try:
-        url = checked_url(looked_up(notifications.webhook))
+        url = checked_url(look_up(notifications.webhook))
         page = None if problem is None else _page(notifications, problem.page)
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
@@ -122,7 +122,7 @@ def page_of_check(asset: dg.AssetKey, check: str) -> str:
 
 def _page(notifications: Notifications, path: str) -> str | None:
     """Return the URL of a page of Dagster, where `ui` is configured."""
-    return None if notifications.ui is None else f"{checked_url(looked_up(notifications.ui)).rstrip('/')}/{path}"
+    return None if notifications.ui is None else f"{checked_url(look_up(notifications.ui)).rstrip('/')}/{path}"
 
 
 def message(

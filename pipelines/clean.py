@@ -33,7 +33,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
+from pipelines.summary import Table, count, describe_deletion, describe_no_change, failures_table, files_of, human_bytes
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, refuse_guarded, slack
 from pipelines.sweep.listing import Listed, inventory_millis
@@ -161,8 +161,8 @@ class Report:
         if not self.orphan_files and not self.attempted:
             yield f"nothing to do: {found}"
         else:
-            yield f"{unchanged(self.plan)}: {found}" if self.dry_run else found
-        yield from deleted(self, "file", "")
+            yield f"{describe_no_change(self.plan)}: {found}" if self.dry_run else found
+        yield from describe_deletion(self, "file", "")
         if self.young.files:
             age = shown(self.safety_age_seconds)
             yield f"kept, because they are younger than {age}: {files_of(self.young)}"

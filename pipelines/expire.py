@@ -30,7 +30,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
+from pipelines.summary import Table, describe_deletion, describe_no_change, failures_table, files_of
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
 from pipelines.sweep.listing import ROOT, Listed, listed
@@ -178,7 +178,7 @@ class Report(ShortRepr):
         if not self.versions_expired:
             yield f"nothing {'would expire' if self.dry_run else 'expires'}: {stay}"
         elif self.dry_run:
-            yield f"{unchanged(self.plan)}: {which} would expire, {stay}"
+            yield f"{describe_no_change(self.plan)}: {which} would expire, {stay}"
         else:
             yield f"version {self.version_after} committed: {which} expired, {stay}"
         if self.freed is not None and self.freed.files:
@@ -187,7 +187,7 @@ class Report(ShortRepr):
             yield f"their roots {when}, the other files by the next `clean`"
         if self.snapshots_expired:
             yield f"snapshots dropped, for their own time was over: {', '.join(self.snapshots_expired)}"
-        yield from deleted(self, "root", "; `clean` removes what else only they held")
+        yield from describe_deletion(self, "root", "; `clean` removes what else only they held")
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield why versions are kept, what each expired version alone holds, and what could not be deleted."""

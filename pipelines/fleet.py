@@ -287,10 +287,10 @@ def _member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]
     return Member(
         name,
         root,
-        lambda: {**options_for(root), **lakehouses.looked_up(given)},
+        lambda: {**options_for(root), **lakehouses.look_up(given)},
         threshold,
         target,
-        lambda: {**options_for(target or ""), **lakehouses.looked_up(copy_given)},
+        lambda: {**options_for(target or ""), **lakehouses.look_up(copy_given)},
     )
 
 

@@ -178,7 +178,7 @@ def options(raw: Any, field: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def looked_up(value: Any, where: str = "", name: str = "") -> Any:
+def look_up(value: Any, where: str = "", name: str = "") -> Any:
     """Return options with each ``{env: NAME}`` looked up.
 
     Raises ``InvalidInput``, which begins with ``where``: a variable is not set, or a secret stands in the file.
@@ -189,9 +189,7 @@ def looked_up(value: Any, where: str = "", name: str = "") -> Any:
         return value
     if "env" in value:
         return variable(str(value["env"]), where)
-    return {
-        each: looked_up(inner, f"{where}.{each}" if where else str(each), str(each)) for each, inner in value.items()
-    }
+    return {each: look_up(inner, f"{where}.{each}" if where else str(each), str(each)) for each, inner in value.items()}
 
 
 def looks_secret(name: str, value: Any) -> bool:

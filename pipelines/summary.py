@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trinitylake_core.recovery.patterns import exactly
@@ -21,7 +22,8 @@ if TYPE_CHECKING:  # the help texts of the command line must not wait for Arrow
 DRY_RUN: Final = "dry run, nothing was changed"
 SHOWN: Final = 50
 """How many rows of a table people are shown; programs get all."""
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_FAILURES_NAMED: Final = 5
 _HISTORY: Final = ("version", "created_at", "operation", "changes", "objects", "messages", "author", "reason")
 _SINCE: Final = ("version", "created", "operation", "changes", "author", "reason")
 
@@ -50,8 +52,11 @@ class Table:
 
     def left_out(self, shown: int) -> str:
         """Return a line about the rows that are not shown; empty if there are none."""
-        left = (len(self.rows) if self.total is None else self.total) - min(shown, len(self.rows))
-        return f"... and {left} {self.rest}" if left > 0 else ""
+        total = len(self.rows) if self.total is None else self.total
+        left = total - min(shown, len(self.rows))
+        if left <= 0:
+            return ""
+        return f"... and {left} {self.rest}"
 
 
 class Summarised(Protocol):
@@ -63,7 +68,9 @@ class Summarised(Protocol):
 
 def tables_of(report: Summarised) -> Iterable[Table]:
     """Return the tables of a report; none if it has only sentences."""
-    found: Iterable[Table] = getattr(report, "summary_tables", tuple)()
+    if not hasattr(report, "summary_tables"):
+        return ()
+    found: Iterable[Table] = report.summary_tables()
     return found
 
 
@@ -76,18 +83,29 @@ class Size(int):
 
 def count(number: int | None, what: str) -> str:
     """Return a number with its noun: ``1 file``, ``2 files``, ``3 entries``."""
-    plural = f"{what[:-1]}ies" if what.endswith("y") and what[-2] not in "aeiou" else f"{what}s"
+    if number == 1:
+        return f"1 {what}"
+    plural = f"{what}s"
+    if what.endswith("y") and what[-2] not in "aeiou":
+        plural = f"{what[:-1]}ies"
     if number is None:
         return f"an unknown number of {plural}"
-    return f"{number:,} {what if number == 1 else plural}"
+    return f"{number:,} {plural}"
 
 
 def human_bytes(size: float) -> str:
     """Return a number of bytes with a binary unit: 1536 → ``1.5 KiB``."""
-    value, unit = float(size), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{size:.0f} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+    if abs(size) < 1024:
+        return f"{size:.0f} B"
+    value = size / 1024
+    larger_units = iter(_UNITS)
+    unit = next(larger_units)
+    for larger in larger_units:
+        if abs(value) < 1024:
+            break
+        value /= 1024
+        unit = larger
+    return f"{value:.1f} {unit}"
 
 
 def files_of(size: Any) -> str:
@@ -102,30 +120,39 @@ def utc(time: datetime) -> str:
 
 def aware(time: datetime) -> datetime:
     """Return a time with its zone; one without is in UTC."""
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    return time
 
 
 def qualified(namespace: str, name: str | None) -> str:
     r"""Return the name of an object for people: where it holds dots, as ``restore --only`` takes it: ``a\.b.c``."""
-    plain = namespace if name is None else f"{namespace}.{name}"
-    return plain if name is None or plain.count(".") == 1 else exactly(namespace, name)
+    if name is None:
+        return namespace
+    if "." in namespace or "." in name:
+        return exactly(namespace, name)
+    return f"{namespace}.{name}"
 
 
-def deleted(report: Any, what: str, then: str) -> Iterator[str]:
+def describe_deletion(report: Any, what: str, then: str) -> Iterator[str]:
     """Yield how many files an expiration or a cleaning deleted, and how many it could not delete."""
     if not report.attempted:
         return
-    gone = f"; {report.already_gone:,} were gone already" if report.already_gone else ""
+    gone = ""
+    if report.already_gone:
+        gone = f"; {report.already_gone:,} were gone already"
     yield f"{count(report.deleted, what)} deleted, {human_bytes(report.bytes)}{gone}{then}"
     if report.failed:
         yield f"{count(report.failed, 'file')} could not be deleted; the next run tries again:"
-    for path, why in list(report.failures.items())[:5]:
+    for path, why in islice(report.failures.items(), _FAILURES_NAMED):
         yield f"  {path}: {why}"
 
 
-def unchanged(plan: str | None) -> str:
+def describe_no_change(plan: str | None) -> str:
     """Return the sentence that nothing was changed, with the place of the plan."""
-    return DRY_RUN if plan is None else f"plan written to {plan}, nothing was changed"
+    if plan is None:
+        return DRY_RUN
+    return f"plan written to {plan}, nothing was changed"
 
 
 # -- tables that several reports have ----------------------------------------------------------------------
@@ -133,10 +160,10 @@ def unchanged(plan: str | None) -> str:
 
 def versions_table(title: str, versions: Sequence[VersionInfo], caption: str = "", total: int | None = None) -> Table:
     """Return versions in their order."""
-    rows = [
-        [each.version, each.created_at, each.operation, each.changes, each.author, each.reason] for each in versions
-    ]
-    return Table(title, _SINCE, rows, caption, total, "older versions; `trinitylake history` lists them")
+    rows = []
+    for each in versions:
+        rows.append([each.version, each.created_at, each.operation, each.changes, each.author, each.reason])
+    return Table(title, _SINCE, rows, caption, total, rest="older versions; `trinitylake history` lists them")
 
 
 def history_table(versions: Sequence[VersionInfo]) -> Table:
@@ -153,10 +180,10 @@ def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Tabl
 
 def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
     """Return broken invariants, each with its remedy."""
-    rows = [
-        [each.invariant, each.file, "..".join(map(str, each.versions)) or "-", each.message, each.hint]
-        for each in findings
-    ]
+    rows = []
+    for each in findings:
+        versions = "..".join(map(str, each.versions)) or "-"
+        rows.append([each.invariant, each.file, versions, each.message, each.hint])
     columns = ("invariant", "file", "versions", "what", "what to do")
     return Table("violations", columns, rows, total=len(findings) + more)
 
@@ -168,25 +195,39 @@ def failures_table(failures: Mapping[str, str]) -> Table:
 
 def recovery_tables(plan: RecoveryPlan, states: Sequence[TableState], unknown: int) -> Iterator[Table]:
     """Yield the changes of a rollback or a restore, the target snapshots of Iceberg tables, and the undone versions."""
-    caption = "objects: " + ", ".join(f"{number} {what}" for what, number in plan.counts.items())
-    yield changes_table(plan.changes, sum(plan.counts.values()), caption)
-    known = [each for each in states if each.metadata_location is not None]
-    lines = [f"the metadata files of {count(unknown, 'table')} cannot be looked for from here"] if unknown else []
-    lines += ["Iceberg tables, and the snapshots they go back to:"] if known else []
-    places = [
-        [
-            qualified(each.namespace, each.name),
-            (each.snapshot_id or "none") if each.known else "unknown",
-            each.snapshot_at,
-        ]
-        for each in known
-    ]
-    yield Table("Iceberg tables", ("table", "snapshot", "of"), places, "\n".join(lines))
-    caption = "not compared, because the newest version cannot be read there; all of it will be as in the target:"
-    holes = [
-        [each.after or "the beginning", each.before or "the end", each.file, each.why] for each in plan.not_compared
-    ]
-    yield Table("not compared", ("after", "before", "file", "why"), holes, caption if holes else "")
+    counts = ", ".join(f"{number} {what}" for what, number in plan.counts.items())
+    yield changes_table(plan.changes, sum(plan.counts.values()), f"objects: {counts}")
+    yield _snapshots_table(states, unknown)
+    yield _holes_table(plan)
     if plan.versions_undone:
         caption = f"versions undone: {plan.versions_undone}"
         yield versions_table("undone", plan.since, caption, plan.versions_undone)
+
+
+def _snapshots_table(states: Sequence[TableState], unknown: int) -> Table:
+    """Return the snapshots that Iceberg tables go back to."""
+    rows = []
+    for each in states:
+        if each.metadata_location is None:
+            continue  # no Iceberg table
+        snapshot: int | str = "unknown"
+        if each.known:
+            snapshot = each.snapshot_id or "none"
+        rows.append([qualified(each.namespace, each.name), snapshot, each.snapshot_at])
+    caption = []
+    if unknown:
+        caption.append(f"the metadata files of {count(unknown, 'table')} cannot be looked for from here")
+    if rows:
+        caption.append("Iceberg tables, and the snapshots they go back to:")
+    return Table("Iceberg tables", ("table", "snapshot", "of"), rows, "\n".join(caption))
+
+
+def _holes_table(plan: RecoveryPlan) -> Table:
+    """Return the ranges of keys that could not be compared."""
+    rows = []
+    for each in plan.not_compared:
+        rows.append([each.after or "the beginning", each.before or "the end", each.file, each.why])
+    caption = ""
+    if rows:
+        caption = "not compared, because the newest version cannot be read there; all of it will be as in the target:"
+    return Table("not compared", ("after", "before", "file", "why"), rows, caption)

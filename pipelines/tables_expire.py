@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
-from pipelines.summary import Table, count, failures_table, unchanged
+from pipelines.summary import Table, count, describe_no_change, failures_table
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import gc_roots
 from pipelines.sweep.listing import Listed
@@ -146,7 +146,7 @@ class Report:
         if not self.expired:
             yield f"nothing to do: no snapshot of {count(self.tables, 'table')} expires"
         else:
-            yield f"{unchanged(self.plan)}: {what} would expire" if self.dry_run else f"{what} expired"
+            yield f"{describe_no_change(self.plan)}: {what} would expire" if self.dry_run else f"{what} expired"
             yield "no file is deleted: a rollback brings them back; `tables clean` removes what no version needs"
         if self.failures:
             yield f"left alone: {count(len(self.failures), 'table')}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from dagster_project.config.values import Cron, Duration, MaybeEnv, Model, Options, Owner, TimeZone
-from pipelines.lakehouses import looked_up
+from pipelines.lakehouses import look_up
 from pipelines.session import SessionConfig
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.patterns import Pattern
@@ -46,12 +46,12 @@ class Spark(Model):
     def session_config(self, app_name: str) -> SessionConfig:
         """Return the settings of a session, with the environment filled in."""
         conf: dict[str, str] = {}
-        for name, value in looked_up(self.conf).items():
+        for name, value in look_up(self.conf).items():
             conf[name] = str(value).lower() if isinstance(value, bool) else str(value)
         return SessionConfig(
             mode=self.mode,
             master=self.master,
-            remote=looked_up(self.remote),
+            remote=look_up(self.remote),
             app_name=app_name,
             conf=conf,
             parallelism=self.parallelism,
@@ -252,7 +252,7 @@ class LakehouseSettings(Model):
 
     def resolved_storage_options(self) -> dict[str, Any]:
         """Return the storage options with the environment filled in. They may hold secrets: use them only to open."""
-        options: dict[str, Any] = looked_up(self.storage_options)
+        options: dict[str, Any] = look_up(self.storage_options)
         return options
 
     def resolved_target_options(self, target: str) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class LakehouseSettings(Model):
         given = self.backup.storage_options if self.backup is not None and backs_up else self.export.storage_options
         if given is None:
             return self.resolved_storage_options()
-        options: dict[str, Any] = looked_up(given)
+        options: dict[str, Any] = look_up(given)
         return options
 
 

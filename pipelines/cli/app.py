@@ -30,7 +30,7 @@ import click
 from pipelines.cli import output
 from pipelines.cli.command import Answer, Call, Command, Line, Result, key_value
 from pipelines.cli.program import complete, overview, run, sentence
-from pipelines.cli.progress import PrintedProgress, printed
+from pipelines.cli.progress import PrintedProgress, make_progress
 from pipelines.cli.report import plain
 from pipelines.cli.resolve_root import environment_options, place_of, root_of, storage_options
 from trinitylake_core.errors import (
@@ -76,14 +76,16 @@ class Declined(Refused):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the name of the program."""
-    if argv is None and (completed := complete()) is not None:
-        return completed
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        completed = complete()
+        if completed is not None:
+            return completed
+        argv = sys.argv[1:]
     debug = os.environ.get(DEBUG, "") not in {"", "0"}
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     output.prepare()
     try:
-        return _main(words, debug=debug)
+        return _main(list(argv), debug=debug)
     except BrokenPipeError:  # `trinitylake ls … | head`
         output.forget_stdout()
         return READER_GONE
@@ -111,60 +113,118 @@ def _main(words: list[str], *, debug: bool) -> int:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place to report it
-        return _failed(error, secrets, as_json=_wants_json(words), debug=debug)
+        return _report_failure(error, secrets, as_json=_wants_json(words), debug=debug)
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    return bool({"--json", "--format=json"} & set(words)) or ("--format", "json") in pairwise(words)
+    """Whether JSON is wanted, also by words that cannot be parsed."""
+    if "--json" in words or "--format=json" in words:
+        return True
+    return ("--format", "json") in pairwise(words)
 
 
 def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[str], *, debug: bool) -> int:
-    root, of_name = root_of(root) if root else (root, {})
-    named: dict[str, Mapping[str, Any]] = {}
-    for name in _PLACES & vars(options).keys():
-        if (value := getattr(options, name)) is not None:
-            place, its_options = place_of(value)
-            named |= {place: its_options} if its_options else {}
-            setattr(options, name, place)
-    everywhere, given = environment_options(os.environ), of_name | storage_options(options.storage_option)
-    if everywhere or given:
-        from trinitylake_core.storage.failures import secrets_of
-
-        found = [*secrets_of(everywhere), *secrets_of(given)]
-        secrets += (each for each in found if len(each) >= _SECRET_MIN_LENGTH)
+    """Carry out a command, and print its result. What is secret in its options is added to ``secrets``."""
+    of_root: dict[str, Any] = {}
+    if root:
+        root, of_root = root_of(root)
+    named = _resolve_places(options)
+    everywhere = environment_options(os.environ)
+    given = of_root | storage_options(options.storage_option)
+    _note_secrets(secrets, everywhere, given)
     for each in getattr(options, "spark_conf", ()):
-        key_value("--spark-conf", each)
-    logging.getLogger("pipelines.engine_choice").setLevel(logging.INFO if getattr(options, "verbose", False) else 0)
-    progress = printed(sys.stderr) if sys.stderr is not None and not options.quiet else None
+        key_value("--spark-conf", each)  # a wrong one is refused even where no Spark is started
+    tells_engine = getattr(options, "verbose", False)
+    logging.getLogger("pipelines.engine_choice").setLevel(logging.INFO if tells_engine else logging.NOTSET)
+    progress = None
+    if sys.stderr is not None and not options.quiet:
+        progress = make_progress(sys.stderr)
     with ExitStack() as stack:
-        shown, log_level = progress or (lambda *_: None), "WARN" if debug else "OFF"
-        call = Call(options, root, given, shown, stack, None, log_level, everywhere, named)
         if progress is not None:
             stack.callback(progress.close)
+        call = Call(
+            options,
+            root,
+            given,
+            progress or _show_no_progress,
+            stack,
+            log_level="WARN" if debug else "OFF",
+            environment_options=everywhere,
+            named=named,
+        )
         if options.json:
-            return output.json_of(lambda: command.run(call), _committed)
-        person = output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
-        if command.confirmed and person and not options.yes and getattr(options, "plan_to", None) is None:
+            return output.json_of(lambda: command.run(call), _describe_commit)
+        if command.confirmed and _may_ask(options):
             call.ask = partial(_ask, progress=progress)
         result = command.run(call)
-        try:
-            if getattr(options, "format", "") == "csv":
-                output.print_csv(result, progress)
-            else:
-                output.print_lines(result.lines, progress, paged=command.name in _PAGED)
-        except output.OutputFailed as error:
-            raise output.OutputFailed(f"{error}{_committed(result)}") from error
+        _print_result(command, options, result, progress)
         return result.code
 
 
-def _committed(result: Result) -> str:
+def _resolve_places(options: SimpleNamespace) -> dict[str, Mapping[str, Any]]:
+    """Replace the names of other places by their URIs, and return the storage options of those that have some."""
+    named: dict[str, Mapping[str, Any]] = {}
+    for name in _PLACES:
+        value = getattr(options, name, None)
+        if value is None:
+            continue
+        place, its_options = place_of(value)
+        setattr(options, name, place)
+        if its_options:
+            named[place] = its_options
+    return named
+
+
+def _note_secrets(secrets: list[str], *options: Mapping[str, Any]) -> None:
+    """Note what no message may show. A short one would hide every other word that contains it."""
+    if not any(options):
+        return  # a listing must not wait for the import
+    from trinitylake_core.storage.failures import secrets_of
+
+    for each in options:
+        secrets += [secret for secret in secrets_of(each) if len(secret) >= _SECRET_MIN_LENGTH]
+
+
+def _show_no_progress(phase: str, done: int, total: int | None) -> None:
+    del phase, done, total
+
+
+def _may_ask(options: SimpleNamespace) -> bool:
+    """Whether there is a person to ask, who has not agreed yet."""
+    if options.yes or getattr(options, "plan_to", None) is not None:
+        return False
+    return output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
+
+
+def _print_result(
+    command: Command,
+    options: SimpleNamespace,
+    result: Result,
+    progress: PrintedProgress | None,
+) -> None:
+    try:
+        if getattr(options, "format", "") == "csv":
+            output.print_csv(result, progress)
+        else:
+            output.print_lines(result.lines, progress, paged=command.name in _PAGED)
+    except output.OutputFailed as error:
+        raise output.OutputFailed(f"{error}{_describe_commit(result)}") from error
+
+
+def _describe_commit(result: Result) -> str:
     """Return a text with the version that a command committed and could not print; empty if it committed none."""
-    data = result.data if result.committed is None else {"version_after": result.committed}
-    for inner in (data, getattr(data, "rollback", None), getattr(data, "registered", None)):
-        fields = inner if isinstance(inner, Mapping) else {"version_after": getattr(inner, "version_after", None)}
-        if (version := fields.get("version_after")) is not None:
-            return f"; version {version} was committed"
-    return ""
+    version = result.committed
+    if version is None:
+        for data in (result.data, getattr(result.data, "rollback", None), getattr(result.data, "registered", None)):
+            if isinstance(data, Mapping):
+                version = data.get("version_after")
+            else:
+                version = getattr(data, "version_after", None)
+            if version is not None:
+                break
+    if version is None:
+        return ""
+    return f"; version {version} was committed"
 
 
 def _ask(lines: Iterable[Line], progress: PrintedProgress | None) -> bool:
@@ -181,30 +241,35 @@ def _ask(lines: Iterable[Line], progress: PrintedProgress | None) -> bool:
 # -- what went wrong -------------------------------------------------------------------------------------
 
 
-def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debug: bool) -> int:
+def _report_failure(error: BaseException, secrets: Sequence[str], *, as_json: bool, debug: bool) -> int:
     """Report an error, and return its exit code."""
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         error = InvalidInput(f"{str(error.object)[:100]!r} holds bytes that are not UTF-8")
-    message, code = _described(error)
+    message, code = _describe(error)
     if isinstance(error, Declined):
         output.say(message)
         return code
-    if not isinstance(error, click.UsageError):
+    if not isinstance(error, click.UsageError):  # click's quote the command line, and no secret is in one
         from trinitylake_core.storage.failures import sanitise
 
         message = sanitise(message, secrets)
         if debug:
-            output.say(sanitise("".join(traceback.format_exception(error)), secrets).rstrip())
-    output.say("\n".join(map(plain, f"error: {message}".split("\n"))))
+            trace = "".join(traceback.format_exception(error))
+            output.say(sanitise(trace, secrets).rstrip())
+    lines = f"error: {message}".split("\n")
+    output.say("\n".join(map(plain, lines)))
     if isinstance(error, output.OutputFailed):
         output.forget_stdout()
     elif as_json:
-        kind = InvalidInput if isinstance(error, click.UsageError) else type(error)
+        kind = type(error)
+        if isinstance(error, click.UsageError):
+            kind = InvalidInput
         output.write_document({"error": {"type": kind.__name__, "message": message}})
     return code
 
 
-def _described(error: BaseException) -> tuple[str, int]:
+def _describe(error: BaseException) -> tuple[str, int]:
+    """Return the sentence for an error, and its exit code."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
     if isinstance(error, click.UsageError):
@@ -213,22 +278,28 @@ def _described(error: BaseException) -> tuple[str, int]:
         return "the input is nested too deeply", WRONG_INPUT
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
-            return _short(str(error)), code
-    if isinstance(error, OSError):  # a library of this machine, such as that of hdfs://, or a file
-        return _first_line(error), FAILED
-    if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
-        return f"Spark failed: {_first_line(error)}; {DEBUG}=1 shows the whole error", FAILED
-    report = f"unexpected {type(error).__name__}: {_first_line(error)}. This is a bug in trinitylake: please report it"
+            return _shorten(str(error)), code
+    first_line = _first_line(error)
+    if isinstance(error, OSError):  # a library of this machine, or a file
+        return first_line, FAILED
+    package, _, _ = type(error).__module__.partition(".")
+    if package in {"pyspark", "py4j"}:
+        return f"Spark failed: {first_line}; {DEBUG}=1 shows the whole error", FAILED
+    report = f"unexpected {type(error).__name__}: {first_line}. This is a bug in trinitylake: please report it"
     return f"{report} with the output of the same command under {DEBUG}=1", FAILED
 
 
-def _short(message: str) -> str:
+def _shorten(message: str) -> str:
     """Return a message that a person can read: input that it repeats may be large."""
-    return (
-        message if len(message) <= _MESSAGE_MAX else f"{message[: _MESSAGE_MAX // 2]} … {message[-_MESSAGE_MAX // 4 :]}"
-    )
+    if len(message) <= _MESSAGE_MAX:
+        return message
+    begin = message[: _MESSAGE_MAX // 2]
+    end = message[-_MESSAGE_MAX // 4 :]
+    return f"{begin} … {end}"
 
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "(no message)"
+    if not lines:
+        return "(no message)"
+    return lines[0][:300]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
-from itertools import islice
+from itertools import islice, zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from pipelines.cli.contents import ENTRIES
-from pipelines.cli.report import Table, fields, summarised
+from pipelines.cli.report import Table, fields, summarise
 from pipelines.cli.resolve_root import applicable, storage_options
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
@@ -89,17 +89,26 @@ class Argument(click.Argument):
 
         names = [self.name or ""]
         if names[0] == ROOT.lower() and isinstance(ctx.command, Command) and root_left_out(ctx):
-            names += (each.lower() for each, _ in ctx.command.entry.arguments[1:2])
-        return [found for name in names for found in candidates(ctx, name, incomplete)]
+            names += [name.lower() for name, _ in ctx.command.entry.arguments[1:2]]
+        found = []
+        for name in names:
+            found += candidates(ctx, name, incomplete)
+        return found
 
 
 class Option(click.Option):
     """An option of a command. Options with the same ``group`` exclude each other; the settings are those of click."""
 
     def __init__(
-        self, *names: str, group: str | None = None, choices: Iterable[str] | None = None, **settings: Any
+        self,
+        *names: str,
+        group: str | None = None,
+        choices: Iterable[str] | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(names, **settings if choices is None else settings | {"type": click.Choice(tuple(choices))})
+        if choices is not None:
+            settings["type"] = click.Choice(tuple(choices))
+        super().__init__(names, **settings)
         self.group = group
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -115,10 +124,12 @@ option = Option
 def age(*names: str, default: float | None = None, **settings: Any) -> Option:
     """Return an option for an age such as ``12h``; its value is in seconds."""
 
-    def seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-        return default if given is None else parse_age(given)
+    def parse_seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+        if given is None:
+            return default
+        return parse_age(given)
 
-    return Option(*names, metavar="AGE", callback=seconds, **settings)
+    return Option(*names, metavar="AGE", callback=parse_seconds, **settings)
 
 
 def answering(names: Sequence[str], answer: Callable[[click.Context], Answer], meaning: str) -> Option:
@@ -191,12 +202,20 @@ class Call:
         """Return the storage options for a URI: those of the lakehouse, as far as they apply to it."""
         from trinitylake_core.storage import options_for
 
-        given = self.named.get(uri) or options_for(uri, root or self.root or uri, self.storage_options)
-        return {**applicable(self.environment_options, uri), **given}
+        options = applicable(self.environment_options, uri)
+        own = self.named.get(uri)
+        if own:
+            options.update(own)
+        else:
+            lakehouse = root or self.root or uri
+            options.update(options_for(uri, lakehouse, self.storage_options))
+        return options
 
     def options_of(self, place: str, given: Sequence[str], root: str | None = None) -> dict[str, Any]:
         """Return the storage options for another place: those given for it, or else those of the lakehouse."""
-        return storage_options(given) if given else self.options_for(place, root)
+        if given:
+            return storage_options(given)
+        return self.options_for(place, root)
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""
@@ -205,8 +224,10 @@ class Call:
         options = self.options
         if options.version is None and options.timestamp is None and options.snapshot is None:
             return self.open()
+        # Older versions stay readable where the newest one is damaged.
         lake = self.open(damaged=True)
-        return lake.at(**version_ref.target(lake, options.version, options.timestamp, options.snapshot).keywords())
+        target = version_ref.target(lake, options.version, options.timestamp, options.snapshot)
+        return lake.at(**target.keywords())
 
     def review(self, result: Callable[[R], Result] | None = None) -> Review[R] | None:
         """Return the review of a job: that of a dry run, the person at the terminal, or none.
@@ -216,22 +237,27 @@ class Call:
         """
         from pipelines.job import dry_run
 
-        ask = self.ask
         if self.options.dry_run:
             return dry_run
+        ask = self.ask
         if ask is None or result is None:
             return None
 
-        def agreed(planned: R) -> bool:
-            first = next(iter(planned.summary())) if hasattr(planned, "summary") else ""
-            return first.startswith("nothing ") or ask(result(planned).lines)
+        def ask_person(planned: R) -> bool:
+            if _says_nothing_to_do(planned):
+                return True
+            return ask(result(planned).lines)
 
-        return agreed
+        return ask_person
 
     def config(self, kind: type[C], **given: Any) -> C:
         """Return the configuration of a job: the options with the names of its fields, and what is given."""
-        names = {each.name for each in fields_of(kind)} & vars(self.options).keys() - given.keys()
-        return kind(**{name: getattr(self.options, name) for name in names}, **given)
+        fields_given = dict(given)
+        for field_of_kind in fields_of(kind):
+            name = field_of_kind.name
+            if name not in given and hasattr(self.options, name):
+                fields_given[name] = getattr(self.options, name)
+        return kind(**fields_given)
 
     def carry_out(self, run: Callable[..., R], *what: Any, show: Callable[[R], Result] | None = None, **more: Any) -> R:
         """Return the report of a job that may use Spark; ``show`` as ``result`` of :meth:`review`."""
@@ -250,20 +276,37 @@ class Call:
         from pipelines.session import SessionConfig
 
         options = self.options
-        conf = dict(key_value("--spark-conf", each) for each in options.spark_conf)
-        remote, master = options.remote, options.master
-        if not (remote or master):
-            remote, master = (os.environ.get(f"TRINITYLAKE_SPARK_{name}") for name in ("REMOTE", "MASTER"))
-        local = not master or (master.startswith("local") and not master.startswith("local-cluster"))
-        mode = "connect" if remote else "local" if local else "master"
+        remote = options.remote
+        master = options.master
+        if not remote and not master:
+            remote = os.environ.get("TRINITYLAKE_SPARK_REMOTE")
+            master = os.environ.get("TRINITYLAKE_SPARK_MASTER")
+        if remote:
+            mode = "connect"
+        elif not master or _is_in_this_process(master):
+            mode = "local"
+        else:
+            mode = "master"
         return SessionConfig(
             mode=mode,
             master=master or "local[*]",
             remote=remote,
             app_name=f"trinitylake {options.command}",
-            conf=conf,
+            conf=dict(key_value("--spark-conf", each) for each in options.spark_conf),
             log_level=self.log_level,
         )
+
+
+def _says_nothing_to_do(planned: Any) -> bool:
+    """Whether a plan is empty, so that there is nothing to ask a person."""
+    if not hasattr(planned, "summary"):
+        return False
+    first = next(iter(planned.summary()))
+    return str(first).startswith("nothing ")
+
+
+def _is_in_this_process(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 # -- commands ------------------------------------------------------------------------------------------
@@ -291,11 +334,19 @@ class Command(click.Command):
         details: str = "",
     ) -> None:
         self.entry = ENTRIES[name]
-        self.run, self.example, self.options, self.details = run, example, tuple(options), details
+        self.run = run
+        self.example = example
+        self.options = tuple(options)
+        self.details = details
         self.meanings = {ROOT: _ROOT_HELP, **(meanings or {})}
-        arguments = (Argument([each.lower()], required=False) for each, _ in self.entry.arguments)
-        params = [*self.options, *COMMON, *arguments]
-        super().__init__(name, params=params, add_help_option=False, short_help=self.entry.summary)
+        # ROOT may be left out, so `_assign` decides what is missing, not click.
+        arguments = [Argument([argument.lower()], required=False) for argument, _ in self.entry.arguments]
+        super().__init__(
+            name,
+            params=[*self.options, *COMMON, *arguments],
+            add_help_option=False,
+            short_help=self.entry.summary,
+        )
 
     @property
     def confirmed(self) -> bool:
@@ -304,64 +355,97 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse options and arguments. ROOT may come from the environment; options of a group exclude each other."""
-        valued = {name for each in self.params for name in each.opts if not getattr(each, "is_flag", False)}
-        before = ["", *args]
-        marked = (
-            f"{_MARK}{word}" if _NEGATIVE.match(word) and before[number] not in valued else word
-            for number, word in enumerate(args)
-        )
-        rest = super().parse_args(ctx, list(marked))
+        rest = super().parse_args(ctx, self._mark_negative_words(args))
         if not ctx.resilient_parsing:
-            first: dict[str, str] = {}
-            for each in self.options:
-                if each.group and ctx.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE:
-                    if each.group in first:
-                        raise click.UsageError(f"{each.opts[0]} is not allowed with {first[each.group]}", ctx)
-                    first[each.group] = each.opts[0]
+            self._refuse_two_of_a_group(ctx)
             self._assign(ctx)
             _choose(ctx)
         return rest
 
+    def _mark_negative_words(self, args: list[str]) -> list[str]:
+        """Return the words, those such as ``-2h`` marked: click would take them for options."""
+        valued = set()
+        for parameter in self.params:
+            if not getattr(parameter, "is_flag", False):
+                valued.update(parameter.opts)
+        marked = []
+        before = ""
+        for word in args:
+            is_value = before in valued
+            if _NEGATIVE.match(word) and not is_value:
+                word = f"{_MARK}{word}"  # noqa: PLW2901 - the same word, marked
+            marked.append(word)
+            before = word
+        return marked
+
+    def _refuse_two_of_a_group(self, ctx: click.Context) -> None:
+        first: dict[str, str] = {}
+        for each in self.options:
+            if not each.group or ctx.get_parameter_source(each.name or "") is not ParameterSource.COMMANDLINE:
+                continue
+            other = first.setdefault(each.group, each.opts[0])
+            if other != each.opts[0]:
+                raise click.UsageError(f"{each.opts[0]} is not allowed with {other}", ctx)
+
     def _assign(self, ctx: click.Context) -> None:
         """Assign the words to the arguments: ROOT may be left out."""
-        names = self.entry.arguments
-        given = (ctx.params.pop(name.lower()) for name, _ in names)
-        words = [word.removeprefix(_MARK) for word in given if word is not None]
+        arguments = self.entry.arguments
+        words = []
+        for name, _ in arguments:
+            word = ctx.params.pop(name.lower())
+            if word is not None:
+                words.append(word.removeprefix(_MARK))
         root = os.environ.get(ROOT_VARIABLE)
-        if root and names and names[0][0] == ROOT:  # left out by the number of words, or else by the look of the first
-            few = len(words) < sum(required for _, required in names)
-            if few or (len(words) < len(names) and _LIKE_A_ROOT.match(words[0]) is None):
-                words = [root, *words]
-        for name, required in names[len(words) :]:
+        if root and self._leaves_root_out(words):
+            words = [root, *words]
+        for name, required in arguments[len(words) :]:
             if required:
                 hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""
                 raise click.UsageError(f"{name} is missing{hint}", ctx)
-        ctx.params |= {name.lower(): None for name, _ in names}
-        ctx.params |= {name.lower(): word for (name, _), word in zip(names, words, strict=False)}
+        for (name, _), given in zip_longest(arguments, words):
+            ctx.params[name.lower()] = given
+
+    def _leaves_root_out(self, words: Sequence[str]) -> bool:
+        """Whether ROOT is not among the words: by their number, or else by the look of the first."""
+        arguments = self.entry.arguments
+        if not arguments or arguments[0][0] != ROOT:
+            return False
+        needed = sum(required for _, required in arguments)
+        if len(words) < needed:
+            return True
+        return len(words) < len(arguments) and _LIKE_A_ROOT.match(words[0]) is None
 
     def invoke(self, ctx: click.Context) -> int:
         """Carry the command out, and return its exit code. ``ctx.obj`` does it, for it reports errors, too."""
         carry_out: Callable[[Command, SimpleNamespace, str], int] = ctx.obj
-        return carry_out(self, SimpleNamespace(**ctx.params, command=self.name), ctx.params.get(ROOT.lower()) or "")
+        options = SimpleNamespace(**ctx.params, command=self.name)
+        root = ctx.params.get(ROOT.lower()) or ""
+        return carry_out(self, options, root)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write usage, summary, arguments, details, options and an example."""
         summary = self.entry.summary
         formatter.write_usage(PROGRAM, f"{self.entry.synopsis} [options]", prefix="usage: ")
         formatter.write(f"\n{summary[0].upper()}{summary[1:]}.\n")
-        if meanings := [(name, self.meanings.get(name, "")) for name, _ in self.entry.arguments]:
+        meanings = [(name, self.meanings.get(name, "")) for name, _ in self.entry.arguments]
+        if meanings:
             formatter.write("\n")
             with formatter.indentation():
                 formatter.write_dl(meanings)
-        formatter.write(f"\n{self.details}\n" if self.details else "")
+        if self.details:
+            formatter.write(f"\n{self.details}\n")
         self.format_options(ctx, formatter)
         formatter.write(f"\nexample:\n  {self.example}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
+        records = []
+        for each in (*self.options, *COMMON):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                records.append(record)
         with formatter.section("options"):
-            records = (each.get_help_record(ctx) for each in (*self.options, *COMMON))
-            formatter.write_dl([each for each in records if each is not None])
+            formatter.write_dl(records)
 
 
 def command(
@@ -378,54 +462,72 @@ def command(
 
 def _choose(ctx: click.Context) -> None:
     """Settle what ``--format``, ``--json`` and ``--engine`` mean together with other options."""
-    if ctx.params["json"] and ctx.params.get("format") == "csv":
+    params = ctx.params
+    if params["json"] and params.get("format") == "csv":
         raise click.UsageError("--format csv is not allowed with --json", ctx)
-    ctx.params["json"] |= ctx.params.get("format") == "json"
-    engine, of_spark = ctx.params.get("engine", ""), [each for each in ("master", "remote") if ctx.params.get(each)]
-    if engine is None:
-        ctx.params["engine"] = engine = "spark" if of_spark else "auto"
-    if engine == "local" and of_spark:
+    if params.get("format") == "json":
+        params["json"] = True
+    if "engine" not in params:
+        return
+    of_spark = [name for name in ("master", "remote") if params.get(name)]
+    if params["engine"] is None:
+        params["engine"] = "spark" if of_spark else "auto"
+    if params["engine"] == "local" and of_spark:
         raise click.UsageError(f"--engine local never starts Spark: leave out --engine or --{of_spark[0]}", ctx)
-    if engine == "spark":
+    if params["engine"] == "spark":
         from pipelines.session import check_pyspark
 
         check_pyspark()
 
 
-def reported(call: Call, done: Summarised, *more: str, code: int = DONE) -> Result:
+def report_result(call: Call, done: Summarised, *more: str, code: int = DONE) -> Result:
     """Return a report of a job as a result; with ``--verbose`` every field stands below its sentences."""
-    return Result(done, in_order(*summarised(done, *more), fields(done) if call.options.verbose else ()), code)
+    parts = [*summarise(done, *more)]
+    if call.options.verbose:
+        parts.append(fields(done))
+    return Result(done, in_order(*parts), code)
 
 
 def key_value(what: str, text: str) -> tuple[str, str]:
     """Return the two sides of ``KEY=VALUE``. Raises ``InvalidInput``, which does not show the value."""
     key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InvalidInput(f"{what} takes KEY=VALUE; {'the key is missing' if equals else 'there is no ='}")
+    if not key:
+        raise InvalidInput(f"{what} takes KEY=VALUE; the key is missing")
+    if not equals:
+        raise InvalidInput(f"{what} takes KEY=VALUE; there is no =")
     return key, value
 
 
-def limited(rows: Iterator[T], limit: int | None) -> Iterator[T]:
+def take_first(rows: Iterator[T], limit: int | None) -> Iterator[T]:
     """Return the first rows, ``--limit`` of them. Raises ``InvalidInput``."""
-    if limit is not None and limit < 0:
+    if limit is None:
+        return rows
+    if limit < 0:
         raise InvalidInput(f"--limit must not be negative: {limit}")
-    return islice(rows, None if limit is None else min(limit, sys.maxsize))
+    return islice(rows, min(limit, sys.maxsize))
 
 
 def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
     """Yield the lines of several parts, with an empty line between those that are not empty. Tables stay tables."""
-    started = False
+    has_begun = False
     for part in parts:
-        whole: Iterable[Line] = ([part] if part else ()) if isinstance(part, Table) else part
-        for index, line in enumerate(whole):
-            if index == 0 and started:
+        lines = part
+        if isinstance(part, Table):
+            lines = [part] if part else []  # what prints it lays it out
+        is_first = True
+        for line in lines:
+            if is_first and has_begun:
                 yield ""
             yield line
-            started = True
+            is_first = False
+            has_begun = True
 
 
 def or_else(lines: Iterator[Line], nothing: str) -> Iterator[Line]:
     """Yield lines; if there are none, what to print instead."""
     first = next(lines, None)
-    yield nothing if first is None else first
+    if first is None:
+        yield nothing
+        return
+    yield first
     yield from lines

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 _POSITIONAL: Final = re.compile(r"\[?([A-Z]+)\]?")
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command in the table of contents.
 
     Attributes:
@@ -28,14 +28,22 @@ class Entry(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The module that contains it, as an attribute: ``snapshot_create``."""
-        return next(module for module, names in _MODULES.items() if self.name in names.split(", "))
+        """The name of the module that contains it."""
+        for module, names in _MODULES.items():
+            if self.name in names.split(", "):
+                return module
+        raise LookupError(f"no module has the command {self.name}")
 
     @property
     def arguments(self) -> list[tuple[str, bool]]:
         """Its arguments, and whether each is required."""
-        words = ((word, _POSITIONAL.fullmatch(word)) for word in self.synopsis.split())
-        return [(match[1], word == match[1]) for word, match in words if match is not None]
+        found = []
+        for word in self.synopsis.split():
+            match = _POSITIONAL.fullmatch(word)
+            if match is not None:
+                name = match[1]
+                found.append((name, word == name))
+        return found
 
 
 _TABLE: Final = """\
@@ -91,20 +99,25 @@ _MODULES: Final = {
 """The commands that each module contains."""
 
 
-def _sections() -> Iterator[tuple[str, tuple[Entry, ...]]]:
+def _read_sections() -> Iterator[tuple[str, tuple[CommandEntry, ...]]]:
     for section in re.split(r"\n(?=\S)", _TABLE.rstrip()):
         title, *lines = section.split("\n")
-        yield title.removesuffix(":"), tuple(Entry(*line.strip().split(" | ")) for line in lines)
+        entries = []
+        for line in lines:
+            synopsis, summary = line.strip().split(" | ")
+            entries.append(CommandEntry(synopsis, summary))
+        yield title.removesuffix(":"), tuple(entries)
 
 
-SECTIONS: Final = dict(_sections())
+SECTIONS: Final = dict(_read_sections())
 """Every command, in the order of the overview."""
 ALIASES: Final = {"log": "history"}
 ENTRIES: Final = {each.name: each for section in SECTIONS.values() for each in section}
 
 
-def beginning_with(prefix: str) -> Iterator[tuple[str, list[Entry]]]:
+def sections_beginning_with(prefix: str) -> Iterator[tuple[str, list[CommandEntry]]]:
     """Yield the sections that have commands whose names begin so, with these commands."""
     for title, section in SECTIONS.items():
-        if found := [each for each in section if each.name.startswith(prefix)]:
+        found = [each for each in section if each.name.startswith(prefix)]
+        if found:
             yield title, found

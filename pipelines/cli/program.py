@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pipelines.cli.command import HELP, JSON, PROGRAM, QUIET, Answer, Call, Command, Result, answering, command
-from pipelines.cli.contents import ALIASES, ENTRIES, beginning_with
+from pipelines.cli.contents import ALIASES, ENTRIES, sections_beginning_with
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class Group(click.Group):
     """The commands whose names begin with the same words; without a prefix, the whole program."""
 
     def __init__(self, prefix: str = "") -> None:
-        params: list[click.Parameter] = [JSON, QUIET, HELP] if prefix else [JSON, QUIET, HELP, _VERSION]
+        params: list[click.Parameter] = [JSON, QUIET, HELP]
+        if not prefix:
+            params.append(_VERSION)
         super().__init__(
             prefix.strip() or PROGRAM,
             params=params,
@@ -54,29 +56,47 @@ class Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the next words of all commands, in the order of the overview."""
-        rest = (name.removeprefix(self.prefix) for name in ENTRIES if name.startswith(self.prefix))
-        return list(dict.fromkeys(name.split()[0] for name in rest))
+        words = []
+        for name in ENTRIES:
+            if name.startswith(self.prefix):
+                word = name.removeprefix(self.prefix).split()[0]
+                if word not in words:
+                    words.append(word)
+        return words
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its next word, or the group of those that begin with it."""
         name = ALIASES.get(cmd_name, f"{self.prefix}{cmd_name}")
         if name in ENTRIES:
-            return Outline(name) if ctx.resilient_parsing and not self.has_options else load(name)
-        return Group(f"{name} ") if next(beginning_with(f"{name} "), None) else None
+            # A shell that completes a word without options needs the arguments alone, and waits for no module.
+            if ctx.resilient_parsing and not self.has_options:
+                return Outline(name)
+            return load(name)
+        if any(True for _ in sections_beginning_with(f"{name} ")):
+            return Group(f"{name} ")
+        return None
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
+        self,
+        ctx: click.Context,
+        args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the next word names. Raises ``UsageError`` with the one that may be meant."""
         self.has_options = any(word.startswith("-") for word in args)
-        found, known = self.get_command(ctx, args[0]), self.list_commands(ctx)
+        word, *rest = args
+        found = self.get_command(ctx, word)
         if found is None and not ctx.resilient_parsing:
-            if self.prefix:
-                raise self._needs(ctx)
-            error = click.exceptions.NoSuchCommand(args[0], possibilities=[*known, *ALIASES])
-            hint = f"{error.message[:-1]}; the commands are: {', '.join(known)}"
-            raise error if error.possibilities else click.UsageError(hint)
-        return args[0], found, args[1:]
+            raise self._unknown(ctx, word)
+        return word, found, rest
+
+    def _unknown(self, ctx: click.Context, word: str) -> click.UsageError:
+        if self.prefix:
+            return self._needs(ctx)
+        known = self.list_commands(ctx)
+        error = click.exceptions.NoSuchCommand(word, possibilities=[*known, *ALIASES])
+        if error.possibilities:
+            return error  # with those that are spelt nearly so
+        return click.UsageError(f"{error.message[:-1]}; the commands are: {', '.join(known)}")
 
     def _refuse_alone(self, **_: Any) -> None:
         context = click.get_current_context()
@@ -91,14 +111,16 @@ class Group(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write usage, every command with its summary, and an example or the environment."""
         formatter.write_usage(PROGRAM, f"{self.prefix}<command> ROOT [options]", prefix="usage: ")
-        what = f"Commands that begin with `{self.name}`." if self.prefix else "Maintenance of TrinityLake lakehouses."
+        what = "Maintenance of TrinityLake lakehouses."
+        if self.prefix:
+            what = f"Commands that begin with `{self.name}`."
         formatter.write(f"\n{what}\n")
-        for title, entries in beginning_with(self.prefix):
+        for title, entries in sections_beginning_with(self.prefix):
             with formatter.section("commands" if self.prefix else title):
                 formatter.write_dl([(each.synopsis, each.summary) for each in entries], col_max=32)
         if self.prefix:
-            first = load(next(name for name in ENTRIES if name.startswith(self.prefix)))
-            formatter.write(f"\nexample:\n  {first.example}\n")
+            first = next(name for name in ENTRIES if name.startswith(self.prefix))
+            formatter.write(f"\nexample:\n  {load(first).example}\n")
         else:
             formatter.write("\n`trinitylake <command> --help` shows the options of a command, with an example.\n")
             formatter.write(_ENVIRONMENT)
@@ -140,7 +162,9 @@ def run(words: Sequence[str], carry_out: Any) -> int:
         Answer: the words ask for a text: ``--help``, ``--version``.
         UsageError: they are not a valid command line.
     """
-    given = [*words[1:], "--help"] if words and words[0] == "help" else list(words)
+    given = list(words)
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     with Group().make_context(PROGRAM, given, obj=carry_out) as context:
         return int(context.command.invoke(context))
 
@@ -148,9 +172,16 @@ def run(words: Sequence[str], carry_out: Any) -> int:
 def sentence(error: click.UsageError) -> str:
     """Return the error of a command line, and the command for help."""
     close = getattr(error, "possibilities", None)
-    text = f"{error.message[:-1]}; did you mean {close[0]!r}?" if close else error.format_message()
-    text = (text[:1].lower() if text[1:2].islower() else text[:1]) + text[1:].rstrip(".")
-    return f"{text} (see `{PROGRAM} {error.cmd.name} --help`)" if isinstance(error.cmd, Command) else text
+    if close:
+        text = f"{error.message[:-1]}; did you mean {close[0]!r}?"
+    else:
+        text = error.format_message()
+    if text[1:2].islower():  # a word, not an option or an acronym
+        text = text[0].lower() + text[1:]
+    text = text.rstrip(".")
+    if isinstance(error.cmd, Command):
+        text += f" (see `{PROGRAM} {error.cmd.name} --help`)"
+    return text
 
 
 def _version(_: click.Context) -> Answer:
@@ -195,6 +226,7 @@ def completion(call: Call) -> Result:
     from pipelines.cli.completion import SHELLS, script
 
     shell = call.options.shell
-    if (found := script(Group(), PROGRAM, _COMPLETE_VARIABLE, shell)) is None:
+    found = script(Group(), PROGRAM, _COMPLETE_VARIABLE, shell)
+    if found is None:
         raise InvalidInput(f"SHELL must be one of {', '.join(SHELLS)}, not {shell!r}")
     return Result({"shell": shell, "script": found}, [found.strip()])

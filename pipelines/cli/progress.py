@@ -14,9 +14,11 @@ _EVERY_SECONDS: Final = 2.0
 _EVERY_SECONDS_ON_A_TERMINAL: Final = 0.1
 
 
-def printed(stream: TextIO) -> PrintedProgress:
+def make_progress(stream: TextIO) -> PrintedProgress:
     """Return the progress for a stream: bars on a terminal, lines elsewhere."""
-    return Bar(stream) if stream.isatty() else PrintedProgress(stream)
+    if stream.isatty():
+        return Bar(stream)
+    return PrintedProgress(stream)
 
 
 class PrintedProgress:
@@ -33,7 +35,10 @@ class PrintedProgress:
         if now < self._next:
             return
         self._next = now + _EVERY_SECONDS
-        self._stream.write(f"{phase}: {done:,}\n" if total is None else f"{phase}: {done:,} of {total:,}\n")
+        line = f"{phase}: {done:,}"
+        if total is not None:
+            line += f" of {total:,}"
+        self._stream.write(f"{line}\n")
         self._stream.flush()
 
     def close(self) -> None:
@@ -60,22 +65,34 @@ class Bar(PrintedProgress):
         if self._muted or now < self._next:
             return
         self._next = now + _EVERY_SECONDS_ON_A_TERMINAL
-        bars = self._bars = self._bars or _bars(self._stream, self._clock)
-        if phase != self._phase or self._task is None:
+        if self._bars is None:
+            self._bars = _start_bars(self._stream, self._clock)
+        task = self._show_phase(self._bars, phase, total)
+        text = f"{done:,}"
+        if total is not None:
+            text += f"/{total:,}"
+        speed = self._bars.tasks[0].speed
+        if speed:
+            text += f" {speed:,.0f}/s"
+        self._bars.update(task, completed=done, total=total, done=text)
+        self._bars.refresh()
+
+    def _show_phase(self, bars: Bars, phase: str, total: int | None) -> TaskID:
+        """Return the bar of a phase; the one of the phase before it goes."""
+        if self._task is None or phase != self._phase:
             if self._task is not None:
                 bars.remove_task(self._task)
-            self._phase, self._task = phase, bars.add_task(phase, total=total, done="")
-        of = "" if total is None else f"/{total:,}"
-        speed = bars.tasks[0].speed
-        rate = f"{speed:,.0f}/s" if speed else ""
-        bars.update(self._task, completed=done, total=total, done=f"{done:,}{of} {rate}")
-        bars.refresh()
+            self._phase = phase
+            self._task = bars.add_task(phase, total=total, done="")
+        return self._task
 
     def close(self) -> None:
         """Remove the bar; the next call draws a new one."""
         if self._bars is not None:
             self._bars.stop()
-            self._bars = self._phase = self._task = None
+        self._bars = None
+        self._phase = None
+        self._task = None
 
     def mute(self) -> None:
         """Remove the bar, and draw no other."""
@@ -83,14 +100,15 @@ class Bar(PrintedProgress):
         self.close()
 
 
-def _bars(stream: TextIO, clock: Callable[[], float]) -> Bars:
+def _start_bars(stream: TextIO, clock: Callable[[], float]) -> Bars:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from pipelines.cli.terminal import console
 
-    columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[done]}"))
     bars = Progress(
-        *columns,
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        TextColumn("{task.fields[done]}"),
         TimeRemainingColumn(compact=True),
         console=console(stream),
         auto_refresh=False,

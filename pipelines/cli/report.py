@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
@@ -52,55 +52,72 @@ def to_json(value: Any) -> Json:
 
 
 def _structure_to_json(value: Any) -> Json:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _object((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    if _is_dataclass(value):
+        return _object_to_json((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
     if hasattr(value, "DESCRIPTOR"):
         from trinitylake_core.definitions import to_dict  # a help text must not wait for protobuf
 
         return to_json(to_dict(value))
     if isinstance(value, Mapping):
-        return _object((str(to_json(name)), each) for name, each in value.items())
+        return _object_to_json((str(to_json(name)), each) for name, each in value.items())
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, AbstractSet):
-        return sorted((to_json(each) for each in value), key=str)
+        found = [to_json(each) for each in value]
+        return sorted(found, key=str)
     if isinstance(value, Sequence | Iterator):
         return [to_json(each) for each in value]
     return str(value)
 
 
-def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Json]:
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _object_to_json(items: Iterable[tuple[str, Any]]) -> dict[str, Json]:
     return {name: to_json(value) for name, value in _with_millis(items)}
 
 
 def _with_millis(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield fields, and behind each time the same in milliseconds."""
     pairs = list(items)
     names = {name for name, _ in pairs}
     for name, value in pairs:
         yield name, value
-        if isinstance(value, datetime) and f"{name}_millis" not in names:
-            yield f"{name}_millis", int(aware(value).timestamp() * 1000 // 1)
+        millis_name = f"{name}_millis"
+        if isinstance(value, datetime) and millis_name not in names:
+            seconds = aware(value).timestamp()
+            yield millis_name, int(seconds * 1000 // 1)
 
 
 def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
     """Write a value as one indented JSON document. Iterators in the uppermost object are read as they are written."""
+    dumps = partial(json.dumps, ensure_ascii=ascii_only)
     if not isinstance(value, Mapping):
-        write(json.dumps(to_json(value), indent=2, ensure_ascii=ascii_only) + "\n")
+        write(dumps(to_json(value), indent=2) + "\n")
         return
     write("{")
     separator = "\n"
     for name, each in _with_millis(value.items()):
-        write(f"{separator}  {json.dumps(str(name), ensure_ascii=ascii_only)}: ")
-        if isinstance(each, Iterator):
-            inner = "[\n"
-            for item in each:
-                write(f"{inner}    {json.dumps(to_json(item), ensure_ascii=ascii_only)}")
-                inner = ",\n"
-            write("[]" if inner == "[\n" else "\n  ]")
-        else:
-            write(json.dumps(to_json(each), indent=2, ensure_ascii=ascii_only).replace("\n", "\n  "))
+        write(f"{separator}  {dumps(str(name))}: ")
         separator = ",\n"
-    write("}\n" if separator == "\n" else "\n}\n")
+        if isinstance(each, Iterator):
+            _write_items(each, write, dumps)
+        else:
+            text = dumps(to_json(each), indent=2)
+            write(text.replace("\n", "\n  "))
+    if separator == ",\n":
+        write("\n")
+    write("}\n")
+
+
+def _write_items(items: Iterator[Any], write: Callable[[str], object], dumps: Callable[[Json], str]) -> None:
+    """Write a list, an item a line: a listing of a million objects is never in memory."""
+    separator = "[\n"
+    for item in items:
+        write(f"{separator}    {dumps(to_json(item))}")
+        separator = ",\n"
+    write("[]" if separator == "[\n" else "\n  ]")
 
 
 # -- words ---------------------------------------------------------------------------------------------
@@ -120,21 +137,32 @@ def plain(value: Any) -> str:
         return human_bytes(value)
     if isinstance(value, int):
         return str(int(value))
-    text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
-    return text if text.isprintable() else "".join(map(_escaped, text))
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(to_json(value), ensure_ascii=False)
+    if text.isprintable():
+        return str(text)
+    return "".join(map(_escape, text))
 
 
-def _escaped(character: str) -> str:
-    control = unicodedata.category(character) in _CONTROL or character in _BIDIRECTIONAL
-    return character.encode("unicode_escape").decode() if control else character
+def _escape(character: str) -> str:
+    if unicodedata.category(character) in _CONTROL or character in _BIDIRECTIONAL:
+        return character.encode("unicode_escape").decode()
+    return character
 
 
 def width_of(text: str) -> int:
     """Return the display width of a text."""
     if text.isascii():
         return len(text)
-    wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in text)
-    return len(text) + wide - sum(unicodedata.category(c) in {"Mn", "Me"} for c in text)
+    width = 0
+    for character in text:
+        if unicodedata.category(character) in {"Mn", "Me"}:
+            continue  # drawn over the character before it
+        width += 1
+        if unicodedata.east_asian_width(character) in {"W", "F"}:
+            width += 1
+    return width
 
 
 # -- tables --------------------------------------------------------------------------------------------
@@ -164,8 +192,11 @@ class Table:
     @cached_property
     def right(self) -> list[bool]:
         """Which columns hold numbers."""
-        given = [[row[i] for row in self.first if row[i] is not None] for i in range(len(self.header))]
-        return [bool(column) and all(_is_number(cell) for cell in column) for column in given]
+        found = []
+        for column in range(len(self.header)):
+            cells = [row[column] for row in self.first if row[column] is not None]
+            found.append(bool(cells) and all(map(_is_number, cells)))
+        return found
 
     def __bool__(self) -> bool:
         return bool(self.first)
@@ -179,37 +210,43 @@ class Table:
 
         Text is on one line, as in tables.
         """
-        first = [list(map(_cell, row)) for row in self.first]
+        first = self.first  # before anything is yielded: where the rows cannot be read, nothing is printed
         yield [name.replace(" ", "_") for name in self.header]
-        yield from first
-        yield from (list(map(_cell, row)) for row in self._stream)
+        for row in chain(first, self._stream):
+            yield list(map(_csv_cell, row))
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines."""
         texts = [[plain(cell) for cell in row] for row in self.first]
         widths = [max(map(width_of, column)) for column in zip(self.header, *texts, strict=True)]
         if texts:
-            yield _line(self.header, widths, self.right)
-        for row in chain(texts, ([plain(cell) for cell in row] for row in self._stream)):
-            yield _line(row, widths, self.right)
+            yield _align(self.header, widths, self.right)
+        for row in texts:
+            yield _align(row, widths, self.right)
+        for cells in self._stream:
+            yield _align([plain(cell) for cell in cells], widths, self.right)
 
 
 table = Table
 
 
-def _cell(value: Any) -> str:
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return repr(value)
-    return "" if value is None else plain(int(value) if isinstance(value, Size) else value)
+    if isinstance(value, Size):
+        return str(int(value))
+    return plain(value)
 
 
 def _is_number(cell: Any) -> bool:
     return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+def _align(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     parts = []
     for cell, width, to_right in zip(cells, widths, right, strict=True):
         space = " " * (width - width_of(cell))
@@ -220,14 +257,15 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def fields(value: Any, indent: str = "") -> Iterator[str]:
     """Yield the fields of a dataclass or mapping as aligned lines, nested ones indented below their name."""
     items = _items(value)
-    flat = [width_of(name) for name, each in items if not _is_nested(each)]
-    width = max(flat, default=0)
+    names = [name for name, each in items if not _is_nested(each)]
+    width = max(map(width_of, names), default=0)
     for name, each in items:
         if _is_nested(each):
             yield f"{indent}{plain(name)}"
-            yield from _nested(each, indent + "  ")
+            yield from _nested_lines(each, indent + "  ")
         else:
-            yield f"{indent}{plain(name)}{' ' * (width - width_of(name))}  {_field(name, each)}".rstrip()
+            space = " " * (width - width_of(name))
+            yield f"{indent}{plain(name)}{space}  {_field_text(name, each)}".rstrip()
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
@@ -237,30 +275,38 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_nested(value: Any) -> bool:
-    if isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+    if _is_mapping(value):
         return bool(_items(value))
-    return isinstance(value, list | tuple) and any(
-        isinstance(each, Mapping) or dataclasses.is_dataclass(each) for each in value
-    )
+    return isinstance(value, list | tuple) and any(map(_is_mapping, value))
 
 
-def _nested(value: Any, indent: str) -> Iterator[str]:
+def _is_mapping(value: Any) -> bool:
+    """Whether a value has fields with names."""
+    return isinstance(value, Mapping) or _is_dataclass(value)
+
+
+def _nested_lines(value: Any, indent: str) -> Iterator[str]:
     if not isinstance(value, list | tuple):
         yield from fields(value, indent)
         return
     for each in value:
-        if isinstance(each, Mapping) or dataclasses.is_dataclass(each):
-            marked = list(fields(each, indent + "  "))
-            yield from [f"{indent}- {marked[0].removeprefix(indent + '  ')}", *marked[1:]] if marked else []
-        else:
+        if not _is_mapping(each):
             yield f"{indent}- {plain(each)}"
+            continue
+        marker = f"{indent}- "
+        for line in fields(each, indent + "  "):
+            yield marker + line.removeprefix(indent + "  ")
+            marker = indent + "  "
 
 
-def _field(name: str, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and (name == "bytes" or "bytes" in name.split("_")):
-        return f"{human_bytes(value)} ({value})" if value >= 1024 else human_bytes(value)
+def _field_text(name: str, value: Any) -> str:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and "bytes" in name.split("_"):
+        if value < 1024:
+            return human_bytes(value)
+        return f"{human_bytes(value)} ({value})"
     if isinstance(value, list | tuple | AbstractSet):
-        return ", ".join(plain(each) for each in value) or "none"
+        return ", ".join(map(plain, value)) or "none"
     if isinstance(value, Mapping):
         return "none"
     return plain(value)
@@ -269,17 +315,20 @@ def _field(name: str, value: Any) -> str:
 # -- reports of jobs -----------------------------------------------------------------------------------
 
 
-def summarised(done: Summarised, *more: str, rows: int = SHOWN) -> Iterator[Iterable[str]]:
+def summarise(done: Summarised, *more: str, rows: int = SHOWN) -> Iterator[Iterable[str]]:
     """Yield the parts of a report for people: its sentences, with ``more`` after them, and so many rows of its tables.
 
     Tables of details are left out, for ``--verbose`` prints every field.
     """
     yield [*map(plain, done.summary()), *more]
-    yield from (_rows(each, rows) for each in summary.tables_of(done) if not each.detail)
+    for each in summary.tables_of(done):
+        if not each.detail:
+            yield _table_lines(each, rows)
 
 
-def _rows(each: summary.Table, shown: int) -> Iterator[str]:
+def _table_lines(each: summary.Table, shown: int) -> Iterator[str]:
     yield from each.caption.splitlines()
     yield from Table(each.columns, each.rows[:shown])
-    if left := each.left_out(shown):
-        yield left
+    left_out = each.left_out(shown)
+    if left_out:
+        yield left_out

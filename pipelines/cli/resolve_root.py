@@ -40,14 +40,17 @@ def storage_options(given: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidInput("--storage-option takes KEY=VALUE")
-        found[key] = _value(key, value)
+        found[key] = _read_value(key, value)
     return found
 
 
 def applicable(options: Mapping[str, Any], uri: str) -> dict[str, Any]:
     """Return the options of the environment that are for a URI: a local path takes none of an object store's."""
-    local = uri.partition("://")[0].lower() == "file" or "://" not in uri
-    return {name: value for name, value in options.items() if not (local and name in _OF_OBJECT_STORES)}
+    scheme, separator, _ = uri.partition("://")
+    is_local = not separator or scheme.lower() == "file"
+    if not is_local:
+        return dict(options)
+    return {name: value for name, value in options.items() if name not in _OF_OBJECT_STORES}
 
 
 def environment_options(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def environment_options(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _value(key: str, value: str) -> Any:
+def _read_value(key: str, value: str) -> Any:
     if value.startswith(_FROM_ENVIRONMENT):
         name = value.removeprefix(_FROM_ENVIRONMENT)
         if name not in os.environ:
@@ -88,55 +91,73 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
         InvalidInput: it is a plain word, and neither a name in ``lakehouses.yaml`` nor a directory here.
     """
     if _URI.match(text) or "/" in text or text.startswith((".", "~")):
-        return _uri(text), {}
-    path = found_file()
-    known = {} if path is None else _stanzas(path)
+        return _to_uri(text), {}
+    path = find_file()
+    known = {} if path is None else _read_stanzas(path)
     if text in known:
-        stanza, where = known[text], f"{path}: lakehouse {text!r}"
-        lakehouses.refuse_unknown_fields(stanza, where)
-        root = lakehouses.required_text(stanza, "root", where)
-        given = lakehouses.options(stanza, "storage_options", where)
-        return root, lakehouses.looked_up(given, f"{where}: storage_options")
-    if text in (each.name for each in Path.cwd().iterdir() if each.is_dir()):
-        return _uri(text), {}
-    where = f"no {FILE_NAME} here or above" if path is None else f"{path} lists {', '.join(known) or 'none'}"
+        return _read_root(known[text], f"{path}: lakehouse {text!r}")
+    if (Path.cwd() / text).is_dir():
+        return _to_uri(text), {}
+    if path is None:
+        where = f"no {FILE_NAME} here or above"
+    else:
+        where = f"{path} lists {', '.join(known) or 'none'}"
     hint = f"for a new one write {'./' + text!r}"
     raise InvalidInput(f"there is no lakehouse named {text!r} ({where}), nor a directory; {hint}")
 
 
+def _read_root(stanza: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    lakehouses.refuse_unknown_fields(stanza, where)
+    root = lakehouses.required_text(stanza, "root", where)
+    given = lakehouses.options(stanza, "storage_options", where)
+    return root, lakehouses.look_up(given, f"{where}: storage_options")
+
+
 def place_of(text: str) -> tuple[str, dict[str, Any]]:
     """Return the URI and the storage options of another place: by its name in ``lakehouses.yaml``, URI or path."""
-    return root_of(text) if text in names() else (_uri(text), {})
+    if text in names():
+        return root_of(text)
+    return _to_uri(text), {}
 
 
 def names() -> list[str]:
     """Return the names that ``root_of`` knows here; none where the file cannot be read."""
-    path = found_file()
+    path = find_file()
+    if path is None:
+        return []
     try:
-        return [] if path is None else list(_stanzas(path))
+        return list(_read_stanzas(path))
     except InvalidInput:
         return []
 
 
-def found_file() -> Path | None:
+def find_file() -> Path | None:
     """Return the ``lakehouses.yaml`` whose names are known here, ``None`` where there is none."""
+    named = lakehouses.named_file()
+    if named is not None:
+        return named
     here = Path.cwd()
-    nearest = (each / FILE_NAME for each in (here, *here.parents) if (each / FILE_NAME).is_file())
-    return lakehouses.named_file() or next(nearest, None)
+    for directory in (here, *here.parents):
+        path = directory / FILE_NAME
+        if path.is_file():
+            return path
+    return None
 
 
-def _uri(text: str) -> str:
+def _to_uri(text: str) -> str:
     from trinitylake_core.storage.root_uris import root_uri  # completion needs names alone
 
     return root_uri(text)
 
 
-def _stanzas(path: Path) -> dict[str, Mapping[str, Any]]:
+def _read_stanzas(path: Path) -> dict[str, Mapping[str, Any]]:
     """Return the stanzas by name. Raises ``ConfigError`` for one without a name, which may be misspelt."""
     found: dict[str, Mapping[str, Any]] = {}
-    for number, raw in enumerate(lakehouses.raw_stanzas(lakehouses.read(path), path), 1):
+    stanzas = lakehouses.raw_stanzas(lakehouses.read(path), path)
+    for number, raw in enumerate(stanzas, 1):
         where = f"{path}: {lakehouses.label(raw, number)}"
         if not isinstance(raw, Mapping) or "name" not in raw:
             lakehouses.refuse_unknown_fields(raw, where)
-        found[lakehouses.required_text(raw, "name", where)] = raw
+        name = lakehouses.required_text(raw, "name", where)
+        found[name] = raw
     return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final, TextIO
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipelines.cli.report import Table, plain, width_of
+from pipelines.summary import aware
 
 _ROWS_AT_ONCE: Final = 500
 _NARROWEST: Final = 8
@@ -41,7 +42,7 @@ def lines(parts: Iterable[str | Table], width: int | None = None) -> Iterator[st
     screen = console(width=width)
     for part in parts:
         if isinstance(part, Table):
-            yield from _table(part, screen)
+            yield from _table_lines(part, screen)
         else:
             yield part
 
@@ -56,38 +57,61 @@ def page(parts: Iterable[str]) -> None:
             pager.write(f"{line}\n")
 
 
-def _table(table: Table, screen: Console) -> Iterator[str]:
-    shown = _columns(table, screen.width)
+def _table_lines(table: Table, screen: Console) -> Iterator[str]:
+    columns = _columns_with_room(table, screen.width)
     rows = iter(table.rows())
-    heading = True
+    has_heading = True
     while batch := list(islice(rows, _ROWS_AT_ONCE)):
-        made = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=heading, header_style="bold")
-        heading = False
-        for column in shown:
-            justify: Any = "right" if table.right[column] else "left"
-            made.add_column(table.header[column], justify=justify, overflow="fold", no_wrap=_is_whole(table, column))
-        for texts in ([_shown(cell) for cell in row] for row in batch):
-            made.add_row(*(Text(texts[column], style=_STYLES.get(texts[column], "")) for column in shown))
+        drawn = _draw(table, columns, batch, has_heading=has_heading)
+        has_heading = False
         with screen.capture() as captured:
-            screen.print(made)
-        yield from (line.rstrip() for line in captured.get().splitlines())
+            screen.print(drawn)
+        for line in captured.get().splitlines():
+            yield line.rstrip()
 
 
-def _columns(table: Table, width: int) -> list[int]:
+def _draw(table: Table, columns: list[int], rows: list[Sequence[Any]], *, has_heading: bool) -> RichTable:
+    drawn = RichTable(
+        box=None,
+        pad_edge=False,
+        padding=(0, _GAP, 0, 0),
+        show_header=has_heading,
+        header_style="bold",
+    )
+    for column in columns:
+        drawn.add_column(
+            table.header[column],
+            justify="right" if table.right[column] else "left",
+            overflow="fold",
+            no_wrap=_is_whole(table, column),
+        )
+    for row in rows:
+        cells = []
+        for column in columns:
+            text = _cell_text(row[column])
+            cells.append(Text(text, style=_STYLES.get(text, "")))
+        drawn.add_row(*cells)
+    return drawn
+
+
+def _columns_with_room(table: Table, width: int) -> list[int]:
     """Return the columns that have room: the spare ones go first, one after the other."""
-    shown = list(range(len(table.header)))
+    columns = list(range(len(table.header)))
     for name in table.spare:
-        needed = sum(_least(table, column) + _GAP for column in shown)
+        needed = sum(_least_width(table, column) + _GAP for column in columns)
         if needed <= width:
             break
-        shown.remove(table.header.index(name))
-    return shown
+        columns.remove(table.header.index(name))
+    return columns
 
 
-def _least(table: Table, column: int) -> int:
-    cells = chain([table.header[column]], (_shown(row[column]) for row in table.first))
-    widest = max(map(width_of, cells))
-    return widest if _is_whole(table, column) else min(widest, max(_NARROWEST, width_of(table.header[column])))
+def _least_width(table: Table, column: int) -> int:
+    heading = width_of(table.header[column])
+    cells = [width_of(_cell_text(row[column])) for row in table.first]
+    widest = max([heading, *cells])
+    if _is_whole(table, column):
+        return widest
+    return min(widest, max(_NARROWEST, heading))
 
 
 def _is_whole(table: Table, column: int) -> bool:
@@ -95,8 +119,9 @@ def _is_whole(table: Table, column: int) -> bool:
     return table.right[column] or any(isinstance(row[column], datetime) for row in table.first)
 
 
-def _shown(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     """Return a cell for people: a time to the second, UTC; pipes and JSON get the milliseconds."""
     if isinstance(cell, datetime):
-        return f"{cell.astimezone(UTC) if cell.tzinfo else cell:%Y-%m-%d %H:%M:%S}"
+        time = aware(cell).astimezone(UTC)
+        return f"{time:%Y-%m-%d %H:%M:%S}"
     return plain(cell)

@@ -18,7 +18,7 @@ import pytest
 
 from pipelines import cli
 from pipelines.cli import report, terminal
-from pipelines.cli.progress import Bar, PrintedProgress, printed
+from pipelines.cli.progress import Bar, PrintedProgress, make_progress
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 
@@ -274,7 +274,7 @@ def test_a_bar_shows_what_is_done_the_rate_and_the_time_that_remains() -> None:
 
 
 def test_bars_are_for_terminals_and_lines_for_the_rest() -> None:
-    assert [Bar, PrintedProgress] == [type(printed(Terminal())), type(printed(io.StringIO()))]
+    assert [Bar, PrintedProgress] == [type(make_progress(Terminal())), type(make_progress(io.StringIO()))]
 
 
 # -- a real terminal -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from dagster_project import config
 from pipelines.cli.resolve_root import root_of
 from pipelines.fleet import members_of
-from pipelines.lakehouses import ConfigError, looked_up
+from pipelines.lakehouses import ConfigError, look_up
 from trinitylake_core.errors import InvalidInput
 
 
@@ -80,8 +80,8 @@ def test_a_variable_that_is_not_set_and_a_secret_in_the_file_are_told_with_their
 ) -> None:
     monkeypatch.delenv("TL_NOT_SET", raising=False)
     with pytest.raises(InvalidInput, match=r"^here\.a\.b: the environment variable TL_NOT_SET is not set$"):
-        looked_up({"a": {"b": {"env": "TL_NOT_SET"}}}, "here")
+        look_up({"a": {"b": {"env": "TL_NOT_SET"}}}, "here")
     with pytest.raises(InvalidInput, match=r"^here\.key: looks like a secret, .* write \{env: NAME\}$"):
-        looked_up({"key": "{env:TL_KEY}"}, "here")
+        look_up({"key": "{env:TL_KEY}"}, "here")
     monkeypatch.setenv("TL_NOT_SET", "now")
-    assert {"a": {"b": "now"}, "c": 1} == looked_up({"a": {"b": {"env": "TL_NOT_SET"}}, "c": 1})
+    assert {"a": {"b": "now"}, "c": 1} == look_up({"a": {"b": {"env": "TL_NOT_SET"}}, "c": 1})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines.clean import Report as Cleaned
-from pipelines.cli.report import summarised
+from pipelines.cli.report import summarise
 from pipelines.diff import Report as Difference
 from pipelines.expire import Report as Expired
 from pipelines.summary import count, tables_of
@@ -112,7 +112,7 @@ def test_verbose_has_every_figure_below(run: Run, lake: Lakehouse, tmp_path: Pat
 def test_what_could_not_be_deleted_is_named() -> None:
     failures = {f"n{number}": "busy\x1b" for number in range(9)}
     report = Expired("file:///x/", False, 9, 10, 0, 5, 5, attempted=5, deleted=3, failed=2, bytes=10, failures=failures)
-    lines = list(next(summarised(report)))
+    lines = list(next(summarise(report)))
     assert "2 files could not be deleted; the next run tries again:" in lines
     assert r"  n0: busy\x1b" == lines[lines.index("2 files could not be deleted; the next run tries again:") + 1]
     assert 8 == len(lines)
@@ -141,6 +141,6 @@ def test_people_see_the_first_rows_of_a_table_and_how_many_more_there_are() -> N
     report = Difference("file:///a/", "file:///a/", 1, 2, counts, changes)
     (table,) = tables_of(report)
     assert (60, ["added", "table", "sales.t0"]) == (len(table.rows), table.rows[0])
-    sentences, rows = map(list, summarised(report))
+    sentences, rows = map(list, summarise(report))
     assert ["from version 1 to version 2: 75 added, 0 removed, 0 changed"] == sentences
     assert (52, "... and 25 more") == (len(rows), rows[-1])

@@ -14,7 +14,7 @@ import click
 from pipelines import apply as changes
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
-from pipelines.cli.commands.objects import destination, find_object
+from pipelines.cli.commands.objects import find_destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
 from pipelines.summary import qualified
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction
@@ -56,15 +56,24 @@ DEFINITION = (
 
 def definition_of(call: Call) -> dict[str, Any]:
     """Return the fields of the lakehouse definition that the options of ``DEFINITION`` set."""
-    names = (*_NUMBERS, "txn_isolation_level")
-    given = {name: value for name in names if (value := getattr(call.options, name)) is not None}
+    given: dict[str, Any] = {}
+    for name in (*_NUMBERS, "txn_isolation_level"):
+        value = getattr(call.options, name)
+        if value is not None:
+            given[name] = value
     properties: dict[str, Any] = {}
     for text in call.options.properties:
-        properties |= _json_object(text) if text.startswith("{") else dict([key_value("--property", text)])
-    return {**given, "properties": properties} if properties else given
+        if text.startswith("{"):
+            properties |= _read_json_object(text)
+        else:
+            name, value = key_value("--property", text)
+            properties[name] = value
+    if properties:
+        given["properties"] = properties
+    return given
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _read_json_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -128,7 +137,7 @@ that a new schema does not list is dropped, which --allow-loss has to allow.""",
 def apply(call: Call) -> Result:
     """Carry out a list of changes."""
     options = call.options
-    text, source = _read(options.file)
+    text, source = _read_file(options.file)
     done = changes.run(
         call.open(),
         changes.parse(text, source),
@@ -137,17 +146,23 @@ def apply(call: Call) -> Result:
         allow_loss=options.allow_loss,
         review=call.review(),
     )
-    needed = done.losses and options.dry_run and not options.allow_loss
-    more = ["--allow-loss is needed to carry this out"] if needed else []
-    return Result(done, in_order(*report.summarised(done, *more, rows=len(done.changes))))
+    more = []
+    if options.dry_run and done.losses and not options.allow_loss:
+        more.append("--allow-loss is needed to carry this out")
+    return Result(done, in_order(*report.summarise(done, *more, rows=len(done.changes))))
 
 
-def _read(file: str) -> tuple[str, str]:
+def _read_file(file: str) -> tuple[str, str]:
+    """Return the text of a file, or of standard input for ``-``, and its name in errors."""
+    name = "standard input" if file == "-" else file
     if file == "-" and sys.stdin is None:
         raise InvalidInput("standard input is closed: there is no list of changes to read")
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode("utf-8-sig"), "standard input" if file == "-" else file
+        if file == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            data = Path(file).read_bytes()
+        return data.decode("utf-8-sig"), name
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -183,62 +198,82 @@ properties of an Iceberg table are in its metadata file, and only an Iceberg eng
 )
 def alter(call: Call) -> Result:
     """Set or remove properties."""
-    options, changed = call.options, _changed(call)
-    lake, named = call.open(), {}
+    options = call.options
+    wanted = _read_properties(call)
+    lake = call.open()
+    named: dict[str, Any] = {}
     if options.object is None:
         if options.kind is not None or options.within is not None:
             raise InvalidInput("--kind and --namespace are about an OBJECT: name it")
-        done = lake.alter(changed, reason=options.reason, dry_run=options.dry_run)
+        done = lake.alter(wanted, reason=options.reason, dry_run=options.dry_run)
     else:
         entry = find_object(lake, options.object, kind=options.kind, namespace=options.within)
-        done = _altered(lake, entry, changed, reason=options.reason, dry_run=options.dry_run)
+        done = _alter_object(lake, entry, wanted, reason=options.reason, dry_run=options.dry_run)
         named = {"kind": entry.kind, "namespace": entry.namespace, "name": entry.name}
     if done.version_after is not None:
         first = f"version {done.version_after} committed"
+    elif done.changes:
+        first = "dry run, nothing changed"
     else:
-        first = "dry run, nothing changed" if done.changes else "nothing to change"
-    rows = ([report.plain(name), before, after] for name, (before, after) in done.changes.items())
-    return Result({**named, **asdict(done)}, in_order([first], report.table(["property", "before", "after"], rows)))
+        first = "nothing to change"
+    rows = [[report.plain(name), before, after] for name, (before, after) in done.changes.items()]
+    lines = in_order([first], report.table(["property", "before", "after"], rows))
+    return Result({**named, **asdict(done)}, lines)
 
 
-def _changed(call: Call) -> dict[str, str | None]:
+def _read_properties(call: Call) -> dict[str, str | None]:
     """Return the properties to set, and with ``None`` those to remove."""
     options = call.options
-    changed: dict[str, str | None] = dict(key_value("--set", each) for each in options.set)
-    if both := sorted(changed.keys() & set(options.unset)):
+    wanted: dict[str, str | None] = {}
+    for text in options.set:
+        name, value = key_value("--set", text)
+        wanted[name] = value
+    both = sorted(wanted.keys() & set(options.unset))
+    if both:
         raise InvalidInput(f"{', '.join(both)}: either --set or --unset")
-    changed |= dict.fromkeys(options.unset)
+    for name in options.unset:
+        wanted[name] = None
     if options.comment is not None:
-        if _COMMENT in changed:
+        if _COMMENT in wanted:
             raise InvalidInput("--comment sets the property comment: leave out --set and --unset of it")
-        changed[_COMMENT] = options.comment or None
-    if not changed:
+        wanted[_COMMENT] = options.comment or None
+    if not wanted:
         raise InvalidInput("say what to change: --set KEY=VALUE, --unset KEY or --comment TEXT")
-    return changed
+    return wanted
 
 
-def _altered(
-    lake: Lakehouse, entry: ObjectEntry, changed: Mapping[str, str | None], *, reason: str | None, dry_run: bool
+def _alter_object(
+    lake: Lakehouse,
+    entry: ObjectEntry,
+    wanted: Mapping[str, str | None],
+    *,
+    reason: str | None,
+    dry_run: bool,
 ) -> Alteration:
     """Change properties of an object, as one transaction; nothing is committed where nothing changes."""
     txn = lake.transaction(reason=reason)
-    before = dict(_definition(txn, entry).properties)
+    before = dict(_read_definition(txn, entry).properties)
+    definition: NamespaceDef | TableDef | ViewDef
     if entry.kind == NAMESPACE:
-        definition: NamespaceDef | TableDef | ViewDef = txn.alter_namespace(entry.namespace, changed)
+        definition = txn.alter_namespace(entry.namespace, wanted)
+    elif entry.kind == TABLE:
+        definition = txn.alter_table(entry.namespace, entry.name or "", properties=wanted)
     else:
-        alter_one = txn.alter_table if entry.kind == TABLE else txn.replace_view
-        definition = alter_one(entry.namespace, entry.name or "", properties=changed)
+        definition = txn.replace_view(entry.namespace, entry.name or "", properties=wanted)
     after = dict(sorted(definition.properties.items()))
-    changes = {
-        name: (before.get(name), after.get(name)) for name in sorted(changed) if before.get(name) != after.get(name)
-    }
+    changes = {}
+    for name in sorted(wanted):
+        if before.get(name) != after.get(name):
+            changes[name] = (before.get(name), after.get(name))
+    version = None
     if dry_run or not changes:
         txn.abort()
-        return Alteration(txn.base_version, None, dry_run, changes, after, reason)
-    return Alteration(txn.base_version, txn.commit(), dry_run, changes, after, reason)
+    else:
+        version = txn.commit()
+    return Alteration(txn.base_version, version, dry_run, changes, after, reason)
 
 
-def _definition(txn: Transaction, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
+def _read_definition(txn: Transaction, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
     """Return a definition as a transaction reads it. Raises ``Refused`` for an Iceberg table."""
     if entry.kind == NAMESPACE:
         return txn.namespace(entry.namespace)
@@ -278,18 +313,21 @@ changed. A namespace cannot be renamed.""",
 )
 def rename(call: Call) -> Result:
     """Rename a table or a view."""
-    options, lake = call.options, call.open()
+    options = call.options
+    lake = call.open()
     entry = find_object(lake, options.object, kind=options.kind, namespace=options.within)
     if entry.kind == NAMESPACE or entry.name is None:
         raise InvalidInput(
             f"{options.object!r} is a namespace, which cannot be renamed: create the new one, and rename its tables "
             "and views into it"
         )
-    to_namespace, to_name = destination(lake, options.name, options.to_namespace, entry.namespace)
+    to_namespace, to_name = find_destination(lake, options.name, options.to_namespace, entry.namespace)
     txn = lake.transaction(reason=options.reason)
-    txn.need_absent(VIEW if entry.kind == TABLE else TABLE, to_namespace, to_name)
-    renamed = txn.rename_table if entry.kind == TABLE else txn.rename_view
-    renamed(entry.namespace, entry.name, to_namespace, to_name)
+    # A table and a view of one name would be one name for every engine, although the keys differ.
+    other_kind = VIEW if entry.kind == TABLE else TABLE
+    txn.need_absent(other_kind, to_namespace, to_name)
+    rename_object = txn.rename_table if entry.kind == TABLE else txn.rename_view
+    rename_object(entry.namespace, entry.name, to_namespace, to_name)
     version = None if options.dry_run else txn.commit()
     data: dict[str, Any] = {
         "root": lake.root,
@@ -303,9 +341,8 @@ def rename(call: Call) -> Result:
     }
     what = f"{entry.kind} {qualified(entry.namespace, entry.name)}"
     new = qualified(to_namespace, to_name)
-    first = (
-        f"dry run, nothing was changed: {what} would be {new}, with the same ID, definition and files"
-        if version is None
-        else f"version {version} committed: {what} is now {new}"
-    )
+    if version is None:
+        first = f"dry run, nothing was changed: {what} would be {new}, with the same ID, definition and files"
+    else:
+        first = f"version {version} committed: {what} is now {new}"
     return Result(data, [report.plain(first)])

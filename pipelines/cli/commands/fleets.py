@@ -10,7 +10,7 @@ from typing import Any
 from pipelines import fleet as surveys
 from pipelines.cli import report
 from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, option
-from pipelines.cli.resolve_root import found_file
+from pipelines.cli.resolve_root import find_file
 from pipelines.fleet import Config, Member, State
 from pipelines.summary import utc
 from trinitylake_core.errors import InvalidInput
@@ -51,19 +51,20 @@ def fleet(call: Call) -> Result:
     options = call.options
     if options.timeout < 1:
         raise InvalidInput(f"--timeout must be at least 1 second: {options.timeout}")
-    path = found_file() if options.file is None else Path(options.file)
+    path = find_file() if options.file is None else Path(options.file)
     if path is None:
         raise InvalidInput("there is no lakehouses.yaml here or above; name a file: trinitylake fleet FILE")
-    members = list(_members(path, call))
+    members = list(_read_members(path, call))
     done = surveys.run(members, Config(seconds=float(options.timeout)))
     code = FOUND_PROBLEMS if done.unreachable else DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)
-    table, again = (report.Table(_HEADER, map(_cells, done.states), spare=_SPARE) for _ in range(2))
-    return Result(done, [table, "", *done.summary()], code, again)
+    shown = report.Table(_HEADER, map(_row, done.states), spare=_SPARE)
+    rows = report.Table(_HEADER, map(_row, done.states))
+    return Result(done, [shown, "", *done.summary()], code, rows)
 
 
-def _members(path: Path, call: Call) -> Iterator[Member]:
+def _read_members(path: Path, call: Call) -> Iterator[Member]:
     """Yield the lakehouses that a file lists."""
     if path.suffix in {".yaml", ".yml", ".json"}:
         yield from surveys.members_of(path, call.options_for)
@@ -73,17 +74,46 @@ def _members(path: Path, call: Call) -> Iterator[Member]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from None
     for line in lines:
-        root = line.partition("#")[0].strip()
+        root, _, _ = line.partition("#")
+        root = root.strip()
         if root:
             yield Member(root, normalise_root(root), partial(call.options_for, root))
 
 
-def _cells(state: State) -> list[Any]:
-    debt = None if state.debt is None else f"{state.debt:.0%}"
-    behind = None if state.backup_lag is None else f"-{state.backup_lag}" if state.backup_lag else "current"
-    problem = state.problem or (None if state.backup_problem is None else f"backup: {state.backup_problem}")
-    committed = None if state.committed_at is None else utc(state.committed_at)
+def _row(state: State) -> list[Any]:
+    """Return the cells of a lakehouse, in the order of ``_HEADER``."""
+    return [
+        state.name,
+        None if state.debt is None else f"{state.debt:.0%}",
+        state.messages,
+        state.objects,
+        state.version,
+        None if state.committed_at is None else utc(state.committed_at),
+        state.snapshots,
+        _describe_backup(state),
+        _describe_growth(state),
+        _describe_problem(state),
+    ]
+
+
+def _describe_backup(state: State) -> str | None:
+    if state.backup_lag is None:
+        return None
+    if state.backup_lag == 0:
+        return "current"
+    return f"-{state.backup_lag}"
+
+
+def _describe_growth(state: State) -> str | None:
     per_day = state.growth.objects_per_day
-    grows = None if per_day is None else f"{per_day:+,.0f}/day"
-    shown = [state.messages, state.objects, state.version, committed, state.snapshots, behind, grows, problem or ""]
-    return [state.name, debt, *shown]
+    if per_day is None:
+        return None
+    return f"{per_day:+,.0f}/day"
+
+
+def _describe_problem(state: State) -> str:
+    if state.problem:
+        return state.problem
+    if state.backup_problem is not None:
+        return f"backup: {state.backup_problem}"
+    return ""

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Final
@@ -37,7 +38,7 @@ from trinitylake_core.versions import unreadable_root, version_info
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FollowedVersion:
     """One version.
 
     Attributes:
@@ -51,35 +52,43 @@ class Entry:
     changed: Iterator[Change]
 
 
-def entries(lake: Lakehouse, after: int) -> Iterator[Entry]:
+def read_versions(lake: Lakehouse, after: int) -> Iterator[FollowedVersion]:
     """Yield the versions after one, up to that of the handle, oldest first.
 
     Two ``get`` for each, and the nodes that it does not share with the version before it; maintenance, which changes
-    no object, costs no node. A version that expired after ``after`` is no entry: the first one that is kept names those
-    that are missing. A version that cannot be read is an entry with the reason, and so is the one after it.
+    no object, costs no node. A version that expired after ``after`` is left out: the first one that is kept names those
+    that are missing. A version that cannot be read comes with the reason, and so does the one after it.
 
     Raises:
         VersionNotFound: ``after`` is beyond the newest version.
     """
     if after > lake.version:
         raise VersionNotFound(f"version {after} does not exist; the newest version is {lake.version}")
-    before, why = _readable(lake, after)
+    before, why_not_before = _read_version(lake, after)
     number = after + 1
     while number <= lake.version:
-        this, missing = _readable(lake, number)
-        if this is None and (kept := lake.backend.versions.kept_from(lake.version)) > number:
-            before, why, number = None, f"versions {number} to {kept - 1} have expired", kept
-            continue
+        this, why_not = _read_version(lake, number)
         if this is None:
-            yield Entry(version_info(unreadable_root(number, "", missing or "")), missing, iter(()))
+            oldest = lake.backend.versions.kept_from(lake.version)
+            if oldest > number:
+                before = None
+                why_not_before = f"versions {number} to {oldest - 1} have expired"
+                number = oldest
+                continue
+            info = version_info(unreadable_root(number, "", why_not or ""))
+            yield FollowedVersion(info, why_not, iter(()))
         else:
             info = this.info()
-            unchanged = before is None or info.operation in QUIET_OPERATIONS
-            yield Entry(info, why, iter(()) if unchanged or before is None else before.diff(before, this))
-        before, why, number = this, missing, number + 1
+            changed: Iterator[Change] = iter(())
+            if before is not None and info.operation not in QUIET_OPERATIONS:
+                changed = before.diff(before, this)
+            yield FollowedVersion(info, why_not_before, changed)
+        before = this
+        why_not_before = why_not
+        number += 1
 
 
-def _readable(lake: Lakehouse, version: int) -> tuple[Lakehouse | None, str | None]:
+def _read_version(lake: Lakehouse, version: int) -> tuple[Lakehouse | None, str | None]:
     """Return a version, or why it cannot be read."""
     try:
         return lake.at(version), None
@@ -113,24 +122,26 @@ def follow(call: Call) -> Result:
     Raises:
         InvalidInput: options that contradict each other.
     """
-    options, every = call.options, parse_age(call.options.every)
-    if options.json or options.format != "table":
-        raise InvalidInput("--follow prints one JSON document a line, and takes no --json and no --format")
-    if given := [each for each in ("limit", "since", "operation", "changed") if getattr(options, each)]:
-        raise InvalidInput(f"--follow prints every version: leave out --{given[0].replace('changed', 'object')}")
-    if options.after is not None and options.after < 0:
-        raise InvalidInput(f"--after must not be negative: {options.after}")
+    options = call.options
+    every = parse_age(options.every)
+    _refuse_contradictions(options)
     lake = call.open()
-    with _sink(options.to) as (send, last), _until_signal() as stop:
-        after = last if last is not None else lake.version if options.after is None else options.after
+    with _open_sink(options.to) as (send, last), _until_signal() as stop:
+        if last is not None:
+            after = last
+        elif options.after is not None:
+            after = options.after
+        else:
+            after = lake.version
         while not stop.is_set():
             try:
-                for each in entries(lake.refresh(), after):
+                for each in read_versions(lake.refresh(), after):
                     send(_line(lake.root, each))
                     after = each.version.version
                     if stop.is_set():
                         break
             except StorageError as error:
+                # No later attempt can succeed where rights are missing, or creation is not exclusive.
                 if options.once or isinstance(error, StorageDenied | UnsafeStorage):
                     raise
                 output.say(f"warning: {error}; trying again in {options.every}")
@@ -139,12 +150,24 @@ def follow(call: Call) -> Result:
     return Result(None)
 
 
-def _line(root: str, entry: Entry) -> bytes:
+def _refuse_contradictions(options: Any) -> None:
+    if options.json or options.format != "table":
+        raise InvalidInput("--follow prints one JSON document a line, and takes no --json and no --format")
+    for name in ("limit", "since", "operation", "changed"):
+        if getattr(options, name):
+            shown = "object" if name == "changed" else name
+            raise InvalidInput(f"--follow prints every version: leave out --{shown}")
+    if options.after is not None and options.after < 0:
+        raise InvalidInput(f"--after must not be negative: {options.after}")
+
+
+def _line(root: str, entry: FollowedVersion) -> bytes:
     """Return the document of a version; where its nodes cannot be read (any more) it has the reason."""
-    changed, why = None, entry.not_compared
+    changed = None
+    why = entry.not_compared
     if why is None:
         try:
-            changed = [_change(each) for each in entry.changed]
+            changed = [_describe_change(each) for each in entry.changed]
         except Corrupt as error:
             why = str(error)
     info = entry.version
@@ -153,7 +176,7 @@ def _line(root: str, entry: Entry) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _change(change: Any) -> dict[str, Any]:
+def _describe_change(change: Change) -> dict[str, Any]:
     return {name: getattr(change, name) for name in ("change", "kind", "namespace", "name", "old_path", "new_path")}
 
 
@@ -161,26 +184,27 @@ def _change(change: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _sink(place: str | None) -> Iterator[tuple[Send, int | None]]:
+def _open_sink(place: str | None) -> Iterator[tuple[Send, int | None]]:
     """Lend what takes a line, and the last version that it has already, if it knows."""
     if place is None:
         yield _print, None
-    elif place.startswith(("http://", "https://")):
-        yield lambda line: _post(place, line), None
-    else:
-        try:
-            file = Path(place).expanduser().open("a+b")
-        except OSError as error:
-            raise InvalidInput(f"cannot append to {place}: {error.strerror}") from None
-        with file:
-            last = _last_version(file, place)
+        return
+    if place.startswith(("http://", "https://")):
+        yield partial(_post, place), None
+        return
+    try:
+        file = Path(place).expanduser().open("a+b")
+    except OSError as error:
+        raise InvalidInput(f"cannot append to {place}: {error.strerror}") from None
+    with file:
+        last = _last_version(file, place)
 
-            def append(line: bytes) -> None:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+        def append(line: bytes) -> None:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
 
-            yield append, last
+        yield append, last
 
 
 def _print(line: bytes) -> None:
@@ -209,18 +233,21 @@ def _last_version(file: BinaryIO, place: str) -> int | None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise InvalidInput(f"another process appends to {place}") from None
-    end, tail = file.seek(0, os.SEEK_END), b""
-    while end and tail.count(b"\n") < 2:
-        end = max(0, end - _BLOCK)
-        file.seek(end)
+    size = file.seek(0, os.SEEK_END)
+    begin = size
+    tail = b""
+    while begin > 0 and tail.count(b"\n") < 2:
+        begin = max(0, begin - _BLOCK)
+        file.seek(begin)
         tail = file.read()
-    whole, newline, rest = tail.rpartition(b"\n")
-    if rest:
-        file.truncate(file.seek(0, os.SEEK_END) - len(rest))
+    complete, newline, incomplete = tail.rpartition(b"\n")
+    if incomplete:
+        file.truncate(size - len(incomplete))
     if not newline:
         return None
+    _, _, last_line = complete.rpartition(b"\n")
     try:
-        return int(json.loads(whole.rpartition(b"\n")[2])["version"])
+        return int(json.loads(last_line)["version"])
     except (ValueError, KeyError, TypeError):
         raise InvalidInput(f"the last line of {place} is not one of history --follow; choose another file") from None
 
@@ -228,7 +255,8 @@ def _last_version(file: BinaryIO, place: str) -> int | None:
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
     """Lend an event that SIGINT and SIGTERM set; a second one interrupts at once."""
-    stop, before = threading.Event(), dict[int, Any]()
+    stop = threading.Event()
+    before: dict[int, Any] = {}
 
     def end(number: int, _: FrameType | None) -> None:
         stop.set()

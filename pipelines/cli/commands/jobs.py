@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from pipelines import compaction, version_ref
@@ -9,7 +10,17 @@ from pipelines import load as loading
 from pipelines import register as registering
 from pipelines import upgrade as upgrading
 from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option, reported
+from pipelines.cli.command import (
+    DONE,
+    FOUND_PROBLEMS,
+    Call,
+    Result,
+    command,
+    in_order,
+    key_value,
+    option,
+    report_result,
+)
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
 from pipelines.doctor import advice, table_retention
@@ -72,17 +83,21 @@ def load(call: Call) -> Result:
     """Load objects."""
     options = call.options
     if options.source.startswith(registering.SCHEME):
-        properties = dict(key_value("--catalog-property", each) for each in options.catalog_property)
-        catalog = options.source.removeprefix(registering.SCHEME)
-        what = call.config(registering.Config, catalog=catalog, properties=properties)
-        registered = registering.run(call.open(), what, review=call.review(), progress=call.progress)
-        code = FOUND_PROBLEMS if registered.registered.tables_refused else DONE
-        return Result(registered, report.fields(registered), code)
+        return _register(call, options.source.removeprefix(registering.SCHEME))
     if options.catalog_property:
         raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
-    source = call.options_of(options.source, options.source_storage_option)
+    source_options = call.options_of(options.source, options.source_storage_option)
     config = call.config(loading.Config)
-    return reported(call, call.carry_out(loading.run, call.open(), options.source, config, source_options=source))
+    done = call.carry_out(loading.run, call.open(), options.source, config, source_options=source_options)
+    return report_result(call, done)
+
+
+def _register(call: Call, catalog: str) -> Result:
+    properties = dict(key_value("--catalog-property", each) for each in call.options.catalog_property)
+    config = call.config(registering.Config, catalog=catalog, properties=properties)
+    done = registering.run(call.open(), config, review=call.review(), progress=call.progress)
+    code = FOUND_PROBLEMS if done.registered.tables_refused else DONE
+    return Result(done, report.fields(done), code)
 
 
 @command(
@@ -94,7 +109,7 @@ def load(call: Call) -> Result:
 )
 def compact(call: Call) -> Result:
     """Compact the newest version."""
-    return reported(call, call.carry_out(compaction.run, call.open(), call.config(compaction.Config)))
+    return report_result(call, call.carry_out(compaction.run, call.open(), call.config(compaction.Config)))
 
 
 @command(
@@ -124,7 +139,7 @@ def upgrade(call: Call) -> Result:
     config = call.config(upgrading.Config, definition=definition_of(call))
     there = call.options_of(options.dst, options.target_storage_option, options.src)
     done = call.carry_out(upgrading.run, call.open(options.src), options.dst, config, storage_options=there)
-    return reported(call, done)
+    return report_result(call, done)
 
 
 @command(
@@ -137,13 +152,15 @@ def doctor(call: Call) -> Result:
     """Probe a storage."""
     version_ref.warn_of_future(call.open)
     found = list(check_conformance(call.root, call.options_for(call.root)))
-    ok = all(each.ok for each in found)
-    rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
+    is_fit = all(each.ok for each in found)
     tables = None
-    if ok:
+    warnings: Iterable[str] = []
+    if is_fit:
         with suppress(NotALakehouse, Corrupt):  # `verify` examines what is damaged
             tables = table_retention(call.open())
-    data = {"root": call.root, "ok": ok, "checks": found, "tables": tables}
-    warned = [] if tables is None else advice(tables, f"versions for {shown(tables.kept_seconds)}")
-    lines = in_order(report.table(["check", "result", "observed"], rows), warned)
-    return Result(data, lines, DONE if ok else FOUND_PROBLEMS)
+    if tables is not None:
+        warnings = advice(tables, f"versions for {shown(tables.kept_seconds)}")
+    rows = [[each.name, "ok" if each.ok else "FAILED", each.detail] for each in found]
+    data = {"root": call.root, "ok": is_fit, "checks": found, "tables": tables}
+    lines = in_order(report.table(["check", "result", "observed"], rows), warnings)
+    return Result(data, lines, DONE if is_fit else FOUND_PROBLEMS)

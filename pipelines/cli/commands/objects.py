@@ -11,7 +11,7 @@ from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.tree.search import lookup
 
 
-def readings(text: str, kind: str | None = None, namespace: str | None = None) -> Iterator[ObjectName]:
+def list_readings(text: str, kind: str | None = None, namespace: str | None = None) -> Iterator[ObjectName]:
     r"""Yield every object that ``sales.orders`` may mean: names may contain dots, so any dot may be the separator.
 
     In a text with a backslash, such as ``a\.b.c``, it is the one without.
@@ -21,20 +21,31 @@ def readings(text: str, kind: str | None = None, namespace: str | None = None) -
         kind: only ``namespace``, ``table`` or ``view``.
         namespace: the namespace, if it is known.
     """
-    if kind in {None, NAMESPACE} and namespace is None:
-        yield ObjectName(NAMESPACE, text)
-    if namespace is None and "\\" in text:
-        yield from (each for each in Pattern(text).readings() if kind in {None, each.kind})
-    splits = [(namespace, text)] if namespace is not None else _splits(text)
-    for each in (TABLE, VIEW):
-        if kind in {None, each}:
+    if namespace is None:
+        if kind in {None, NAMESPACE}:
+            yield ObjectName(NAMESPACE, text)
+        if "\\" in text:
+            for each in Pattern(text).readings():
+                if kind in {None, each.kind}:
+                    yield each
+        splits = _split_at_dots(text)
+    else:
+        splits = [(namespace, text)]
+    for each_kind in (TABLE, VIEW):
+        if kind in {None, each_kind}:
             for left, right in splits:
-                yield ObjectName(each, left, right)
+                yield ObjectName(each_kind, left, right)
 
 
-def _splits(text: str) -> list[tuple[str, str]]:
-    dots = [index for index, character in enumerate(text) if character == "."]
-    return [(text[:dot], text[dot + 1 :]) for dot in dots if text[:dot] and text[dot + 1 :]]
+def _split_at_dots(text: str) -> list[tuple[str, str]]:
+    """Return every way to take a text apart at a dot."""
+    found = []
+    for index, character in enumerate(text):
+        left = text[:index]
+        right = text[index + 1 :]
+        if character == "." and left and right:
+            found.append((left, right))
+    return found
 
 
 def keys_of(lake: Lakehouse, names: Iterator[ObjectName]) -> dict[str, ObjectName]:
@@ -62,11 +73,11 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
         ObjectNotFound: there is none.
         InvalidInput: there are several; the message lists them.
     """
-    found = [
-        ObjectEntry(name.kind, name.namespace, name.name, key, path)
-        for key, name in keys_of(lake, readings(text, kind, namespace)).items()
-        if (path := lookup(lake.nodes, lake.root_node.node, key)) is not None
-    ]
+    found = []
+    for key, name in keys_of(lake, list_readings(text, kind, namespace)).items():
+        path = lookup(lake.nodes, lake.root_node.node, key)
+        if path is not None:
+            found.append(ObjectEntry(name.kind, name.namespace, name.name, key, path))
     if not found:
         shown = text if namespace is None else f"{namespace}.{text}"
         raise ObjectNotFound(f"there is no {kind or 'object'} {shown!r} in version {lake.version}")
@@ -76,22 +87,24 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
     return found[0]
 
 
-def destination(lake: Lakehouse, text: str, namespace: str | None, current: str) -> tuple[str, str]:
+def find_destination(lake: Lakehouse, text: str, namespace: str | None, current: str) -> tuple[str, str]:
     """Return the namespace and the name that a new name means: names may contain dots, namespaces must exist.
 
     Raises:
         ObjectNotFound: there is no such namespace.
         InvalidInput: several readings have one; the message lists them.
     """
-    if namespace is not None or "." not in text:
-        return namespace or current, text
-    splits = [each for each in _splits(text) if _is_namespace(lake, each[0])]
+    if namespace is not None:
+        return namespace, text
+    if "." not in text:
+        return current, text
+    splits = [(left, right) for left, right in _split_at_dots(text) if _is_namespace(lake, left)]
     if not splits:
         raise ObjectNotFound(
             f"no namespace in {text!r} exists in version {lake.version}; --to-namespace names one apart from the name"
         )
     if len(splits) > 1:
-        meant = ", ".join(f"{name!r} in {left!r}" for left, name in splits)
+        meant = ", ".join(f"{right!r} in {left!r}" for left, right in splits)
         raise InvalidInput(f"{text!r} is ambiguous: {meant}; choose one with --to-namespace")
     return splits[0]
 

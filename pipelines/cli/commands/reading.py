@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli import report
-from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option, or_else
+from pipelines.cli.command import Call, Line, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
 from pipelines.summary import Size, qualified
@@ -43,28 +44,37 @@ if TYPE_CHECKING:
 )
 def ls(call: Call) -> Result:
     """List objects in key order: namespaces, then tables, then views."""
-    lake, text, kind = call.at(), call.options.pattern, call.options.kind
-    found = lake.objects(kind=kind) if text is None else _within(lake, text, kind)
-    entries = limited(found, call.options.limit)
+    lake = call.at()
+    kind = call.options.kind
+    if call.options.pattern is None:
+        found = lake.objects(kind=kind)
+    else:
+        found = _find_objects(lake, call.options.pattern, kind)
+    entries = take_first(found, call.options.limit)
     if call.options.long:
-        return _long(lake, entries)
-    table = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
+        return _list_long(lake, entries)
+    # Only one of the three is read, so they can share the iterator.
+    shown = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
     rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
     data = {"root": lake.root, "version": lake.version, "objects": entries}
-    return Result(data, or_else(in_order(table), "no objects"), table=rows)
+    return Result(data, or_else(in_order(shown), "no objects"), table=rows)
 
 
-def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
+def _list_long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
     """Return objects with what definitions of Iceberg tables hold of their data. One ``get`` each, in parallel."""
-    known = lake.storage.map(entries, lambda each: {**asdict(each), **_data_of(lake, each)})
-    texts = (
-        (each, qualified(each["namespace"], each["name"]), each["bytes"] and Size(each["bytes"])) for each in known
-    )
-    shown = ([each["kind"], name, each["rows"], size, each["snapshot"]] for each, name, size in texts)
-    table = report.table(["kind", "name", "rows", "bytes", "snapshot"], shown)
-    exact = report.table(list(_LONG), ([each[name] for name in _LONG] for each in known))
+    known = lake.storage.map(entries, lambda each: {**asdict(each), **_read_facts(lake, each)})
+    shown = report.table(["kind", "name", "rows", "bytes", "snapshot"], map(_long_row, known))
+    rows = report.table(list(_LONG), ([each[name] for name in _LONG] for each in known))
     data = {"root": lake.root, "version": lake.version, "objects": known}
-    return Result(data, or_else(in_order(table), "no objects"), table=exact)
+    return Result(data, or_else(in_order(shown), "no objects"), table=rows)
+
+
+def _long_row(known: dict[str, Any]) -> list[Any]:
+    name = qualified(known["namespace"], known["name"])
+    size = known["bytes"]
+    if size is not None:
+        size = Size(size)
+    return [known["kind"], name, known["rows"], size, known["snapshot"]]
 
 
 _HEAVIEST = 10
@@ -72,29 +82,35 @@ _LONG = ("kind", "namespace", "name", "rows", "bytes", "snapshot")
 _FACTS = {"rows": SNAPSHOT_ROWS, "bytes": SNAPSHOT_BYTES, "snapshot": SNAPSHOT_ID}
 
 
-def _data_of(lake: Lakehouse, entry: ObjectEntry) -> dict[str, int | None]:
+def _read_facts(lake: Lakehouse, entry: ObjectEntry) -> dict[str, int | None]:
     """Return rows, bytes and snapshot of an Iceberg table, ``None`` where its definition does not have them."""
-    definition = lake.definition_of(entry) if entry.kind == TABLE else None
-    facts = definition.format_properties if isinstance(definition, TableDef) else {}
-    texts = ((name, facts.get(key, "")) for name, key in _FACTS.items())
-    return {name: int(text) if text.lstrip("-").isdecimal() else None for name, text in texts}
+    facts: dict[str, int | None] = dict.fromkeys(_FACTS)
+    if entry.kind != TABLE:
+        return facts
+    definition = lake.definition_of(entry)
+    if isinstance(definition, TableDef):
+        for name, key in _FACTS.items():
+            text = definition.format_properties.get(key, "")
+            if text.lstrip("-").isdecimal():  # an engine wrote it
+                facts[name] = int(text)
+    return facts
 
 
-def _within(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
+def _find_objects(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
     """Return the objects in a namespace, or those that match a pattern. Raises ``ObjectNotFound`` if there is none."""
     if not NOT_PLAIN.isdisjoint(text):
-        return _matching(lake, text, kind)
-    itself = list(lake.objects(text, NAMESPACE))
-    if not itself and "." in text:
-        return _matching(lake, text, kind)
-    if not itself:
+        return _find_matching(lake, text, kind)
+    namespace = list(lake.objects(text, NAMESPACE))
+    if not namespace and "." in text:
+        return _find_matching(lake, text, kind)
+    if not namespace:
         raise ObjectNotFound(f"there is no namespace {text!r} in version {lake.version}")
     if kind == NAMESPACE:
-        return iter(itself)
+        return iter(namespace)
     return (each for each in lake.objects(text, kind) if each.kind != NAMESPACE)
 
 
-def _matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
+def _find_matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
     kinds = KINDS if kind is None else (kind,)
     found = matching(lake.nodes, lake.root_node.node, lake.codec, Pattern(text), kinds)
     first = next(found, None)
@@ -112,37 +128,45 @@ def _matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEn
 )
 def show(call: Call) -> Result:
     """Show one definition."""
-    lake, name = call.at(), call.options.object
+    lake = call.at()
+    name = call.options.object
     data: dict[str, Any] = {"root": lake.root, "version": lake.version}
     if name is None:
-        data |= {"created_at": lake.info().created_at, "read_only": lake.read_only}
+        data["created_at"] = lake.info().created_at
+        data["read_only"] = lake.read_only
         definition = to_dict(lake.definition)
     else:
         entry = find_object(lake, name, kind=call.options.kind, namespace=call.options.within)
         data |= asdict(entry)
         definition = to_dict(lake.definition_of(entry))
-    return Result({**data, "definition": definition}, in_order(report.fields(data), _definition(definition)))
+    lines = in_order(report.fields(data), _definition_lines(definition))
+    return Result({**data, "definition": definition}, lines)
 
 
-def _definition(definition: dict[str, Any]) -> Iterator[Line]:
+def _definition_lines(definition: dict[str, Any]) -> Iterator[Line]:
     """Yield a definition, the columns of a schema as a table."""
     columns = definition.get("schema", {}).get("columns", [])
-    rest = {name: value for name, value in definition.items() if name != "schema" or not columns}
-    rows = ([each["id"], each["name"], _type(each), each["nullable"]] for each in columns)
-    return in_order(report.fields(rest), report.table(["id", "column", "type", "nullable"], rows) if columns else ())
+    if not columns:
+        return in_order(report.fields(definition))
+    rest = {name: value for name, value in definition.items() if name != "schema"}
+    rows = [[each["id"], each["name"], _type_name(each), each["nullable"]] for each in columns]
+    return in_order(report.fields(rest), report.table(["id", "column", "type", "nullable"], rows))
 
 
-def _type(column: dict[str, Any]) -> str:
-    sizes = [column["properties"][name] for name in ("precision", "scale", "length") if name in column["properties"]]
+def _type_name(column: dict[str, Any]) -> str:
     name = str(column["type"])
     if name == "STRUCT":
-        inside = ", ".join(f"{each['name']} {_type(each)}" for each in column["struct_fields"])
-        return f"STRUCT<{inside}>"
+        fields = [f"{each['name']} {_type_name(each)}" for each in column["struct_fields"]]
+        return f"STRUCT<{', '.join(fields)}>"
     if name == "LIST":
-        return f"LIST<{_type(column['list_element'])}>"
+        return f"LIST<{_type_name(column['list_element'])}>"
     if name == "MAP":
-        return f"MAP<{_type(column['map_key'])}, {_type(column['map_value'])}>"
-    return f"{name}({', '.join(sizes)})" if sizes else name
+        return f"MAP<{_type_name(column['map_key'])}, {_type_name(column['map_value'])}>"
+    properties = column["properties"]
+    sizes = [properties[size] for size in ("precision", "scale", "length") if size in properties]
+    if not sizes:
+        return name
+    return f"{name}({', '.join(sizes)})"
 
 
 @command(
@@ -176,21 +200,28 @@ def stats(call: Call) -> Result:
         deep = health.deep(lake, engine, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
     if call.options.tables:
-        found["weights"] = _weights(lake)
+        found["weights"] = _weigh_tables(lake)
     return Result(found, report.fields(found))
 
 
-def _weights(lake: Lakehouse) -> dict[str, Any]:
+def _weigh_tables(lake: Lakehouse) -> dict[str, Any]:
     """Return the sums of what the definitions of Iceberg tables say of their data, and the heaviest tables."""
-    known = lake.storage.map(lake.objects(kind=TABLE), lambda each: (each, _data_of(lake, each)))
-    weighed = [(facts["bytes"], facts["rows"], f"{each.namespace}.{each.name}") for each, facts in known]
-    heavy = sorted((each for each in weighed if each[0] is not None), key=lambda each: (-(each[0] or 0), each[2]))
+    unknown = 0
+    weighed: list[dict[str, Any]] = []
+    tables = lake.objects(kind=TABLE)
+    for entry, facts in lake.storage.map(tables, lambda each: (each, _read_facts(lake, each))):
+        if facts["bytes"] is None:
+            unknown += 1
+        else:
+            name = f"{entry.namespace}.{entry.name}"
+            weighed.append({"table": name, "rows": facts["rows"], "bytes": facts["bytes"]})
+    heaviest_first = sorted(weighed, key=lambda each: (-each["bytes"], each["table"]))
     return {
-        "tables": len(heavy),
-        "unknown": len(weighed) - len(heavy),
-        "rows": sum(rows or 0 for _, rows, _ in heavy),
-        "bytes": sum(size or 0 for size, _, _ in heavy),
-        "heaviest": [{"table": name, "rows": rows, "bytes": size} for size, rows, name in heavy[:_HEAVIEST]],
+        "tables": len(weighed),
+        "unknown": unknown,
+        "rows": sum(each["rows"] or 0 for each in weighed),
+        "bytes": sum(each["bytes"] for each in weighed),
+        "heaviest": heaviest_first[:_HEAVIEST],
     }
 
 
@@ -211,6 +242,14 @@ class Level:
     fill: float
     bytes: int
 
+    def cells_for_people(self) -> list[Any]:
+        """Return the values, shares in per cent and bytes with their unit."""
+        cells = asdict(self)
+        cells["key_fill"] = f"{self.key_fill:.0%}"
+        cells["fill"] = f"{self.fill:.0%}"
+        cells["bytes"] = Size(self.bytes)
+        return list(cells.values())
+
 
 @command(
     "tree",
@@ -221,37 +260,52 @@ class Level:
 def tree(call: Call) -> Result:
     """Show the tree level by level."""
     lake = call.at()
-    levels = list(_levels(lake, call.options.depth, call.progress))
-    data = {"root": lake.root, "version": lake.version, "order": lake.definition.order, "levels": levels}
-    header = [name.replace("_", " ") for name in Level.__slots__]
-    shown: dict[str, Callable[[Any], Any]] = {"key_fill": "{:.0%}".format, "fill": "{:.0%}".format, "bytes": Size}
-    rows = [
-        [shown[name](value) if name in shown else value for name, value in asdict(level).items()] for level in levels
-    ]
+    levels = list(_read_levels(lake, call.options.depth, call.progress))
     facts = {"version": lake.version, "order": lake.definition.order}
-    exact = report.table(header, (list(asdict(level).values()) for level in levels))
-    return Result(data, in_order(report.fields(facts), report.table(header, rows)), table=exact)
+    header = [name.replace("_", " ") for name in Level.__slots__]
+    shown = report.table(header, [level.cells_for_people() for level in levels])
+    exact = report.table(header, [list(asdict(level).values()) for level in levels])
+    data = {"root": lake.root, **facts, "levels": levels}
+    return Result(data, in_order(report.fields(facts), shown), table=exact)
 
 
-def _levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:
+def _read_levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:
     nodes: Iterator[Node] = iter([lake.root_node.node])
-    for level in range(1 << 16):
-        found, below = _level(lake, level, nodes, progress)
+    for level in count():
+        found, below = _read_level(lake, level, nodes, progress)
         yield found
         if not below or level == depth:
             return
         nodes = lake.nodes.read_many(below)
 
 
-def _level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Progress) -> tuple[Level, list[str]]:
-    definition, below, height = lake.definition, [], None
-    count = keys = messages = dirty = size = memory = 0
+def _read_level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Progress) -> tuple[Level, list[str]]:
+    """Return the figures of a level, and the nodes below it."""
+    below: list[str] = []
+    height = None
+    found = Counter[str]()
     for node in nodes:
-        count, height = count + 1, node.height
-        keys, messages, dirty = keys + len(node.keys), messages + len(node.buffer), dirty + bool(len(node.buffer))
-        size, memory = size + node.nbytes, memory + node.estimated_bytes()
+        height = node.height
+        messages = len(node.buffer)
+        found["nodes"] += 1
+        found["keys"] += len(node.keys)
+        found["messages"] += messages
+        found["dirty"] += messages > 0
+        found["bytes"] += node.nbytes
+        found["memory"] += node.estimated_bytes()
         below += node.children
-        progress(f"level {depth}", count, None)
-    fill = round(memory / (count * definition.node_file_max_size_bytes), 4)
-    key_fill = round(keys / (count * max(1, definition.order - 1)), 4)
-    return Level(depth, height, count, keys, messages, dirty, key_fill, fill, size), below
+        progress(f"level {depth}", found["nodes"], None)
+    keys_max = found["nodes"] * max(1, lake.definition.order - 1)
+    memory_max = found["nodes"] * lake.definition.node_file_max_size_bytes
+    level = Level(
+        depth=depth,
+        height=height,
+        nodes=found["nodes"],
+        keys=found["keys"],
+        messages=found["messages"],
+        dirty=found["dirty"],
+        key_fill=round(found["keys"] / keys_max, 4),
+        fill=round(found["memory"] / memory_max, 4),
+        bytes=found["bytes"],
+    )
+    return level, below

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pipelines import export as exporting
 from pipelines import restore as restoring
@@ -14,9 +13,9 @@ from pipelines import snapshot as snapshots
 from pipelines import undo as undoing
 from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option, reported
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option, report_result
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, VERBOSE, YES
-from pipelines.cli.report import summarised
+from pipelines.cli.report import summarise
 from pipelines.summary import count, utc
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
@@ -61,7 +60,9 @@ def freeze(call: Call) -> Result:
 
 
 def _from_now(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
+    if seconds is None:
+        return None
+    return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
 @command(
@@ -73,7 +74,10 @@ def _from_now(seconds: float | None) -> datetime | None:
 def thaw(call: Call) -> Result:
     """Thaw the lakehouse."""
     done = call.open().thaw(reason=call.options.reason)
-    first = "it is not frozen" if done.version_after is None else f"version {done.version_after} committed: thawed"
+    if done.version_after is None:
+        first = "it is not frozen"
+    else:
+        first = f"version {done.version_after} committed: thawed"
     return Result({"version": done.version, "version_after": done.version_after, "reason": done.reason}, [first])
 
 
@@ -121,18 +125,22 @@ rolled back. --dry-run prints what would be added, removed and changed, and who 
 )
 def rollback(call: Call) -> Result:
     """Roll back."""
-    options, lake = call.options, call.open(damaged=True)
+    options = call.options
+    lake = call.open(damaged=True)
     target = version_ref.target(lake, options.to_version, options.to_timestamp, options.to_snapshot)
     config = call.config(rolling_back.Config, **target.keywords())
 
-    def result(done: rolling_back.Report) -> Result:
-        return Result(done, in_order(*summarised(done), _next_step(call, done)))
+    def show(done: rolling_back.Report) -> Result:
+        return Result(done, in_order(*summarise(done), _next_step(call, done)))
 
-    return result(call.carry_out(rolling_back.run, lake, config, show=result))
+    return show(call.carry_out(rolling_back.run, lake, config, show=show))
 
 
 def _next_step(call: Call, done: rolling_back.Report | restoring.Report) -> Iterator[str]:
-    if call.options.dry_run and (done.plan.changes or done.plan.operation == spec.OP_ROLLBACK):
+    """Say how exactly this plan is carried out, if there is anything to carry out."""
+    if not call.options.dry_run:
+        return
+    if done.plan.changes or done.plan.operation == spec.OP_ROLLBACK:
         yield f"to carry out exactly this plan, use --expected-version {done.version_before} instead of --dry-run"
 
 
@@ -184,29 +192,27 @@ copied from another lakehouse, read back and compared; the data of tables is not
 )
 def restore(call: Call) -> Result:
     """Restore objects."""
-    options, lake = call.options, call.open()
-    target = version_ref.target(_source(call, lake), options.version, options.timestamp, options.snapshot)
-    config = call.config(restoring.Config, **target.keywords(), source_options=_source_options(call))
-
-    def result(done: restoring.Report) -> Result:
-        untried = done.version_after is None and not done.plan.changes and options.source and not options.damaged
-        more = ["--damaged also reads their definition files"] if untried else []
-        return Result(done, in_order(*summarised(done, *more), _next_step(call, done)))
-
-    return result(call.carry_out(restoring.run, lake, config, show=result))
-
-
-def _source_options(call: Call) -> dict[str, Any] | None:
-    source = call.options.source
-    return None if source is None else call.options_of(source, call.options.from_storage_option)
-
-
-def _source(call: Call, lake: Lakehouse) -> Lakehouse:
-    """Return the lakehouse that versions of a restore are versions of; another one only if it has to be asked."""
     options = call.options
-    if options.source is None or options.version is None or version_ref.plain_number(options.version) is not None:
-        return lake
-    return Lakehouse.open(options.source, storage_options=_source_options(call))
+    lake = call.open()
+    source_options = None
+    if options.source is not None:
+        source_options = call.options_of(options.source, options.from_storage_option)
+    # References such as HEAD~3 or the name of a snapshot mean versions of the lakehouse that objects come from.
+    names_a_version = options.version is not None and version_ref.plain_number(options.version) is None
+    versions_of = lake
+    if options.source is not None and names_a_version:
+        versions_of = Lakehouse.open(options.source, storage_options=source_options)
+    target = version_ref.target(versions_of, options.version, options.timestamp, options.snapshot)
+    config = call.config(restoring.Config, **target.keywords(), source_options=source_options)
+
+    def show(done: restoring.Report) -> Result:
+        more = []
+        nothing_differs = done.version_after is None and not done.plan.changes
+        if nothing_differs and options.source and not options.damaged:
+            more.append("--damaged also reads their definition files")
+        return Result(done, in_order(*summarise(done, *more), _next_step(call, done)))
+
+    return show(call.carry_out(restoring.run, lake, config, show=show))
 
 
 # -- undo ----------------------------------------------------------------------------------------------
@@ -238,10 +244,10 @@ def undo(call: Call) -> Result:
     """Undo."""
     config = call.config(undoing.Config)
 
-    def result(done: undoing.Report) -> Result:
-        return Result(done, in_order(*summarised(done), _next_step(call, done.rollback)))
+    def show(done: undoing.Report) -> Result:
+        return Result(done, in_order(*summarise(done), _next_step(call, done.rollback)))
 
-    return result(call.carry_out(undoing.run, call.open(damaged=True), config, show=result))
+    return show(call.carry_out(undoing.run, call.open(damaged=True), config, show=show))
 
 
 # -- export --------------------------------------------------------------------------------------------
@@ -270,14 +276,20 @@ that lie below the root. A table that lacks files is named, the rest is copied, 
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""
-    options, lake = call.options, call.open(damaged=call.options.version is not None)
+    options = call.options
+    # Where a version is named, the newest one may be damaged.
+    lake = call.open(damaged=options.version is not None)
     config = call.config(exporting.Config, version=version_ref.number(lake, options.version))
-    there = call.options_of(options.target, options.target_storage_option)
-    done = call.carry_out(exporting.run, lake, options.target, config, storage_options=there)
-    tables = lake.at(version=done.plan.version).info().tables
-    left = [f"only definitions are copied, not the data and metadata files of {count(tables, 'table')}"]
-    code = FOUND_PROBLEMS if done.plan.unreadable or done.plan.tables_lacking else DONE
-    return reported(call, done, *(left if tables and not options.tables else []), code=code)
+    target_options = call.options_of(options.target, options.target_storage_option)
+    done = call.carry_out(exporting.run, lake, options.target, config, storage_options=target_options)
+    more = []
+    if not options.tables:
+        tables = lake.at(version=done.plan.version).info().tables
+        if tables:
+            left = count(tables, "table")
+            more.append(f"only definitions are copied, not the data and metadata files of {left}")
+    is_whole = not done.plan.unreadable and not done.plan.tables_lacking
+    return report_result(call, done, *more, code=DONE if is_whole else FOUND_PROBLEMS)
 
 
 @command(
@@ -302,27 +314,36 @@ def export(call: Call) -> Result:
 )
 def snapshot_create(call: Call) -> Result:
     """Create a snapshot."""
-    options, lake, name = call.options, call.open(), call.options.name
-    version, expires = version_ref.number(lake, options.version), _from_now(options.expires_in)
-    if options.kind != "full":
-        if options.target is not None:
-            raise InvalidInput("--target is only for --kind full")
-        made = lake.create_snapshot(name, version=version, kind=options.kind, expires_at=expires, reason=options.reason)
-        return Result(made, report.fields(made), committed=lake.catch_up().version)
-    if options.target is None:
+    options = call.options
+    if options.kind == "full" and options.target is None:
         raise InvalidInput("--kind full needs --target, the root URI of the copy")
+    if options.kind != "full" and options.target is not None:
+        raise InvalidInput("--target is only for --kind full")
+    lake = call.open()
+    version = version_ref.number(lake, options.version)
+    expires_at = _from_now(options.expires_in)
+    if options.kind != "full":
+        made = lake.create_snapshot(
+            options.name,
+            version=version,
+            kind=options.kind,
+            expires_at=expires_at,
+            reason=options.reason,
+        )
+        return Result(made, report.fields(made), committed=lake.catch_up().version)
     done = snapshots.full(
         lake,
-        name,
+        options.name,
         options.target,
         exporting.Config(version=version, engine=options.engine),
         call.spark,
-        expires_at=expires,
+        expires_at=expires_at,
         reason=options.reason,
         storage_options=call.options_of(options.target, options.target_storage_option),
         progress=call.progress,
     )
-    return Result(done, report.fields(done), committed=lake.catch_up().version if done.snapshot else None)
+    committed = lake.catch_up().version if done.snapshot else None
+    return Result(done, report.fields(done), committed=committed)
 
 
 @command(
@@ -334,15 +355,15 @@ def snapshot_list(call: Call) -> Result:
     """List snapshots."""
     lake = call.open()
     found = lake.snapshots()
-    header = ["name", "version", "kind", "created", "expires", "copy"]
-    expires = (
-        None if each.expires_at is None else f"{utc(each.expires_at)}{' (expired)' * each.expired}" for each in found
-    )
-    rows = (
-        [each.name, each.version, each.kind, each.created_at, ends, each.target_uri]
-        for each, ends in zip(found, expires, strict=True)
-    )
-    table = report.table(header, rows)
+    rows = []
+    for each in found:
+        expires = None
+        if each.expires_at is not None:
+            expires = utc(each.expires_at)
+            if each.expired:
+                expires += " (expired)"
+        rows.append([each.name, each.version, each.kind, each.created_at, expires, each.target_uri])
+    table = report.table(["name", "version", "kind", "created", "expires", "copy"], rows)
     data = {"root": lake.root, "version": lake.version, "snapshots": found}
     return Result(data, [table] if found else ["no snapshots"], table=table)
 
@@ -354,24 +375,26 @@ def snapshot_list(call: Call) -> Result:
 )
 def snapshot_drop(call: Call) -> Result:
     """Drop a snapshot."""
-    options, lake, name = call.options, call.open(), call.options.name
-    shown = report.plain(name)
+    options = call.options
+    name = options.name
+    lake = call.open()
 
-    def result(version: int | None) -> Result:
+    def show(version: int | None) -> Result:
         if version is None:
-            lines = [f"dry run, nothing was changed: snapshot {shown} would be dropped", *_dropped(lake, name)]
+            first = f"dry run, nothing was changed: snapshot {report.plain(name)} would be dropped"
+            lines = [first, *_describe_drop(lake, name)]
         else:
-            lines = [f"version {version} committed: snapshot {shown} dropped"]
+            lines = [f"version {version} committed: snapshot {report.plain(name)} dropped"]
         return Result({"root": lake.root, "dropped": name, "version_after": version, "dry_run": version is None}, lines)
 
-    review = call.review(result)
+    review = call.review(show)
     if review is not None and not review(None):
-        return result(None)
+        return show(None)
     lake.drop_snapshot(name, reason=options.reason)
-    return result(lake.catch_up().version)
+    return show(lake.catch_up().version)
 
 
-def _dropped(lake: Lakehouse, name: str) -> Iterator[str]:
+def _describe_drop(lake: Lakehouse, name: str) -> Iterator[str]:
     """Say what goes with a snapshot. Raises ``SnapshotNotFound``."""
     found = next((each for each in lake.snapshots() if each.name == name), None)
     if found is None:

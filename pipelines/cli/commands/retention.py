@@ -21,10 +21,10 @@ from pipelines.cli.command import (
     command,
     in_order,
     option,
-    reported,
+    report_result,
 )
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
-from pipelines.cli.report import summarised
+from pipelines.cli.report import summarise
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
@@ -38,11 +38,15 @@ _PLANNED = (
 )
 
 
-def _cleaning(under_way: str, *more: Option) -> tuple[Option, ...]:
+def _cleaning_options(under_way: str, *more: Option) -> tuple[Option, ...]:
     """Return the options of a cleaning, with what may have to start over while it runs."""
-    default, meaning = clean_job.SAFETY_AGE_SECONDS, "safety age: keep younger files (default 3d)"
     return (
-        age("--older-than", "older_than_seconds", default=default, help=meaning),
+        age(
+            "--older-than",
+            "older_than_seconds",
+            default=clean_job.SAFETY_AGE_SECONDS,
+            help="safety age: keep younger files (default 3d)",
+        ),
         option(
             "--allow-recent", is_flag=True, help=f"allow a safety age below 24h; {under_way} under way may start over"
         ),
@@ -53,14 +57,20 @@ def _cleaning(under_way: str, *more: Option) -> tuple[Option, ...]:
     )
 
 
-def deleting(call: Call, job: Any, kind: type[Any], *engine: Any) -> Result:
+def delete(call: Call, job: Any, kind: type[Any], *spark: Any) -> Result:
     """Run a job that shows its plan first; the exit code is 4 if it failed at something."""
 
-    def result(done: Any) -> Result:
-        return reported(call, done, code=SOME_FAILED if done.failures else DONE)
+    def show(done: Any) -> Result:
+        return report_result(call, done, code=SOME_FAILED if done.failures else DONE)
 
-    config = call.config(kind)
-    return result(job.run(call.open(), config, *engine, review=call.review(result), progress=call.progress))
+    done = job.run(
+        call.open(),
+        call.config(kind),
+        *spark,
+        review=call.review(show),
+        progress=call.progress,
+    )
+    return show(done)
 
 
 @command(
@@ -81,13 +91,13 @@ def deleting(call: Call, job: Any, kind: type[Any], *engine: Any) -> Result:
 def expire(call: Call) -> Result:
     """Expire versions."""
     version_ref.warn_of_future(call.open)
-    return deleting(call, expire_job, expire_job.Config, call.spark)
+    return delete(call, expire_job, expire_job.Config, call.spark)
 
 
 @command(
     "clean",
     "trinitylake clean file:///data/lake --dry-run",
-    options=_cleaning(
+    options=_cleaning_options(
         "jobs",
         option(
             "--inventory",
@@ -100,7 +110,7 @@ def expire(call: Call) -> Result:
 )
 def clean(call: Call) -> Result:
     """Remove orphans."""
-    return deleting(call, clean_job, clean_job.Config, call.spark)
+    return delete(call, clean_job, clean_job.Config, call.spark)
 
 
 @command(
@@ -133,19 +143,29 @@ def verify(call: Call) -> Result:
     """Check one version, or all."""
     version_ref.warn_of_future(call.open)
     options = call.options
-    chosen: str | int = verifying.ALL if options.all else verifying.NEWEST
-    if options.version is not None:
-        plain = version_ref.plain_number(options.version)
-        chosen = version_ref.at(call.open(damaged=True), options.version).version if plain is None else plain
     if (options.sample is not None or options.deep) and not options.tables:
         raise InvalidInput("--sample and --deep are about the files of tables, so they need --tables")
-    tables = None if not options.tables else 1.0 if options.sample is None else options.sample
-    config = call.config(verifying.Config, versions=chosen, tables=tables)
+    share_of_tables = None
+    if options.tables:
+        share_of_tables = 1.0 if options.sample is None else options.sample
+    config = call.config(verifying.Config, versions=_versions_to_verify(call), tables=share_of_tables)
     storage = open_storage(call.root, call.options_for(call.root))
     done = verifying.run(storage, config, call.spark, progress=call.progress)
-    findings = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
-    data = {name: findings if name == "findings" else getattr(done, name) for name in _OF_VERIFICATION}
-    return Result(data, in_order(*summarised(done)), DONE if done.ok else FOUND_PROBLEMS)
+    data = {name: getattr(done, name) for name in _OF_VERIFICATION}
+    data["findings"] = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
+    return Result(data, in_order(*summarise(done)), DONE if done.ok else FOUND_PROBLEMS)
+
+
+def _versions_to_verify(call: Call) -> str | int:
+    options = call.options
+    if options.all:
+        return verifying.ALL
+    if options.version is None:
+        return verifying.NEWEST
+    number = version_ref.plain_number(options.version)
+    if number is not None:
+        return number  # without a request: also where the newest version cannot be opened
+    return version_ref.at(call.open(damaged=True), options.version).version
 
 
 _OF_FINDING: Final = ("invariant", "file", "message", "hint", "versions")
@@ -167,7 +187,7 @@ PATTERN: Final = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one charact
 def tables_health(call: Call) -> Result:
     """Show files, bytes and snapshots of tables."""
     done = looking.run(call.open(), call.config(looking.Config), call.spark, progress=call.progress)
-    return reported(call, done, code=SOME_FAILED if done.failures else DONE)
+    return report_result(call, done, code=SOME_FAILED if done.failures else DONE)
 
 
 @command(
@@ -191,14 +211,14 @@ def tables_health(call: Call) -> Result:
 )
 def tables_expire(call: Call) -> Result:
     """Expire snapshots of tables."""
-    return deleting(call, expiring, expiring.Config)
+    return delete(call, expiring, expiring.Config)
 
 
 @command(
     "tables clean",
     "trinitylake tables clean file:///data/lake --dry-run",
     arguments=PATTERN,
-    options=_cleaning("writers"),
+    options=_cleaning_options("writers"),
     details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
     "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
     "was created. Nothing is removed from a directory in doubt; --verbose lists these. Commits with files\n"
@@ -206,4 +226,4 @@ def tables_expire(call: Call) -> Result:
 )
 def tables_clean(call: Call) -> Result:
     """Remove files of tables."""
-    return deleting(call, cleaning, cleaning.Config, call.spark)
+    return delete(call, cleaning, cleaning.Config, call.spark)

@@ -10,18 +10,19 @@ from typing import Any
 from pipelines import diff as diffing
 from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.command import Call, Result, command, in_order, limited, option, or_else
+from pipelines.cli.command import Call, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands import following
-from pipelines.cli.commands.objects import keys_of, readings
+from pipelines.cli.commands.objects import keys_of, list_readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
 from pipelines.summary import Size, qualified
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
-from trinitylake_core.definitions import describe_difference, to_dict
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
 from trinitylake_core.tree.search import lookup
 from trinitylake_core.versions import Root, to_millis, version_info
 
 _SAME = "no differences"
+_HEADER = ("version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason")
 
 # -- history -------------------------------------------------------------------------------------------
 
@@ -50,81 +51,98 @@ before it was read is named in not_compared of the next one. Ctrl-C or SIGTERM e
 )
 def history(call: Call) -> Result:
     """List versions, or follow them."""
-    if call.options.follow:
+    options = call.options
+    if options.follow:
         return following.follow(call)
-    if call.options.once or call.options.to or call.options.after is not None:
+    if options.once or options.to or options.after is not None:
         raise InvalidInput("--after, --to and --once need --follow")
     lake = call.open(damaged=True)
-    chosen = _refuse_unknown(lake, call, limited(_chosen(lake, call), call.options.limit))
-    header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
-    cells = (
-        [
-            *(each.version, each.created_at, each.operation, each.changes, each.objects, each.messages),
-            *(Size(each.root_bytes), each.author, each.reason),
-        ]
-        for each in chosen
-    )
-    table = report.table(header, cells, spare=("root", "messages", "objects", "changes"))
-    name = call.options.changed
+    name = options.changed
+    chosen = take_first(_choose_versions(lake, call), options.limit)
+    if name is not None:
+        chosen = _refuse_unknown_object(lake, name, chosen)
+    # Only one of the three is read, so they can share the iterator.
+    table = report.table(_HEADER, map(_history_row, chosen), spare=("root", "messages", "objects", "changes"))
+    documents = ({**asdict(each), "author": each.author, "reason": each.reason} for each in chosen)
     nothing = "no version matches" if name is None else f"no retained version that matches changed it: {name}"
-    lines = or_else(in_order(table), nothing)
-    versions = ({**asdict(each), "author": each.author, "reason": each.reason} for each in chosen)
-    return Result({"root": lake.root, "versions": versions}, lines, table=table)
+    return Result({"root": lake.root, "versions": documents}, or_else(in_order(table), nothing), table=table)
 
 
-def _refuse_unknown(lake: Lakehouse, call: Call, chosen: Iterator[VersionInfo]) -> Iterator[VersionInfo]:
+def _history_row(each: VersionInfo) -> list[Any]:
+    return [
+        each.version,
+        each.created_at,
+        each.operation,
+        each.changes,
+        each.objects,
+        each.messages,
+        Size(each.root_bytes),
+        each.author,
+        each.reason,
+    ]
+
+
+def _refuse_unknown_object(lake: Lakehouse, name: str, chosen: Iterator[VersionInfo]) -> Iterator[VersionInfo]:
     """Yield versions. Raises ``ObjectNotFound`` if there are none, and no version knows the object: a typing error."""
     first = next(chosen, None)
-    name = call.options.changed
-    if first is None and name is not None and not _known(lake, name):
+    if first is not None:
+        yield first
+        yield from chosen
+    elif not _is_known(lake, name):
         raise ObjectNotFound(f"version {lake.version} has no object {name!r}, and no retained version changed it")
-    yield from () if first is None else chain([first], chosen)
 
 
-def _known(lake: Lakehouse, name: str) -> bool:
-    keys = keys_of(lake, readings(name))
-    if any(lookup(lake.nodes, lake.root_node.node, key) is not None for key in keys):
-        return True
-    return next(_changing(lake, lake.backend.versions.history(lake.root_node), name), None) is not None
+def _is_known(lake: Lakehouse, name: str) -> bool:
+    for key in keys_of(lake, list_readings(name)):
+        if lookup(lake.nodes, lake.root_node.node, key) is not None:
+            return True
+    roots = lake.backend.versions.history(lake.root_node)
+    return next(_roots_that_changed(lake, roots, name), None) is not None
 
 
-def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
+def _choose_versions(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
+    """Yield the versions that the options choose, newest first."""
     options = call.options
-    after = version_ref.moment(options.since)
-    since = to_millis(after) if after is not None else None
+    since = version_ref.moment(options.since)
+    since_millis = 0 if since is None else to_millis(since)
     if not options.operation:
         yield from lake.unreadable
     roots = lake.backend.versions.history(lake.root_node)
     if options.changed is not None:
-        roots = _changing(lake, roots, options.changed)
+        roots = _roots_that_changed(lake, roots, options.changed)
     for root in roots:
-        if since is not None and root.created_at_millis < since:
+        if root.created_at_millis < since_millis:
             return
         call.progress("versions", lake.version - root.version, None)
         if not options.operation or root.operation in options.operation:
             yield version_info(root)
 
 
-def _changing(lake: Lakehouse, roots: Iterator[Root], text: str) -> Iterator[Root]:
+def _roots_that_changed(lake: Lakehouse, roots: Iterator[Root], name: str) -> Iterator[Root]:
     """Yield the roots that changed an object, as far as they and their predecessors are retained."""
-    keys = list(keys_of(lake, readings(text)))
+    keys = list(keys_of(lake, list_readings(name)))
     for root, before in pairwise(chain(roots, [None])):
-        if root is not None and _changed(lake, keys, root, before):
+        if root is not None and _has_changed(lake, keys, root, before):
             yield root
 
 
-def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
-    if root.unreadable is not None or (before is not None and before.unreadable is not None):
-        return True  # it may have changed: one of the two is unreadable
+def _has_changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
+    """Whether a version changed one of several keys, or may have done so."""
+    if root.unreadable is not None:
+        return True  # it may have
+    if before is not None and before.unreadable is not None:
+        return True
     if root.operation in spec.QUIET_OPERATIONS:
         return False
-    if root.operation in spec.TRANSACTIONAL_OPERATIONS and root.version > 0:
-        own = set(root.own_messages().keys)
-        return any(key in own for key in keys)
-    if before is None and root.version > 0:
+    if root.version > 0 and root.operation in spec.TRANSACTIONAL_OPERATIONS:
+        own = root.own_messages().keys
+        return not set(keys).isdisjoint(own)
+    if root.version > 0 and before is None:
         return False  # its predecessor has expired: a change can no longer be found
-    then = [lookup(lake.nodes, before.node, key) if before is not None else None for key in keys]
-    return then != [lookup(lake.nodes, root.node, key) for key in keys]
+    now = [lookup(lake.nodes, root.node, key) for key in keys]
+    if before is None:
+        return any(path is not None for path in now)
+    return now != [lookup(lake.nodes, before.node, key) for key in keys]
 
 
 # -- diff ----------------------------------------------------------------------------------------------
@@ -145,28 +163,40 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
 )
 def diff(call: Call) -> Result:
     """Compare two versions."""
-    options, lake = call.options, call.open(damaged=True)
-    other = lake if options.other is None else call.open(options.other, damaged=True)
-    old, new = version_ref.at(lake, options.a, "A"), version_ref.at(other, options.b, "B")
+    options = call.options
+    lake = other = call.open(damaged=True)
+    if options.other is not None:
+        other = call.open(options.other, damaged=True)
+    old = version_ref.at(lake, options.a, "A")
+    new = version_ref.at(other, options.b, "B")
     found = diffing.run(old, new, diffing.Config(options.engine), call.spark, progress=call.progress)
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
-    if not options.definitions:
-        rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        lines = or_else(in_order(report.table(["change", "kind", "name"], rows)), _SAME)
-        apart = ([each.change, each.kind, each.namespace, each.name] for each in found)
-        table = report.table(["change", "kind", "namespace", "name"], apart)
-        return Result({**data, "changes": found}, lines, table=table)
-    details = (_with_definitions(old, new, each) for each in found)
-    inside = (line for each in details for line in _change_lines(each))
-    return Result({**data, "changes": details}, or_else(inside, _SAME))
-
-
-def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:
-    before, after = (
-        None if path is None else lake.definition_of(ObjectEntry(change.kind, change.namespace, change.name, "", path))
-        for lake, path in ((old, change.old_path), (new, change.new_path))
+    if options.definitions:
+        return _show_definitions(old, new, found, data)
+    # Only one of the three is read, so they can share the iterator.
+    shown = report.table(
+        ["change", "kind", "name"],
+        ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found),
     )
+    rows = report.table(
+        ["change", "kind", "namespace", "name"],
+        ([each.change, each.kind, each.namespace, each.name] for each in found),
+    )
+    return Result({**data, "changes": found}, or_else(in_order(shown), _SAME), table=rows)
+
+
+def _show_definitions(old: Lakehouse, new: Lakehouse, found: Iterator[Change], data: dict[str, Any]) -> Result:
+    """Return what changed inside objects. One or two ``get`` for each."""
+    documents = (_read_definitions(old, new, change) for change in found)
+    lines = chain.from_iterable(map(_change_lines, documents))
+    return Result({**data, "changes": documents}, or_else(lines, _SAME))
+
+
+def _read_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:
+    """Return a change with the differences of its definitions, or with the one definition that there is."""
     found: dict[str, Any] = asdict(change)
+    before = _read_definition(old, change, change.old_path)
+    after = _read_definition(new, change, change.new_path)
     if before is not None and after is not None:
         found["differences"] = describe_difference(before, after)
     else:
@@ -174,11 +204,19 @@ def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[st
     return found
 
 
+def _read_definition(lake: Lakehouse, change: Change, path: str | None) -> NamespaceDef | TableDef | ViewDef | None:
+    if path is None:
+        return None
+    return lake.definition_of(ObjectEntry(change.kind, change.namespace, change.name, "", path))
+
+
 def _change_lines(change: dict[str, Any]) -> Iterator[str]:
-    yield f"{change['change']} {change['kind']} {report.plain(qualified(change['namespace'], change['name']))}"
+    name = report.plain(qualified(change["namespace"], change["name"]))
+    yield f"{change['change']} {change['kind']} {name}"
     if "definition" in change:
         yield from report.fields(change["definition"], "    ")
         return
     for each in change["differences"]:
         sides = [report.plain(each[side]) for side in ("old", "new") if side in each]
-        yield f"    {each['change']} {each['what']} {report.plain(each['name'])}: {' -> '.join(sides)}"
+        what = f"{each['change']} {each['what']} {report.plain(each['name'])}"
+        yield f"    {what}: {' -> '.join(sides)}"
