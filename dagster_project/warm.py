@@ -32,8 +32,11 @@ SINGLE_THREADED: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "
 
 
 def ask(environment: dict[str, str] | os._Environ[str]) -> None:
-    """Ask the code server that will be started in an environment to start its runs warm."""
-    for name, value in {VARIABLE: "1", **SINGLE_THREADED}.items():
+    """Ask the code server that will be started in an environment to start its runs warm.
+
+    Neither it nor its runs import anything from the directory in which they are started.
+    """
+    for name, value in {VARIABLE: "1", "PYTHONSAFEPATH": "1", **SINGLE_THREADED}.items():
         environment.setdefault(name, value)
 
 

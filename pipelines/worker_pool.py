@@ -226,7 +226,8 @@ class Helper:
         """Start a process that answers by ``make(*arguments)``, a function of a module that it imports."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.worker_pool"],
+            # -P: a folder named `pipelines` where the command was started is not ours.
+            [sys.executable, "-P", "-m", "pipelines.worker_pool"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

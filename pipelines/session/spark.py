@@ -202,6 +202,8 @@ What is kept on disk between two jobs is read back in batches of rows, and Java'
 them. A row may be all that a node contains: batches of 10,000 rows or 4 MB, Spark's own choice, fill a gigabyte of Java
 as soon as two tasks read some.
 """
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+"""The variable that keeps Python from importing what lies in the directory where it was started."""
 _CORE: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -209,6 +211,7 @@ _CORE: Final[Mapping[str, str]] = {
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    f"spark.executorEnv.{SAFE_PATH}": "1",
 }
 """What must be set before Spark starts."""
 _LOOPBACK: Final[Mapping[str, str]] = {
@@ -513,11 +516,12 @@ def _start(config: SessionConfig) -> SparkSession:
 @contextmanager
 def _environment(config: SessionConfig) -> Iterator[None]:
     """Give a starting Spark what it takes from the environment only: which Python runs the tasks, and from where."""
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH")}
+    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH", SAFE_PATH)}
     python = config.conf.get("spark.pyspark.python")  # only spark-submit reads it
     if python:
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ[SAFE_PATH] = "1"  # Java passes it on to the Python of local tasks
     if local_cores(config.master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK["spark.driver.bindAddress"])
         path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
