@@ -167,6 +167,7 @@ def _healths(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]
 
 def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
     from trinitylake_core.iceberg.health import figures
+    from trinitylake_core.iceberg.references import UnreadableTable
 
     try:
         table = decode_table(located.storage.read(path), path)
@@ -175,6 +176,8 @@ def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]
         found = figures(located, metadata_uri(located.storage.root, table) or "")
     except FileMissing as missing:
         yield (name, "", f"a file is missing: {missing}", *(None for _ in _FIGURES))
+    except UnreadableTable as error:
+        yield (name, "", f"{error.path} cannot be read: {error}", *(None for _ in _FIGURES))
     except (Corrupt, InvalidInput, StorageError) as error:
         yield (name, "", f"{error}", *(None for _ in _FIGURES))
     else:

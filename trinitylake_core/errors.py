@@ -137,6 +137,10 @@ class Corrupt(TrinityLakeError):
         self.invariant = invariant
 
 
+class NotAFile(Corrupt):
+    """Where a file should be is a directory, a pipe, a device, or a link that leads out. Nothing of it was read."""
+
+
 class CorruptNode(Corrupt):
     """A node file is cut short, garbage, or breaks an invariant of the tree."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
@@ -152,10 +151,9 @@ class Located:
         return path_below(self.storage.root, uri) is not None
 
     def find(self, uri: str) -> tuple[Storage, str]:
-        """Return the storage of a file, and its path there. No request.
+        """Return the storage of a file, and its path there. No request. Raises ``InvalidInput``.
 
-        Raises ``InvalidInput``, also for a device or a pipe of this machine: others write these URIs, and to read
-        ``/dev/zero`` never ends.
+        Others write these URIs. That a pipe or a device is not read is the storage's to see.
         """
         uri = here(self.storage.root, uri, self._former)
         inside = path_below(self.storage.root, uri)
@@ -164,8 +162,6 @@ class Located:
         scheme, _, rest = full_uri(uri).partition("://")
         authority, _, path = rest.partition("/")
         above = f"{scheme}://{authority}/"
-        if scheme == "file" and (there := Path(f"/{path}")).exists() and not there.is_file():
-            raise InvalidLocation(f"{uri!r} is a device, a pipe or a directory, not a file")
         if above not in self._others:
             self._others[above] = open_storage(above, options_for(above, *self.storage.spec()))
         return self._others[above], path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from trinitylake_core import Change, Lakehouse
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, InvalidLocation, NotAFile, StorageError
 from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.selection import matching
@@ -39,8 +37,6 @@ TABLES_UNKNOWN: Final = "tables unknown"
 EVERY: Final = 1.0
 """The share of tables that means all of them."""
 _SHARES: Final = 1_000_000
-_UNREADABLE: Final = (StorageError, InvalidInput, ValueError, KeyError, TypeError, OSError, EOFError)
-"""What reading a metadata file may raise, besides ``FileMissing``."""
 
 Named = tuple[str, str, TableDef]
 """Label of a table, path of its definition, and the content of that."""
@@ -135,9 +131,9 @@ class TableFiles:
         try:
             storage, path = self._opened(table)
             storage.info(path)
-        except FileMissing:
+        except (FileMissing, NotAFile):
             return False
-        except (StorageError, InvalidInput, OSError):
+        except (StorageError, InvalidInput):
             return None
         return True
 
@@ -146,15 +142,18 @@ class TableFiles:
 
         One ``get`` and one ``head``. Whatever expires snapshots deletes the oldest manifest lists first.
         """
+        from trinitylake_core.iceberg.references import references_in
+
         try:
             metadata, uri = self._read(table), metadata_uri(self._storage.root, table) or ""
+            location = references_in(metadata, uri).location
             snapshots = metadata.get("snapshots") or []
             if snapshots and (first := snapshots[0].get("manifest-list")):
-                storage, path = self._located.of(uri, metadata["location"]).find(first)
+                storage, path = self._located.of(uri, location).find(first)
                 storage.info(path)
         except FileMissing:
             return True
-        except (*_UNREADABLE, AttributeError):
+        except (Corrupt, InvalidInput, StorageError):
             return None
         return False
 
@@ -178,22 +177,24 @@ class TableFiles:
         if facts.get(SNAPSHOT_ID, "").lstrip("-").isdigit() and facts.get(SNAPSHOT_MILLIS, "").isdigit():
             at = from_millis(int(facts[SNAPSHOT_MILLIS]))
             return TableState(namespace, name, location, int(facts[SNAPSHOT_ID]), at)
+        from trinitylake_core.iceberg.references import current_snapshot
+
         if not location or "uuid" in facts:  # nothing written yet, or written by us without a snapshot
             return TableState(namespace, name, location or None)
         try:
-            metadata = self._read(table)
-            current = metadata.get("current-snapshot-id")
-            if current in (None, -1):
+            found = current_snapshot(self._read(table), location)
+            if found is None:
                 return TableState(namespace, name, location)
-            found = next(each for each in metadata["snapshots"] if each["snapshot-id"] == current)
-            return TableState(namespace, name, location, int(current), from_millis(int(found["timestamp-ms"])))
-        except (FileMissing, *_UNREADABLE):
+            return TableState(namespace, name, location, found["snapshot-id"], from_millis(found["timestamp-ms"]))
+        except (Corrupt, FileMissing, InvalidInput, StorageError):
             return TableState(namespace, name, location, known=False)
 
     def _read(self, table: TableDef) -> Any:
+        from trinitylake_core.iceberg.reading.files import read_file
+        from trinitylake_core.iceberg.reading.metadata_json import decoded
+
         storage, path = self._opened(table)
-        data = storage.read(path)
-        return json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data)
+        return decoded(read_file(storage, path, path), path)
 
 
 def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableState, ...]:

@@ -20,7 +20,15 @@ from pipelines.sweep.listing import kind_of
 from pipelines.tables.files import EVERY, in_sample
 from pipelines.trees.walk import NAMED
 from trinitylake_core.definitions import TableDef, decode_table, decode_view
-from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.errors import (
+    Corrupt,
+    CorruptDefinition,
+    FileMissing,
+    InvalidInput,
+    InvalidLocation,
+    NotAFile,
+    StorageError,
+)
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
@@ -299,9 +307,11 @@ def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]
 
 def _parsed(path: str, located: Located, parse: Parse, *, strict: bool) -> Any:
     """Return the content of a file, or a :class:`Lost`; raise ``StorageError`` only if that is ``strict``."""
+    from trinitylake_core.iceberg.reading.files import read_file
+
     uri = uri_of(located.storage.root, path)
     try:
-        return tried(path, located, lambda storage, inside: parse(storage.read(inside), uri))
+        return tried(path, located, lambda storage, inside: parse(read_file(storage, inside, uri), uri))
     except Corrupt as error:
         return Lost(UNREADABLE, f"cannot be read: {error}")
     except StorageError as error:
@@ -320,6 +330,8 @@ def tried(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> An
         return ask(*located.find(uri))
     except FileMissing:
         return Lost(UNREADABLE, "is missing")
+    except NotAFile as error:
+        return Lost(UNREADABLE, f"cannot be read: {error}")
     except (InvalidInput, StorageError) as error:
         elsewhere = "://" in path
         if isinstance(error, StorageError) and not elsewhere:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import posix
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,7 @@ from trinitylake_core.errors import (
     FileMissing,
     InvalidInput,
     InvalidLocation,
+    NotAFile,
     StorageDenied,
     StorageError,
     UnsafeStorage,
@@ -37,6 +39,7 @@ from trinitylake_core.storage import (
     check_conformance,
     disk_files,
     disk_lock,
+    disk_opening,
     durability,
     normalise_root,
     open_storage,
@@ -607,8 +610,9 @@ def test_a_small_commit_syncs_twice_and_makes_one_file(tmp_path: Path, monkeypat
     calls = _Calls(monkeypatch)
     with lake.transaction() as txn:
         txn.put(lake.codec.table("ns0", "new"), "a/path")
-    # open: the new root, it and its directory to be synced, the hint, and the boundary, which is not there
-    assert {"open": 5, "fsync": 2, "link": 1, "unlink": 1} == calls.counts
+    # open: the new root, it and its directory to be synced, the hint, and the root directory, below which the boundary
+    # and the root of the next version are looked for
+    assert {"open": 6, "fsync": 2, "link": 1, "unlink": 1} == calls.counts
     calls.counts.clear()
     with lake.transaction() as txn:
         txn.create_table("ns0", "another")
@@ -696,9 +700,9 @@ def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: p
 def test_a_directory_is_not_a_file(storage: Storage, directory: Path) -> None:
     """Reading one says so."""
     (directory / "d").mkdir(parents=True)
-    with pytest.raises(StorageError, match="is a directory"):
+    with pytest.raises(NotAFile, match="is a directory"):
         storage.read("d")
-    with pytest.raises(StorageError, match="is a directory"):
+    with pytest.raises(NotAFile, match="is a directory"):
         storage.info("d")
     assert "is a directory" in storage.delete_many(["d"]).failed["d"]
 
@@ -858,3 +862,67 @@ def test_secrets_are_cut_out_of_texts() -> None:
     clean = sanitise(text, ["hunter22"])
     assert not [word for word in ("me:pw", "abc", "Bearer123", "AKIA", "hunter22") if word in clean]
     assert "x=1" in clean
+
+
+# -- what may be read ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["openat2", "name by name"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to open a file below a root: by the system call of Linux, and where there is none."""
+    if request.param != "openat2":
+        monkeypatch.setattr(disk_opening, "_syscall", None)
+
+
+def _odd_places(directory: Path, tmp_path: Path) -> dict[str, str]:
+    """Put what is no file where files are expected; return the paths, by what is there."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    (directory / "d").mkdir(parents=True)
+    os.mkfifo(directory / "pipe")
+    (directory / "link").symlink_to(tmp_path / "secret")
+    (directory / "up").symlink_to("..")
+    (directory / "circle").symlink_to("circle")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "socket"))
+    return {
+        "a directory": "d",
+        "a pipe": "pipe",
+        "a link that leads out": "link",
+        "a file behind a link that leads out": f"up/{tmp_path.name}/secret",
+        "a link to itself": "circle",
+        "a socket": "socket",
+    }
+
+
+@pytest.mark.usefixtures("way")
+def test_only_regular_files_below_the_root_are_read(storage: Storage, directory: Path, tmp_path: Path) -> None:
+    for path in _odd_places(directory, tmp_path).values():
+        for ask in (storage.read, storage.info, lambda path: storage.read_range(path, 0, 3)):
+            with pytest.raises(NotAFile):
+                ask(path)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_file_whose_name_is_too_long_is_missing(storage: Storage) -> None:
+    storage.create("d/file", b"x")
+    for path in ("d/" + 300 * "n", "/".join(300 * ["a-directory-in-which-another-one-lies"])):
+        with pytest.raises(FileMissing):
+            storage.read(path)
+        with pytest.raises(FileMissing):
+            storage.info(path)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_range_beyond_the_end_is_shorter(storage: Storage) -> None:
+    storage.create("d/file", b"0123456789")
+    assert (b"89", b"", b"0123456789") == (
+        storage.read_range("d/file", 8, 1 << 40),
+        storage.read_range("d/file", 10, 1 << 40),
+        storage.read_range("d/file", 0, 1 << 60),
+    )
+
+
+def test_a_link_that_stays_inside_is_followed(storage: Storage, directory: Path) -> None:
+    storage.create("d/file", b"x")
+    (directory / "copy").symlink_to("d/file")
+    assert (b"x", 1) == (storage.read("copy"), storage.info("copy").size)

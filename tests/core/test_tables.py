@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trinitylake_core.definitions import table_def
-from trinitylake_core.errors import InvalidLocation
+from trinitylake_core.errors import InvalidLocation, NotAFile
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tables import Located, base_uri, full_uri, metadata_uri, path_below
 
@@ -51,12 +51,13 @@ def test_a_managed_table_is_below_the_root_and_an_external_one_where_it_says() -
         metadata_uri(S3, managed)
 
 
-def test_a_device_or_a_pipe_elsewhere_is_not_opened(tmp_path: Path) -> None:
+def test_a_device_or_a_pipe_elsewhere_is_not_read(tmp_path: Path) -> None:
     """Metadata of tables are written by others: a pipe would be waited for, and ``/dev/zero`` has no end."""
     located = Located(open_storage((tmp_path / "lake").as_uri()))
     os.mkfifo(tmp_path / "pipe")
     for uri in (f"file://{tmp_path}/pipe", "file:///dev/zero", str(tmp_path)):
-        with pytest.raises(InvalidLocation, match="not a file"):
-            located.find(uri)
+        storage, path = located.find(uri)
+        with pytest.raises(NotAFile, match="not a file"):
+            storage.read(path)
     storage, path = located.find(f"file://{tmp_path}/missing")
     assert (storage.root, path) == ("file:///", f"{tmp_path}/missing".removeprefix("/"))

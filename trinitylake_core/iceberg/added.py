@@ -13,6 +13,7 @@ from typing import Final
 from pyiceberg.table.metadata import TableMetadata
 
 from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
+from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import Located, area_path, full_uri, path_below
@@ -151,7 +152,7 @@ class AddedFiles:
                 self._refuse(uri, known)
             try:
                 storage, path = self._located.find(uri)
-                return uri, list(parse(storage.read(path), uri))
+                return uri, list(parse(read_file(storage, path, uri), uri))
             except (FileMissing, UnreadableTable, InvalidLocation) as error:
                 if uri in lenient:
                     return uri, []

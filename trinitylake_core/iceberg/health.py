@@ -9,10 +9,13 @@ from typing import Any, Final, TypeVar
 import mmh3
 
 from trinitylake_core.iceberg import references as refer
+from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.tables import Located, full_uri
 
 _TARGET: Final = "write.target-file-size-bytes"
 _TARGET_DEFAULT: Final = 512 << 20
+_TARGET_DIGITS: Final = 18
+_MOST_BYTES: Final = (1 << 63) - 1
 _SMALL: Final = 0.75
 """Iceberg's ``rewrite_data_files`` takes files below this share of the target size."""
 _T = TypeVar("_T")
@@ -48,17 +51,16 @@ def figures(located: Located, location: str) -> Figures:
         InvalidInput, StorageError: it cannot be opened, or the storage fails.
     """
     storage, path = located.find(location)
-    found = refer.decoded(storage.read(path), location)
+    found = refer.decoded(read_file(storage, path, location), location)
     refs = refer.references_in(found, location)
     located = located.of(location, refs.location)
-    current = _current(found, location)
+    current = refer.current_snapshot(found, location) or {}
     lists = dict(_each(located, refs.manifest_lists, refer.manifests_in))
     now = set(lists.get(full_uri(str(current.get("manifest-list", ""))), ()))
     rest = refs.manifests.union(*lists.values()) - now
     sizes: dict[int, int] = {}
     data_files = small = deletes = 0
-    text = str((found.get("properties") or {}).get(_TARGET, ""))
-    target = int(text) if text.isascii() and text.isdecimal() else _TARGET_DEFAULT
+    target = _target_of(found)
     for _, files in _each(located, now, refer.files_in):
         for file in files:
             sizes[_number(file)] = file.size
@@ -74,8 +76,8 @@ def figures(located: Located, location: str) -> Figures:
         data_files,
         small,
         deletes,
-        sum(sizes.values()),
-        sum(old.values()),
+        _sum_of(sizes.values(), location),
+        _sum_of(old.values(), location),
     )
 
 
@@ -83,18 +85,19 @@ def _number(file: refer.TableFile) -> int:
     return int(mmh3.hash64(file.uri)[0])
 
 
-def _current(found: dict[str, Any], location: str) -> dict[str, Any]:
-    """Return the current snapshot; empty where there is none."""
-    number = found.get("current-snapshot-id")
-    if number in {None, -1}:
-        return {}
-    snapshots: list[dict[str, Any]] = found.get("snapshots") or []
-    current = next((each for each in snapshots if each.get("snapshot-id") == number), None)
-    if current is None:
-        raise refer.UnreadableTable(
-            f"it names snapshot {number} as the current one, and does not hold it", path=location
-        )
-    return current
+def _target_of(found: dict[str, Any]) -> int:
+    """Return the size that data files of a table shall have: its owner may have written anything there."""
+    text = str((found.get("properties") or {}).get(_TARGET, ""))
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _TARGET_DIGITS
+    return int(text) if is_number else _TARGET_DEFAULT
+
+
+def _sum_of(sizes: Iterable[int], location: str) -> int:
+    """Return a sum of sizes of files, which writers may have made up."""
+    total = sum(sizes)
+    if total > _MOST_BYTES:
+        raise refer.UnreadableTable("the sizes of its files add up to more bytes than there can be", path=location)
+    return total
 
 
 def _each(
@@ -102,6 +105,6 @@ def _each(
 ) -> Iterable[tuple[str, list[_T]]]:
     def read(uri: str) -> tuple[str, list[_T]]:
         storage, path = located.find(uri)
-        return uri, list(parse(storage.read(path), uri))
+        return uri, list(parse(read_file(storage, path, uri), uri))
 
     return located.storage.map(sorted(uris), read)

@@ -25,6 +25,7 @@ __all__ = [
     "References",
     "TableFile",
     "UnreadableTable",
+    "current_snapshot",
     "decoded",
     "files_in",
     "forbids_deletes",
@@ -40,6 +41,8 @@ WRITTEN_PATHS: Final = ("write.data.path", "write.metadata.path")
 PACKED: Final = ".gz.metadata.json"
 _VERSIONS: Final = (1, 2, 3)
 """The versions of Iceberg's table format that are understood."""
+_LAST_MILLIS: Final = 253_402_300_799_999
+"""The end of the year 9999."""
 _ADDED_OR_EXISTING: Final = (0, 1)
 _DELETED: Final = 2
 _CONTENTS: Final = (0, 1, 2)
@@ -179,6 +182,31 @@ def _named(path: Any, where: str, uri: Callable[[Any], str]) -> str:
         return uri(path)
     except Malformed as error:
         raise Malformed(f"its {where} {error}") from None
+
+
+def current_snapshot(found: Mapping[str, Any], location: str) -> Mapping[str, Any] | None:
+    """Return the current snapshot in table metadata, as JSON, with a ``timestamp-ms``; ``None`` if there is none.
+
+    Raises ``UnreadableTable``: it is not among the snapshots, or its time is none.
+    """
+    number = found.get("current-snapshot-id")
+    if number in (None, -1):
+        return None
+    try:
+        if type(number) is not int:
+            raise Malformed("its current-snapshot-id is no number")
+        for where, each in _objects(found, "snapshots"):
+            if each.get("snapshot-id") == number:
+                _refuse_no_time(each.get("timestamp-ms"), where)
+                return each
+        raise Malformed("its current-snapshot-id names a snapshot that is not among its snapshots")
+    except Malformed as error:
+        raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
+
+
+def _refuse_no_time(millis: Any, where: str) -> None:
+    if type(millis) is not int or not 0 <= millis <= _LAST_MILLIS:
+        raise Malformed(f"its {where}.timestamp-ms is no time")
 
 
 class ListedManifest(NamedTuple):

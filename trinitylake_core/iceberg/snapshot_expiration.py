@@ -19,6 +19,10 @@ MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
 """Properties of a table."""
 
 
+_DIGITS: Final = 18
+"""So many digits a number in a property has at the most."""
+
+
 class Forbidden(ValueError):
     """The owner of a table forbids that its snapshots expire."""
 
@@ -108,8 +112,8 @@ def _own_rules(metadata: TableMetadata, rules: SnapshotRules) -> SnapshotRules:
         text = metadata.properties.get(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdecimal()):
-            raise ValueError(f"its property {name} is {text!r}, not a number")
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+            raise ValueError(f"its property {name} is not a number of milliseconds or snapshots")
         return int(text)
 
     return SnapshotRules(
@@ -130,7 +134,7 @@ def _stays(name: str, ref: SnapshotRef, snapshots: dict[int, Snapshot], rules: S
 def _of_branch(ref: SnapshotRef, line: list[Snapshot], rules: SnapshotRules, now_millis: int) -> set[int]:
     """Return the snapshots of a branch, newest first, up to the first that is neither young nor among the newest."""
     since = now_millis - (ref.max_snapshot_age_ms or rules.max_age_millis)
-    least = ref.min_snapshots_to_keep or rules.min_kept
+    least = max(1, ref.min_snapshots_to_keep or rules.min_kept)  # what a file says may be negative
     kept: set[int] = set()
     for snapshot in line:
         if len(kept) >= least and snapshot.timestamp_ms < since:

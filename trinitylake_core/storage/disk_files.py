@@ -17,6 +17,8 @@ from trinitylake_core.storage.disk_lock import LOCK_FILE
 from trinitylake_core.storage.port import Data, FileInfo
 
 MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+NO_SUCH_FILE = MISSING | {errno.ENAMETOOLONG}
+"""Of a file that is asked for: none can have a name that is too long."""
 DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 TRANSIENT = frozenset({errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.EMFILE, errno.ENFILE})
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})

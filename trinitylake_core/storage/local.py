@@ -8,7 +8,6 @@ network mount.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 import uuid
@@ -32,6 +31,7 @@ from trinitylake_core.storage.disk_files import (
     DENIED,
     MISSING,
     NO_LINKS,
+    NO_SUCH_FILE,
     TEMPORARY_PREFIX,
     TRANSIENT,
     explain,
@@ -43,6 +43,7 @@ from trinitylake_core.storage.disk_files import (
     write_file,
 )
 from trinitylake_core.storage.disk_lock import LOCK_FILE, locked, prove_lock
+from trinitylake_core.storage.disk_opening import describe_file, open_for_reading
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
@@ -99,7 +100,7 @@ class LocalStorage(BaseStorage):
     # Raw operations.
 
     def _get(self, path: str) -> bytes:
-        descriptor = os.open(self._base + path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_for_reading(self._directory, path)
         try:
             expected = os.fstat(descriptor).st_size
             data = os.read(descriptor, expected + 1)
@@ -113,9 +114,16 @@ class LocalStorage(BaseStorage):
             os.close(descriptor)
 
     def _get_range(self, path: str, begin: int, end: int) -> bytes:
-        with open(self._base + path, "rb") as file:
-            file.seek(begin)
-            return file.read(end - begin)
+        descriptor = open_for_reading(self._directory, path)
+        try:
+            end = min(end, os.fstat(descriptor).st_size)
+            parts: list[bytes] = []
+            while begin < end and (data := os.pread(descriptor, end - begin, begin)):
+                parts.append(data)
+                begin += len(data)
+            return b"".join(parts)
+        finally:
+            os.close(descriptor)
 
     def _put(self, path: str, data: Data) -> None:
         target = self._base + path
@@ -244,9 +252,7 @@ class LocalStorage(BaseStorage):
         return self._base + LOCK_FILE
 
     def _head(self, path: str) -> FileInfo:
-        status = os.stat(self._base + path)
-        if os.path.isdir(self._base + path):
-            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        status = describe_file(self._directory, path)
         return FileInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
@@ -319,7 +325,7 @@ class LocalStorage(BaseStorage):
         where = f"{self.root}{path}"
         if not isinstance(error, OSError):
             return StorageError(f"{kind} of {where}: {type(error).__name__}: {error}")
-        if error.errno in MISSING and kind in {"get", "head"}:
+        if error.errno in NO_SUCH_FILE and kind in {"get", "head"}:
             return FileMissing(f"{where} does not exist")
         text = f"{kind} of {where}: {explain(error)}"
         if error.errno in TRANSIENT:

@@ -12,7 +12,7 @@ from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ELEMENTS: Final = b"[{,:"
 
 
@@ -27,7 +27,7 @@ def decoded(data: bytes, location: str) -> dict[str, Any]:
         UnreadableTable: it is not a JSON object, or beyond the limits. Nothing of its content is quoted.
     """
     try:
-        return _parse(_unpack(data))
+        return _parse(bounded_text(data))
     except Malformed as error:
         raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
 
@@ -40,19 +40,29 @@ def _unpack(data: bytes) -> bytes:
     return data
 
 
-def _parse(data: bytes) -> dict[str, Any]:
-    _refuse_large(data)
+def bounded_text(data: bytes) -> str:
+    """Return the text of a metadata file, unpacked, whose parsing takes a bounded time and memory.
+
+    Raises ``Malformed``: it is beyond :mod:`limits`, damaged, or no text.
+    """
+    unpacked = _unpack(data)
+    _refuse_large(unpacked)
     try:
-        found = json.loads(data.decode(), parse_constant=_refuse_constant)
+        return unpacked.decode()
     except UnicodeDecodeError as error:
         raise Malformed(f"it is not UTF-8, at byte {error.start}") from None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise Malformed(f"it is not JSON, in line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):  # a number of thousands of digits
         raise Malformed("it has a number that is none, or is nested too deeply") from None
     if not isinstance(found, dict):
         raise Malformed("it is no JSON object")
-    if _SURROGATE.search(data):
+    if _SURROGATE.search(text):
         _refuse_half_characters(found)
     return found
 

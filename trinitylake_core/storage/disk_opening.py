@@ -1,0 +1,141 @@
+"""Opening files of a disk for reading: regular files below the root, and nothing else.
+
+Who may write one table can put anything below the root in its directory: a link to another user's file, a pipe
+without a writer, a device. So a path is resolved below the root, where a link may lead to another place inside but not
+out of it; a pipe is never waited for; and what is opened must be a regular file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+from typing import Any, Final
+
+from trinitylake_core.errors import NotAFile
+
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_LOOK: Final = os.O_PATH | os.O_CLOEXEC if sys.platform == "linux" else _READ
+"""Only Linux can look at a file without opening it; elsewhere opening without waiting does no harm."""
+_DIRECTORY: Final = _LOOK | os.O_DIRECTORY
+_OPENAT2: Final = 437
+"""The number of Linux' system call, on every machine; the C library has no function for it."""
+_RESOLVE_BENEATH: Final = 0x08
+_LINKS: Final = frozenset({errno.ELOOP, errno.EXDEV})
+_NOT_REGULAR: Final = "is a directory, a pipe, a socket or a device, not a file"
+_LEADS_OUT: Final = "is a link, or lies behind one, that leads out of the root directory or is absolute"
+
+
+class _How(ctypes.Structure):
+    """The argument of ``openat2``."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def open_for_reading(directory: str, path: str) -> int:
+    """Return the descriptor of a regular file, by its path below a directory. Waits for nothing.
+
+    Raises:
+        NotAFile: something else is there, or a link that leads out.
+        OSError: it cannot be opened.
+    """
+    return _open(directory, path, _READ)
+
+
+def describe_file(directory: str, path: str) -> os.stat_result:
+    """Return what the disk knows of a regular file, by its path below a directory. Raises as :func:`open_for_reading`.
+
+    The file itself is not opened where the system can do without, so no right to read it is needed.
+    """
+    descriptor = _open(directory, path, _LOOK)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(directory: str, path: str, flags: int) -> int:
+    try:
+        descriptor = _open_any(directory, path, flags) if directory == "/" else _open_below(directory, path, flags)
+    except OSError as error:
+        if error.errno in _LINKS:
+            raise NotAFile(f"{directory}: {path!r} {_LEADS_OUT}", path=path) from None
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            raise NotAFile(f"{directory}: {path!r} {_NOT_REGULAR}", path=path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAFile(f"{directory}: {path!r} {_NOT_REGULAR}", path=path)
+    return descriptor
+
+
+def _open_any(directory: str, path: str, flags: int) -> int:
+    """Open a path below the root of the file system: no link leads out of that."""
+    return os.open(directory + path, flags)
+
+
+def _open_below(directory: str, path: str, flags: int) -> int:
+    """Open a path below a directory. Raises ``OSError``, one of :data:`_LINKS` for a link that leads out."""
+    root = os.open(directory, _DIRECTORY)
+    try:
+        return open_without_links(root, path, flags) if _syscall is None else _openat2(root, path, flags)
+    finally:
+        os.close(root)
+
+
+def _openat2(root: int, path: str, flags: int) -> int:
+    how = _How(flags, 0, _RESOLVE_BENEATH)
+    while True:
+        descriptor: int = _syscall(_OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+        if descriptor >= 0:
+            return descriptor
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+def open_without_links(root: int, path: str, flags: int) -> int:
+    """Open a path below an open directory, name by name. Every link is refused, also one that stays inside."""
+    *above, name = [each for each in path.split("/") if each]
+    directory = os.dup(root)
+    try:
+        for each in above:
+            _refuse_link(directory, each)
+            below = os.open(each, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            os.close(directory)
+            directory = below
+        _refuse_link(directory, name)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def _refuse_link(directory: int, name: str) -> None:
+    """Raise ``OSError`` for a link; one that is made after this is not followed, and its error says less."""
+    if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _find_syscall() -> Any:
+    """Return the C library's ``syscall`` if this system has ``openat2``; else ``None``.
+
+    A kernel before 5.6 does not have it, and filters of system calls may refuse it.
+    """
+    if sys.platform != "linux":
+        return None
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    how = _How(_DIRECTORY, 0, _RESOLVE_BENEATH)
+    root = os.open("/", _DIRECTORY)
+    try:
+        descriptor = syscall(_OPENAT2, root, b".", ctypes.byref(how), ctypes.sizeof(how))
+    finally:
+        os.close(root)
+    if descriptor < 0:
+        return None
+    os.close(descriptor)
+    return syscall
+
+
+_syscall: Final = _find_syscall()
