@@ -21,8 +21,8 @@ from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, LakehouseSettings, Notifications
 from dagster_project.config.values import format_duration
-from dagster_project.dead_runs import Undertaker
 from dagster_project.poll import Poll, SensorState
+from dagster_project.processes.dead_runs import Undertaker
 from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, last_result, run_at_work
 from trinitylake_core import InvalidInput
 from trinitylake_core.short_repr import first_of

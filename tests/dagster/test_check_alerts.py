@@ -12,7 +12,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from dagster_project import check_alerts
 from dagster_project.config.settings import Notifications
-from dagster_project.dead_runs import free_slots_of_ended_runs
+from dagster_project.processes.dead_runs import free_slots_of_ended_runs
 from tests.dagster.test_notifications import Received, webhook
 
 __all__ = ["webhook"]

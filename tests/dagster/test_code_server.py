@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dagster_project.code_server import answers, watch
+from dagster_project.processes.code_server import answers, watch
 
 
 def _asked_until_given_up(*heard: tuple[bool | None, float]) -> int:

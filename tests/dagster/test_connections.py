@@ -15,8 +15,8 @@ import sqlalchemy
 from dagster_postgres import DagsterPostgresStorage
 from sqlalchemy.pool import NullPool
 
-from dagster_project import connections
-from dagster_project.connections import SCHEME, PostgresStorage
+from dagster_project.processes import connections
+from dagster_project.processes.connections import SCHEME, PostgresStorage
 from tests.support.deployment import DEPLOY, eventually
 from tests.support.postgres import DATABASE, PASSWORD, USER, PostgresServer, run_postgres
 

@@ -21,9 +21,9 @@ from dagster_project import crash_retry
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
 from dagster_project.crash_retry import AT_MOST, OF_TAG, REPEAT_TAG
-from dagster_project.dead_runs import end_dead_runs
 from dagster_project.factory import fleet, merged
 from dagster_project.notifications import failure_sensors
+from dagster_project.processes.dead_runs import end_dead_runs
 from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.supervised import with_advice

@@ -28,8 +28,8 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepo
 
 from dagster_project import config
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.dead_runs import end_dead_runs, end_those_without_process
 from dagster_project.factory import merged
+from dagster_project.processes.dead_runs import end_dead_runs, end_those_without_process
 from tests.dagster.conftest import filled
 from tests.support import postgres
 from tests.support.deployment import DEPLOY, UNITS, Deployment, deployed, eventually, variables

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from dagster_project import warm
+from dagster_project.processes import warm
 
 _SERVER = """
 import json, multiprocessing, os, sys, time
 from dagster_project import definitions
 
 def told(queue):
-    from dagster_project import preloaded
+    from dagster_project.processes import preloaded
     queue.put({
         "gone": [name for name in preloaded._LATER if name.startswith("dagster") and name not in sys.modules],
         "parent": os.getppid(), "asked": "TRINITYLAKE_WARM_RUNS" in os.environ,

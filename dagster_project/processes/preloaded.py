@@ -1,4 +1,4 @@
-"""What is loaded before runs are forked (:mod:`dagster_project.warm`). Importing this module does the work.
+"""What is loaded before runs are forked (:mod:`dagster_project.processes.warm`). Importing this module does the work.
 
 Nothing here opens a connection or starts a thread: both would be broken in the forked processes.
 """
@@ -15,7 +15,7 @@ from typing import Final
 _LATER: Final = (
     "dagster._grpc.impl",  # what Dagster calls in the process of a run
     "dagster._core.execution.api",
-    "dagster_project.connections",
+    "dagster_project.processes.connections",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "matplotlib.layout_engine",

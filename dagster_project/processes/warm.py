@@ -6,8 +6,8 @@ Three modules do less:
 
 * this one: the code server starts one process of a single thread, and each run is forked from it. Python calls this a
   *fork server*; everything else stays Dagster's: launching and cancelling runs, and noticing that one has died;
-* :mod:`dagster_project.preloaded`: what that process loads;
-* :mod:`dagster_project.connections`: PostgreSQL connections that stay open.
+* :mod:`dagster_project.processes.preloaded`: what that process loads;
+* :mod:`dagster_project.processes.connections`: PostgreSQL connections that stay open.
 
 Measured with 20 maintenance runs at once, in CPU seconds of each: 1.34 with all of it, 5.96 without warm runs, 11.25
 with plain Dagster.
@@ -22,11 +22,11 @@ import os
 from typing import Final
 
 VARIABLE: Final = "TRINITYLAKE_WARM_RUNS"
-"""Set to ``1`` by :mod:`dagster_project.code_server`, unless it is ``0`` already, which turns all of this off.
+"""Set to ``1`` by the code server, unless it is ``0`` already, which turns all of this off.
 
 The process that starts runs takes it out, so that no run inherits it.
 """
-PRELOADED: Final = "dagster_project.preloaded"
+PRELOADED: Final = "dagster_project.processes.preloaded"
 SINGLE_THREADED: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Without these numpy and pyarrow start a thread each when they are imported, and threads do not survive a fork."""
 

@@ -1,4 +1,6 @@
-"""``python -m dagster_project.code_server SOCKET``: the code server of a deployment, which ends when it is of no use.
+"""The code server of a deployment, which ends when it is of no use.
+
+``python -m dagster_project.processes.code_server SOCKET`` starts it.
 
 Dagster's code server is a proxy, and the process behind it does the work. When that one dies, the proxy goes on
 and answers every question with an error: a service manager sees a unit that is up, and starts nothing. Here the proxy
@@ -23,7 +25,7 @@ from typing import Final
 
 import grpc
 
-from dagster_project import dead_runs, warm
+from dagster_project.processes import dead_runs, warm
 
 _PING: Final = "/api.DagsterApi/Ping"
 _MESSAGE: Final = b"\n\x04ping"
@@ -78,7 +80,7 @@ def _end() -> None:
 
 def main() -> None:
     """Serve, or probe."""
-    parser = argparse.ArgumentParser(prog="python -m dagster_project.code_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dagster_project.processes.code_server", description=__doc__)
     parser.add_argument("socket", help="where the code server listens")
     parser.add_argument("--probe", action="store_true", help="only ask the one that listens there: exit code 0 or 1")
     parser.add_argument("--module", default="dagster_project.definitions", help="the module with the definitions")

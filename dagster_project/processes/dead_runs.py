@@ -1,4 +1,4 @@
-"""``python -m dagster_project.dead_runs``: ends the runs whose processes died in a crash or a power failure.
+"""``python -m dagster_project.processes.dead_runs``: ends the runs whose processes died in a crash or a power failure.
 
 REQUIRES: the code server is not running. It is the parent of every run, so no run is alive then. Dagster would still
 count them as running, and the sensors and pools of their lakehouses would wait.
