@@ -8,77 +8,61 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from pipelines import clean, compaction, expire, export, load, restore, rollback, tables_clean
 from tests.simulation import store as stores
-from tests.simulation.fileio import SIM_FILE_IO
-from tests.simulation.ground import ROWS, SAVED, SNAPSHOT, SOURCE, count_up, create_tables
+from tests.simulation.changing_store import CHANGING_STORES
+from tests.simulation.clocks import CLOCKS
+from tests.simulation.common import (
+    OUTDATED,
+    REFUSED,
+    TABLES,
+    Action,
+    Kind,
+    catalog_with_rows,
+    commit_intended,
+    count_intended,
+    note_made,
+    raise_ours,
+)
+from tests.simulation.endpoints import ENDPOINTS
+from tests.simulation.engines import ENGINES
+from tests.simulation.ground import ROWS, SAVED, SNAPSHOT, SOURCE, TARGET, count_up, create_tables
 from tests.simulation.schedule import DURATIONS
 from tests.simulation.scheduler import acting, running_actor
+from tests.simulation.shared_files import SHARED_FILES
 from tests.simulation.store import SimStorage, Store
 from tests.simulation.tablefiles import commit_deletes
-from tests.simulation.world import COPY, DAMAGES, Ack, Changes, Exported, Kept, World
+from tests.simulation.world import COPY, DAMAGES, Ack, Exported, Kept, World
 from tests.support.icebergs import SCHEMA, rows
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
-    CommitConflict,
-    LakehouseReplaced,
     NotALakehouse,
-    NotFound,
-    PlanOutdated,
     Refused,
     SnapshotNotFound,
     StorageError,
     TransactionExpired,
     TransactionNotFound,
-    TrinityLakeError,
     VersionExpired,
 )
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage.port import Data
-from trinitylake_core.transactions.group import CommitGroup, Entry
-from trinitylake_core.transactions.requests import Repeated, RequestKey
 from trinitylake_core.transactions.transaction import Transaction
 
-Action = Callable[[], Any]
 STALE: Final = 3
 """The version that stale handles stand on."""
-TARGET: Final = 4
-"""The version that recoveries and snapshots take over; newer ones soon need the first definition of ``t31`` no more."""
 ICEBERGS: Final = ("a.ib0", "b.ib1")
 """The Iceberg tables that one transaction of a PyIceberg catalog creates."""
 SAVED_ANEW: Final = "5a5e0000-0000-4000-8000-000000000002"
-_REFUSED: Final = (CommitConflict, LakehouseReplaced, TransactionExpired)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of actor: what prepares it and returns its action, and which refusals are right for it."""
-
-    prepare: Callable[[World], Action]
-    may_raise: tuple[type[Exception], ...] = ()
 
 
 # Transactions.
-
-
-def _commit(world: World, txn: Transaction, changes: Changes) -> int:
-    world.intents.setdefault(txn.id, []).append(changes)
-    version = txn.commit()
-    world.acks.append(Ack(running_actor(), version, txn.id))
-    return version
-
-
-def _counted(txn: Transaction, *tables: str) -> Changes:
-    return {name: (before, before + 1) for name, before in count_up(txn, *tables).items()}
 
 
 def _writer(*tables: str, version: int | None = None, isolation: str | None = None) -> Callable[[World], Action]:
@@ -87,68 +71,11 @@ def _writer(*tables: str, version: int | None = None, isolation: str | None = No
 
         def act() -> int:
             txn = lake.transaction(isolation=isolation)
-            return _commit(world, txn, _counted(txn, *tables))
+            return commit_intended(world, txn, count_intended(txn, *tables))
 
         return act
 
     return prepare
-
-
-def _grouped(world: World) -> Action:
-    """Three transactions in one group: one is committed after the first has begun; the last one conflicts with it."""
-    lake = world.handle()
-
-    def act() -> list[int]:
-        group, entries = lake.group(), []
-        for tables in (("t0",), ("t10",), ("t0", "t20")):
-            txn = lake.transaction()
-            world.intents.setdefault(txn.id, []).append(_counted(txn, *tables))
-            txn._write_definitions()  # what `commit` does before it waits for its turn
-            entries.append(Entry(txn, "group"))
-        group.commit_together(entries[1:2])
-        group.commit_together(entries[::2])
-        assert entries[0].error is not None or isinstance(entries[2].error, CommitConflict)
-        made = [entry.version for entry in entries if entry.version is not None]
-        world.acks += [Ack(running_actor(), entry.version, entry.txn.id) for entry in entries if entry.version]
-        errors = [entry.error for entry in entries[:2] if entry.error is not None]
-        if errors:
-            raise next((each for each in errors if isinstance(each, StorageError)), errors[0])
-        return made
-
-    return act
-
-
-def _request(world: World) -> Action:
-    """A request with a key over two tables, in a group with another such; all actors of this kind send the same one."""
-    stale = world.handle()
-    time = f"{world.store.now_millis:012x}"
-    key = RequestKey(f"{time[:8]}-{time[8:]}-7000-8000-000000000001", "the same")
-
-    def asked(lake: Lakehouse, group: CommitGroup) -> int:
-        txn, other = lake.transaction(group=group, request=key), lake.transaction()
-        for each, tables in ((txn, ("t0", "t10")), (other, ("t20", "t21"))):
-            world.intents.setdefault(each.id, []).append(_counted(each, *tables))
-            each._write_definitions()  # what `commit` does before it waits for its turn
-        entries = [Entry(other, "group"), Entry(txn, "group")]
-        group.commit_together(entries)
-        if entries[0].version:
-            world.acks.append(Ack(running_actor(), entries[0].version, other.id))
-        return entries[1].outcome()
-
-    def act() -> int:
-        lake = stale.refresh()
-        group = lake.group()
-        for _ in range(5):  # as the catalog does
-            with suppress(CommitConflict):
-                try:
-                    version = asked(lake, group)
-                except Repeated as done:
-                    version = done.version
-                world.acks.append(Ack(running_actor(), version, key.id))
-                return version
-        raise CommitConflict("five races were lost")
-
-    return act
 
 
 def _large_writer(world: World) -> Action:
@@ -157,7 +84,7 @@ def _large_writer(world: World) -> Action:
     def act() -> int:
         txn = lake.transaction()
         create_tables(txn, *(f"w{number}" for number in range(9)))
-        return _commit(world, txn, {})
+        return commit_intended(world, txn, {})
 
     return act
 
@@ -175,7 +102,7 @@ def _icebergs(world: World) -> Action:
                     txn.create_table(name, SCHEMA)
             return txn.version
 
-        return int(_acked(world, _as_ours(create)) or 0)
+        return int(note_made(world, raise_ours(create)) or 0)
 
     return act
 
@@ -186,9 +113,9 @@ def _twice(world: World) -> Action:
 
     def act() -> int:
         txn = lake.transaction()
-        _commit(world, txn, _counted(txn, "t11"))
+        commit_intended(world, txn, count_intended(txn, "t11"))
         txn = lake.transaction()
-        return _commit(world, txn, _counted(txn, "t11"))
+        return commit_intended(world, txn, count_intended(txn, "t11"))
 
     return act
 
@@ -199,13 +126,13 @@ def _retry(world: World) -> Action:
 
     def act() -> int:
         txn = lake.transaction()
-        changes = _counted(txn, "t11")
+        changes = count_intended(txn, "t11")
         for _ in range(2):
             try:
-                return _commit(world, txn, changes)
+                return commit_intended(world, txn, changes)
             except StorageError:
                 acting().outage = False
-        return _commit(world, txn, changes)
+        return commit_intended(world, txn, changes)
 
     return act
 
@@ -217,9 +144,9 @@ def _later(world: World) -> Action:
     def act() -> int | None:
         time.sleep(DURATIONS["month"] / 1000)
         txn = lake.refresh().transaction()
-        _commit(world, txn, _counted(txn, "t22"))
+        commit_intended(world, txn, count_intended(txn, "t22"))
         time.sleep(DURATIONS["month"] / 1000)
-        return _acked(world, _expire(1)(world, lake).version_after)
+        return note_made(world, _expire(1)(world, lake).version_after)
 
     return act
 
@@ -251,13 +178,13 @@ class _StoodStill(SimStorage):
 
 def _purge(world: World) -> Action:
     """Drop the Iceberg table with rows, for a cleaning of tables to remove its files."""
-    catalog = _with_rows(world)
-    return lambda: _as_ours(lambda: catalog.purge_table(ROWS))
+    catalog = catalog_with_rows(world)
+    return lambda: raise_ours(lambda: catalog.purge_table(ROWS))
 
 
 def _append(world: World) -> Action:
     """A writer whose data file is written, and that commits a month later."""
-    table = _with_rows(world).load_table(ROWS)
+    table = catalog_with_rows(world).load_table(ROWS)
     transaction = table.transaction()
     transaction.append(rows(3))
 
@@ -266,12 +193,12 @@ def _append(world: World) -> Action:
         transaction.commit_transaction()
         return "appended"
 
-    return lambda: _as_ours(act)
+    return lambda: raise_ours(act)
 
 
 def _append_deletes(world: World) -> Action:
     """A writer whose file of deletes is written, and that makes manifest and snapshot of it a month later."""
-    table = _with_rows(world).load_table(ROWS)
+    table = catalog_with_rows(world).load_table(ROWS)
     path = f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet"
     _put(table, path)
 
@@ -280,12 +207,12 @@ def _append_deletes(world: World) -> Action:
         commit_deletes(table, path)
         return "deleted"
 
-    return lambda: _as_ours(act)
+    return lambda: raise_ours(act)
 
 
 def _append_statistics(world: World) -> Action:
     """A writer whose file of statistics is written, and that commits it a month later."""
-    table = _with_rows(world).load_table(ROWS)
+    table = catalog_with_rows(world).load_table(ROWS)
     snapshot, path = table.metadata.current_snapshot_id or 0, f"{table.location()}/metadata/of.stats"
     _put(table, path)
     found = StatisticsFile(
@@ -298,7 +225,7 @@ def _append_statistics(world: World) -> Action:
             update.set_statistics(found)
         return "described"
 
-    return lambda: _as_ours(act)
+    return lambda: raise_ours(act)
 
 
 def _put(table: Table, path: str) -> None:
@@ -308,28 +235,28 @@ def _put(table: Table, path: str) -> None:
 
 def _alter(world: World) -> Action:
     """Set a property of the Iceberg table with rows: its commit adds a metadata file, and nothing else."""
-    table = _with_rows(world).load_table(ROWS)
+    table = catalog_with_rows(world).load_table(ROWS)
 
     def act() -> str:
         with table.transaction() as change:
             change.set_properties(owner="me")
         return "altered"
 
-    return lambda: _as_ours(act)
+    return lambda: raise_ours(act)
 
 
 def _name_again(register: bool) -> Callable[[World], Action]:
     """Drop the Iceberg table with rows, let all versions that name it expire, and name its metadata again."""
 
     def prepare(world: World) -> Action:
-        catalog, lake = _with_rows(world), world.handle()
+        catalog, lake = catalog_with_rows(world), world.handle()
         location = catalog.load_table(ROWS).metadata_location
 
         def act() -> str:
             catalog.drop_table(ROWS)
-            _acked(world, _compact(world, lake.refresh()).version_after)
+            note_made(world, _compact(world, lake.refresh()).version_after)
             time.sleep(DURATIONS["month"] / 1000)
-            _acked(world, _expire(1)(world, lake.refresh()).version_after)
+            note_made(world, _expire(1)(world, lake.refresh()).version_after)
             if register:
                 catalog.register_table(ROWS, location)
                 return "registered"
@@ -339,13 +266,13 @@ def _name_again(register: bool) -> Callable[[World], Action]:
                 txn.create_table(namespace, name, table_format="ICEBERG", format_properties=named)
             return "named"
 
-        return lambda: _as_ours(act)
+        return lambda: raise_ours(act)
 
     return prepare
 
 
 def _tables_cleaner(world: World) -> Action:
-    _with_rows(world)
+    catalog_with_rows(world)
     lake = world.handle()
     config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
     return lambda: tables_clean.run(lake, config).deleted
@@ -353,26 +280,14 @@ def _tables_cleaner(world: World) -> Action:
 
 def _rename(world: World) -> Action:
     """Rename the Iceberg table with rows, and create another one of its name."""
-    catalog = _with_rows(world)
+    catalog = catalog_with_rows(world)
 
     def act() -> str:
         catalog.rename_table(ROWS, "a.old")
         catalog.create_table(ROWS, SCHEMA)
         return "renamed"
 
-    return lambda: _as_ours(act)
-
-
-def _with_rows(world: World) -> TrinityLakeCatalog:
-    world.bring_rows()
-    return TrinityLakeCatalog.over(world.handle(), **{"py-io-impl": SIM_FILE_IO})
-
-
-def _as_ours(act: Action) -> Any:
-    try:
-        return act()
-    except Exception as error:  # PyIceberg's exception for one of ours
-        raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
+    return lambda: raise_ours(act)
 
 
 def _save(world: World) -> Action:
@@ -380,7 +295,22 @@ def _save(world: World) -> Action:
 
     def act() -> str:
         txn = Transaction(lake.backend, lake.root_node, transaction_id=SAVED_ANEW)
-        changes = _counted(txn, "t20")
+        changes = count_intended(txn, "t20")
+        world.intents.setdefault(SAVED_ANEW, []).append(changes)
+        txn.save()
+        world.saves.append((SAVED_ANEW, changes))
+        return "saved"
+
+    return act
+
+
+def _save_fresh(world: World) -> Action:
+    """A process that begins at the newest version and saves, beside cleanings that came before and come later."""
+
+    def act() -> str:
+        lake = world.cold()
+        txn = Transaction(lake.backend, lake.root_node, transaction_id=SAVED_ANEW)
+        changes = count_intended(txn, "t20")
         world.intents.setdefault(SAVED_ANEW, []).append(changes)
         txn.save()
         world.saves.append((SAVED_ANEW, changes))
@@ -395,7 +325,7 @@ def _save_and_publish(world: World) -> Action:
 
     def act() -> int:
         save()
-        return _commit(world, lake.resume_transaction(SAVED_ANEW), world.saves[-1][1])
+        return commit_intended(world, lake.resume_transaction(SAVED_ANEW), world.saves[-1][1])
 
     return act
 
@@ -420,11 +350,11 @@ def _resumed(end: Callable[[World, Transaction], object]) -> Callable[[World], A
 
 
 def _publish(world: World, txn: Transaction) -> int:
-    return _commit(world, txn, world.saves[0][1])
+    return commit_intended(world, txn, world.saves[0][1])
 
 
 def _save_again(world: World, txn: Transaction) -> str:
-    changes = world.saves[0][1] | _counted(txn, "t21")
+    changes = world.saves[0][1] | count_intended(txn, "t21")
     world.intents[SAVED].append(changes)
     with txn:  # which gives it up where it fails
         txn.save()
@@ -441,18 +371,12 @@ def _abort(world: World, txn: Transaction) -> str:
 # Maintenance and recovery.
 
 
-def _acked(world: World, version: int | None) -> int | None:
-    if version is not None:
-        world.acks.append(Ack(running_actor(), version))
-    return version
-
-
 def _pipeline(run: Callable[[World, Lakehouse], Any], version: int | None = None) -> Callable[[World], Action]:
     """Return a function that prepares an actor that runs a pipeline whose report names the version it made."""
 
     def prepare(world: World) -> Action:
         lake = world.handle(version)
-        return lambda: _acked(world, run(world, lake).version_after)
+        return lambda: note_made(world, run(world, lake).version_after)
 
     return prepare
 
@@ -494,7 +418,7 @@ def _recoverer(damaged: int, how: str = "short") -> Callable[[World], Action]:
         def act() -> int | None:
             lake = Lakehouse.open(SimStorage(), damaged=True)
             config = rollback.Config(version=TARGET, reason="simulated", engine="local", force=True)
-            return _acked(world, rollback.run(lake, config).version_after)
+            return note_made(world, rollback.run(lake, config).version_after)
 
         return act
 
@@ -512,7 +436,7 @@ def _freeze(world: World) -> Action:
 
     def act() -> int | None:
         lake.freeze(reason="simulated")
-        return _acked(world, lake.backend.newest_seen.version)
+        return note_made(world, lake.backend.newest_seen.version)
 
     return act
 
@@ -522,7 +446,7 @@ def _freeze_and_thaw(world: World) -> Action:
 
     def act() -> int | None:
         lake.freeze(reason="simulated")
-        return _acked(world, lake.thaw().version_after)
+        return note_made(world, lake.thaw().version_after)
 
     return act
 
@@ -712,54 +636,52 @@ def _refresher(version: int | None) -> Callable[[World], Action]:
     return prepare
 
 
-_OUTDATED: Final = (*_REFUSED, PlanOutdated, VersionExpired)
-_EXPORTS: Final = (*_OUTDATED, Refused, AlreadyExists)
-_ENDED: Final = (*_REFUSED, TransactionNotFound)
-_COPIED: Final = (*_OUTDATED, NotALakehouse)
-_TABLES: Final = (*_REFUSED, CommitFailedException, NoSuchTableError, TableAlreadyExistsError, NotFound)
+_EXPORTS: Final = (*OUTDATED, Refused, AlreadyExists)
+_ENDED: Final = (*REFUSED, TransactionNotFound)
+_COPIED: Final = (*OUTDATED, NotALakehouse)
 _KINDS: Final[Mapping[str, Kind]] = {
-    "write": Kind(_writer("t0"), _REFUSED),
-    "write-both": Kind(_writer("t0", "t1", isolation="SERIALIZABLE"), _REFUSED),
-    "write-other": Kind(_writer("t12"), _REFUSED),
-    "write-stale": Kind(_writer("t10", version=STALE), _REFUSED),
-    "write-twice": Kind(_twice, _REFUSED),
-    "write-large": Kind(_large_writer, _REFUSED),
-    "group": Kind(_grouped, _REFUSED),
-    "iceberg": Kind(_icebergs, (*_REFUSED, AlreadyExists, CommitFailedException, TableAlreadyExistsError)),
-    "write-retry": Kind(_retry, _REFUSED),
-    "later": Kind(_later, _OUTDATED),
+    "write": Kind(_writer("t0"), REFUSED),
+    "write-both": Kind(_writer("t0", "t1", isolation="SERIALIZABLE"), REFUSED),
+    "write-other": Kind(_writer("t12"), REFUSED),
+    "write-stale": Kind(_writer("t10", version=STALE), REFUSED),
+    "write-twice": Kind(_twice, REFUSED),
+    "write-large": Kind(_large_writer, REFUSED),
+    "iceberg": Kind(_icebergs, (*REFUSED, AlreadyExists, CommitFailedException, TableAlreadyExistsError)),
+    "write-retry": Kind(_retry, REFUSED),
+    "later": Kind(_later, OUTDATED),
     "create": Kind(_create, (AlreadyExists, TransactionExpired)),
-    "purge": Kind(_purge, _TABLES),
-    "append": Kind(_append, _TABLES),
-    "append-alter": Kind(_alter, _TABLES),
-    "append-deletes": Kind(_append_deletes, _TABLES),
-    "append-statistics": Kind(_append_statistics, _TABLES),
-    "register": Kind(_name_again(register=True), (*_TABLES, *_OUTDATED, FileNotFoundError)),
-    "name-metadata": Kind(_name_again(register=False), (*_TABLES, *_OUTDATED)),
-    "tables-clean": Kind(_tables_cleaner, _OUTDATED),
-    "rename": Kind(_rename, (*_TABLES, FileNotFoundError)),
+    "purge": Kind(_purge, TABLES),
+    "append": Kind(_append, TABLES),
+    "append-alter": Kind(_alter, TABLES),
+    "append-deletes": Kind(_append_deletes, TABLES),
+    "append-statistics": Kind(_append_statistics, TABLES),
+    "register": Kind(_name_again(register=True), (*TABLES, *OUTDATED, FileNotFoundError)),
+    "name-metadata": Kind(_name_again(register=False), (*TABLES, *OUTDATED)),
+    "tables-clean": Kind(_tables_cleaner, OUTDATED),
+    "rename": Kind(_rename, (*TABLES, FileNotFoundError)),
     "save": Kind(_save, _ENDED),
+    "save-fresh": Kind(_save_fresh, _ENDED),
     "save-publish": Kind(_save_and_publish, _ENDED),
     "publish": Kind(_resumed(_publish), _ENDED),
-    "publish-later": Kind(_publish_and_wait, (*_ENDED, *_OUTDATED)),
+    "publish-later": Kind(_publish_and_wait, (*_ENDED, *OUTDATED)),
     "save-again": Kind(_resumed(_save_again), _ENDED),
     "abort": Kind(_resumed(_abort), _ENDED),
-    "compact": Kind(_pipeline(_compact), _REFUSED),
-    "load": Kind(_pipeline(_load), _OUTDATED),
-    "expire": Kind(_pipeline(_expire(1)), _OUTDATED),
-    "expire-some": Kind(_pipeline(_expire(4)), _OUTDATED),
-    "clean": Kind(_cleaner(0), _OUTDATED),
-    "clean-aged": Kind(_cleaner(3 * 86_400), _OUTDATED),
-    "rollback": Kind(_pipeline(_rollback), _OUTDATED),
-    "recover": Kind(_recoverer(0), _OUTDATED),
-    "recover-older": Kind(_recoverer(-1), _OUTDATED),
-    **{f"recover-{how}": Kind(_recoverer(0, how), _OUTDATED) for how in DAMAGES if how != "short"},
-    "restore": Kind(_pipeline(_restore), _OUTDATED),
-    "freeze": Kind(_freeze, _REFUSED),
-    "freeze-thaw": Kind(_freeze_and_thaw, _REFUSED),
-    "snapshot": Kind(_snapshotter("minimal", TARGET), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
-    "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
-    "snapshot-drop": Kind(_dropper, (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "compact": Kind(_pipeline(_compact), REFUSED),
+    "load": Kind(_pipeline(_load), OUTDATED),
+    "expire": Kind(_pipeline(_expire(1)), OUTDATED),
+    "expire-some": Kind(_pipeline(_expire(4)), OUTDATED),
+    "clean": Kind(_cleaner(0), OUTDATED),
+    "clean-aged": Kind(_cleaner(3 * 86_400), OUTDATED),
+    "rollback": Kind(_pipeline(_rollback), OUTDATED),
+    "recover": Kind(_recoverer(0), OUTDATED),
+    "recover-older": Kind(_recoverer(-1), OUTDATED),
+    **{f"recover-{how}": Kind(_recoverer(0, how), OUTDATED) for how in DAMAGES if how != "short"},
+    "restore": Kind(_pipeline(_restore), OUTDATED),
+    "freeze": Kind(_freeze, REFUSED),
+    "freeze-thaw": Kind(_freeze_and_thaw, REFUSED),
+    "snapshot": Kind(_snapshotter("minimal", TARGET), (*OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "snapshot-partial": Kind(_snapshotter("partial", None), (*OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "snapshot-drop": Kind(_dropper, (*OUTDATED, SnapshotNotFound, AlreadyExists)),
     "export": Kind(_exporter(), _EXPORTS),
     "export-old": Kind(_exporter(version=TARGET), _EXPORTS),
     "export-again": Kind(_exporter(begun=True), _EXPORTS),
@@ -774,7 +696,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "recreate-copy": Kind(_at_copy(_copy_recreate), (*_COPIED, AlreadyExists)),
     "expire-copy": Kind(_at_copy(_copy_expire), _COPIED),
     "clean-copy": Kind(_at_copy(_copy_clean), _COPIED),
-    "restore-copy": Kind(_pipeline(_restore_copied), (*_OUTDATED, NotALakehouse)),
+    "restore-copy": Kind(_pipeline(_restore_copied), (*OUTDATED, NotALakehouse)),
     "at": Kind(_at, (VersionExpired,)),
     "diff": Kind(_compare, (VersionExpired,)),
     "open": Kind(_open),
@@ -795,7 +717,7 @@ HOLES: Final[Mapping[str, Kind]] = {
     **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("expire", "clean")},
 }
 """Processes that stand before roots which were lost."""
-KINDS: Final = {**_KINDS, **HOLES, "request": Kind(_request, _REFUSED)}
+KINDS: Final = {**_KINDS, **ENDPOINTS, **CHANGING_STORES, **CLOCKS, **ENGINES, **SHARED_FILES, **HOLES}
 FOREIGN: Final = "recover-foreign"
 """The root of another lakehouse cannot be recognised by itself, and versions committed on top of it follow it."""
 AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind != FOREIGN)

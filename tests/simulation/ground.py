@@ -38,6 +38,10 @@ SIZES: Final[Mapping[str, Any]] = {
 }
 ROWS: Final = "a.rows"
 """The Iceberg table with rows, where a scenario needs one."""
+ALSO: Final = "a.also"
+"""Another Iceberg table, which names the same file of rows."""
+TARGET: Final = 4
+"""The version that recoveries and snapshots take over; newer ones soon need the first definition of ``t31`` no more."""
 COUNTER: Final = "n"
 """The property of every table that writers count up, so that a lost or doubled commit shows."""
 
@@ -112,9 +116,10 @@ def with_rows() -> tuple[Store, int, frozenset[str]]:
         catalog = TrinityLakeCatalog.over(Lakehouse.open(SimStorage()), **{"py-io-impl": SIM_FILE_IO})
         table = catalog.create_table(ROWS, SCHEMA, properties={"commit.retry.num-retries": "0"})
         table.append(rows(1, 2))
+        also = catalog.create_table(ALSO, SCHEMA, properties={"commit.retry.num-retries": "0"})
+        also.add_files(table.inspect.files()["file_path"].to_pylist())
         version = catalog.lakehouse.version
-    below = path_below(ROOT, table.location())
-    assert below is not None
+    below = tuple(str(path_below(ROOT, each.location())) for each in (table, also))
     return store, version, frozenset(path for path in store.objects if path.startswith(below))
 
 

@@ -13,13 +13,14 @@ from typing import Final
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.simulation.actors import FREEZES, ICEBERGS, KINDS, WRITES
+from tests.simulation.clocks import AGES
 from tests.simulation.ground import COUNTER, LOADED, SAVED
 from tests.simulation.reading import Content, Tree, counter, node_file, tree
 from tests.simulation.scheduler import Actor
 from tests.simulation.tablefiles import files_of
-from tests.simulation.world import COPY, Changes, Version, World
+from tests.simulation.world import COPY, Changes, Subject, Version, World
 from trinitylake_core import Lakehouse
-from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
+from trinitylake_core.definitions import LakehouseDef, NamespaceDef, TableDef, TransactionDef
 from trinitylake_core.errors import (
     CommitConflict,
     Corrupt,
@@ -29,8 +30,10 @@ from trinitylake_core.errors import (
     TrinityLakeError,
 )
 from trinitylake_core.locations import parse, root_path, transaction_path
-from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, LAKEHOUSE_DEF
+from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, LAKEHOUSE_DEF, TABLES_VOID_BEFORE_MILLIS, VOID_BEFORE_MILLIS
 
+_TABLES: Final = "C==="
+"""What the keys of tables begin with."""
 _TREES_REPLACED: Final = ("load", "rollback")
 
 
@@ -53,7 +56,7 @@ class Oracle:
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
             self.readers, self.recovered, self.copies, self.copy_kept, self.copy_refused, self.taken_back,
-            self.icebergs, self.rows, self.kept, self.frozen,
+            self.icebergs, self.rows, self.kept, self.frozen, self.aborted, self.answers, self.fences, self.young,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -214,7 +217,9 @@ class Oracle:
     def of_tables(self, version: Version) -> set[str]:
         """Return the files of tables that a version needs."""
         found: set[str] = set()
-        for path in self.tree(version).content.values():
+        for key, path in self.tree(version).content.items():
+            if not key.startswith(_TABLES):
+                continue
             table = TableDef.FromString(self.world.files[path])
             metadata = table.format_properties.get("metadata_location")
             found |= files_of(self.world.files, metadata) if metadata else set()
@@ -241,6 +246,50 @@ class Oracle:
         """Return whether the lakehouse definition of a version freezes it; none here ends by itself."""
         data = self.world.files.get(version.node.system[LAKEHOUSE_DEF], b"")
         return FREEZE in LakehouseDef.FromString(data).properties
+
+    def answers(self) -> Iterator[str]:
+        """What an endpoint said was true at some time between the question and the answer."""
+        for each in self.world.told:
+            versions = self.world.history[each.began_at : each.ended_at + 1]
+            found = [self.said_of(version, each.about) for version in versions]
+            if each.value not in found:
+                yield f"{each.actor} was told that {each.about} is {each.value}, and it was {found}"
+
+    def said_of(self, version: Version, about: Subject) -> str | None:
+        """Return what a version says about something, ``None`` where it says nothing."""
+        content = self.tree(version).content
+        if about.kind == "namespace":
+            namespace = NamespaceDef.FromString(self.world.files[content[f"B==={about.of:4}"]])
+            return namespace.properties.get(about.name)
+        namespace_name, _, table_name = about.of.partition(".")
+        table = TableDef.FromString(self.world.files[content[_key(table_name, namespace_name)]])
+        metadata = json.loads(self.world.files[table.format_properties["metadata_location"]])
+        if about.kind == "table":
+            value = metadata["properties"].get(about.name)
+        else:
+            value = metadata["refs"].get(about.name, {}).get("snapshot-id")
+        return None if value is None else str(value)
+
+    def aborted(self) -> Iterator[str]:
+        """What was aborted, acknowledged, is in no version."""
+        for version in self.world.history:
+            for txn in set(_made_of(version)) & set(self.world.aborts):
+                yield f"{txn} was aborted, acknowledged, and version {version.number} contains it"
+
+    def fences(self) -> Iterator[str]:
+        """No version makes files void that are not yet written."""
+        for version in self.world.history[self.world.ground.newest + 1 :]:
+            for row in (VOID_BEFORE_MILLIS, TABLES_VOID_BEFORE_MILLIS):
+                ahead = version.node.number(row) - self.world.store.now_millis
+                if ahead > 0:
+                    yield f"version {version.number} by {version.creator}: {row} lies {ahead} ms in the future"
+
+    def young(self) -> Iterator[str]:
+        """A cleaning removes nothing that is younger than its safety age, and an expiration no version that is."""
+        ages = {actor.name: AGES[kind_of(actor)] for actor in self.actors if kind_of(actor) in AGES}
+        for each in self.world.removed:
+            if each.age_millis < ages.get(each.actor, 0) * 1000:
+                yield f"{each.actor} deleted {each.path}, which was {each.age_millis} ms old"
 
     # -- saved transactions ----------------------------------------------------------------------------
 
@@ -455,6 +504,8 @@ __all__ = ["COUNTER", "SAVED", "Oracle", "kind_of", "outcome"]
 
 def _made_of(version: Version) -> list[str]:
     """Return the transactions that became a version: its own, or the members of a group."""
+    if version.node.system.get("operation") == "abort":  # it says that a transaction is not committed
+        return []
     summary = json.loads(version.node.system.get("summary") or "{}")
     members = [member["txn"] for member in summary.get("members", ())]
     return members or [version.node.system.get("txn", "")]

@@ -7,12 +7,13 @@ Creation and replacement are conditional, a listing is consistent, a batch is de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import mmh3
 
 from trinitylake_core.errors import AlreadyExists, FileMissing, TrinityLakeError
+from trinitylake_core.spec import HINT_FILE
 from trinitylake_core.storage import opening
 from trinitylake_core.storage.base import BaseStorage, Interceptor
 from trinitylake_core.storage.failures import Outdated, TransientError
@@ -56,6 +57,8 @@ class Store:
     """The paths of all changes so far."""
     observer: Observer | None = None
     """Told of every change: what was done, the path, and the new content (``None`` when it was deleted)."""
+    exclusive: bool = True
+    """Whether it creates exclusively; a store of another kind may stop to."""
     prefix: str = ""
     """What stands before paths in ``changed``, so that those of several stores are told apart."""
 
@@ -115,6 +118,8 @@ class SimStorage(BaseStorage):
     def __init__(self, root: str = ROOT, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
         self.store = _stores[root]
+        self.ahead_once = 0
+        """How far the clock of the servers is ahead when this process asks for it the next time."""
         self.interceptor = self._scheduled
 
     def _scheduled(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
@@ -148,7 +153,7 @@ class SimStorage(BaseStorage):
         self.store.put("put", path, data)
 
     def _create(self, path: str, data: Data) -> None:
-        if path in self.store.objects:
+        if path in self.store.objects and self.store.exclusive:
             raise AlreadyExists(f"{self.root}{path} already exists")
         self.store.put("create", path, data)
 
@@ -159,6 +164,13 @@ class SimStorage(BaseStorage):
         return Tagged(bytes(data), self.store.put("swap", path, data).tag)
 
     def _head(self, path: str) -> FileInfo:
+        found = self._described(path)
+        if path != HINT_FILE:
+            return found
+        ahead, self.ahead_once = self.ahead_once, 0
+        return replace(found, modified_millis=found.modified_millis + ahead)
+
+    def _described(self, path: str) -> FileInfo:
         found = self._found(path)
         return FileInfo(path, len(found.data), found.modified_millis)
 
@@ -176,7 +188,7 @@ class SimStorage(BaseStorage):
 
     def _listed(self, prefix: str) -> Infos:
         found = sorted([path for path in self.store.objects if path.startswith(prefix)])
-        return [self._head(path) for path in found]
+        return [self._described(path) for path in found]
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         """Return one level. One ``list``."""

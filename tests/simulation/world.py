@@ -6,9 +6,10 @@ version, and every other root is none, even if a reader takes it for one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -84,6 +85,34 @@ class Kept:
     boundary: int
 
 
+class Subject(NamedTuple):
+    """Something that endpoints are asked about: a property of a namespace or a table, or a reference of a table."""
+
+    kind: Literal["namespace", "table", "reference"]
+    of: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer said, and which versions were the newest ones when it was asked for and when it came."""
+
+    actor: str
+    began_at: int
+    ended_at: int
+    about: Subject
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A file that an actor deleted, and how old it was by the storage's clock."""
+
+    actor: str
+    path: str
+    age_millis: int
+
+
 def _other_table(_: World, __: Version) -> bytes:
     """Return a valid Arrow file that is no node."""
     table, written = pa.table({"key": ["a", "b"], "amount": [1, 2]}), pa.BufferOutputStream()
@@ -148,6 +177,12 @@ class World:
     """Whether an actor expired versions of the copy, which releases the claim of a dead export."""
     kept: list[Kept] = field(default_factory=list)
     """What was read, compared or exported as a version of a number."""
+    told: list[Told] = field(default_factory=list)
+    """What the answers of endpoints said."""
+    written_at: dict[str, int] = field(default_factory=dict)
+    """When each file was written that is there, by the storage's clock."""
+    removed: list[Removed] = field(default_factory=list)
+    """What was deleted."""
     rows: frozenset[str] = frozenset()
     """The files of the Iceberg table with rows."""
     lost: set[int] = field(default_factory=set)
@@ -170,6 +205,7 @@ class World:
         world = cls(base, base.store.copy())
         world.store.observer = world.observe
         world.files = {path: each.data for path, each in base.store.objects.items()}
+        world.written_at = {path: each.modified_millis for path, each in base.store.objects.items()}
         world.history = [Version(v, world.files[root_path(v)], "ground") for v in range(base.newest + 1)]
         saved = {"t2": (0, 1)}
         world.intents[SAVED] = [saved]
@@ -189,7 +225,10 @@ class World:
     def observe(self, how: str, path: str, data: bytes | None) -> None:
         """Take note of a change of the store."""
         if data is None:
+            age = self.store.now_millis - self.written_at.pop(path, 0)
+            self.removed.append(Removed(running_actor(), path, age))
             return
+        self.written_at[path] = self.store.now_millis
         if path == BOUNDARY_FILE:
             before = int(self.files.get(path, b"0"))
             if int(data) < before:
@@ -238,9 +277,25 @@ class World:
         store, newest, self.rows = with_rows()
         stores.mount(ROOT, self.store)
         self.store.objects = dict(store.objects)
+        self.store.now_millis = max(self.store.now_millis, store.now_millis)
         self.files |= {path: each.data for path, each in store.objects.items()}
+        self.written_at |= {path: each.modified_millis for path, each in store.objects.items()}
         for version in range(self.newest.number + 1, newest + 1):
             self.history.append(Version(version, self.files[root_path(version)], "iceberg"))
+
+    def handle_of_rows(self) -> Lakehouse:
+        """Return a handle that stands on the newest version with the Iceberg tables. REQUIRES: they were brought."""
+        lake = Lakehouse.open(SimStorage())
+        self.handles.append((running_actor(), lake))
+        return lake
+
+    def damage_manifest_list(self, table: str) -> None:
+        """Put garbage in the place of the manifest list of an Iceberg table, as only a store can."""
+        newest = self.handle_of_rows()
+        namespace, _, name = table.partition(".")
+        metadata = json.loads(self.files[newest.table(namespace, name).format_properties["metadata_location"]])
+        path = metadata["snapshots"][-1]["manifest-list"].removeprefix(ROOT)
+        self.store.objects[path] = self.store.objects[path]._replace(data=b"garbage")
 
     def clear_copy(self) -> None:
         """Delete the lakehouse at the place of the copy, at once."""

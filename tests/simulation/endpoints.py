@@ -1,0 +1,303 @@
+"""Processes that commit for clients: groups, endpoints that know nothing of each other, and requests sent again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import (
+    RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
+
+from pipelines import expire
+from tests.simulation.common import (
+    REFUSED,
+    TABLES,
+    Action,
+    Kind,
+    commit_intended,
+    count_intended,
+    note_made,
+    raise_ours,
+)
+from tests.simulation.fileio import SIM_FILE_IO
+from tests.simulation.ground import ALSO, ROWS
+from tests.simulation.schedule import DURATIONS
+from tests.simulation.scheduler import acting, running_actor
+from tests.simulation.store import SimStorage
+from tests.simulation.world import Ack, Subject, Told, World
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import CommitConflict, StorageError
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.transactions.group import CommitGroup, Entry
+from trinitylake_core.transactions.requests import Repeated, RequestKey
+from trinitylake_core.transactions.transaction import Transaction
+
+_COLOR: Final = Subject("namespace", "a", "color")
+_OWNER: Final = Subject("table", ROWS, "owner")
+_TAG: Final = Subject("reference", ROWS, "kept")
+
+
+# Transactions of one process that become one version.
+
+
+def _begin(world: World, lake: Lakehouse, *tables: str, **how: Any) -> Transaction:
+    """Return a transaction that counts up tables, and whose definitions are written."""
+    txn = lake.transaction(**how)
+    world.intents.setdefault(txn.id, []).append(count_intended(txn, *tables))
+    txn._write_definitions()  # what `commit` does before it waits for its turn
+    return txn
+
+
+def _note_outcomes(world: World, entries: list[Entry]) -> list[int]:
+    """Take note of what the members of a batch were told; raise the error of one of them, if there is one."""
+    for entry in entries:
+        if entry.version is None and entry.error is None:
+            world.violations.append(f"{running_actor()} left a member of a group without an outcome")
+        if entry.version is not None:
+            world.acks.append(Ack(running_actor(), entry.version, entry.txn.id))
+    errors = [entry.error for entry in entries if entry.error is not None]
+    unknown = [each for each in errors if isinstance(each, StorageError)]
+    if errors:
+        raise (unknown or errors)[0]
+    return [entry.version for entry in entries if entry.version is not None]
+
+
+def _commit_in_groups(world: World) -> Action:
+    """Three transactions in one group: one is committed after the first has begun; the last one conflicts with it."""
+    lake = world.handle()
+
+    def act() -> list[int]:
+        group = lake.group()
+        entries = [Entry(_begin(world, lake, *tables), "group") for tables in (("t0",), ("t10",), ("t0", "t20"))]
+        group.commit_together(entries[1:2])
+        group.commit_together(entries[::2])
+        conflicting = entries.pop()
+        if entries[0].error is None and not isinstance(conflicting.error, CommitConflict):
+            world.violations.append(f"{running_actor()} committed two transactions that conflict, in one group")
+        return _note_outcomes(world, entries)
+
+    return act
+
+
+def _commit_beside_a_broken_one(world: World) -> Action:
+    """Three transactions in one group, of which the second raises when the group asks for its changes."""
+    lake = world.handle()
+
+    def act() -> list[int]:
+        entries = [Entry(_begin(world, lake, table), "group") for table in ("t0", "t10", "t20")]
+        broken = entries[1]
+        broken.txn.messages = _broken  # type: ignore[method-assign]
+        lake.group().commit_together(entries)
+        if not isinstance(broken.error, _Broken):
+            world.violations.append(f"a member that is broken was told {broken.version}, {broken.error!r}")
+        return _note_outcomes(world, [entries[0], entries[2]])
+
+    return act
+
+
+class _Broken(Exception):
+    """What a transaction raises that has a fault of its own."""
+
+
+def _broken() -> Any:
+    raise _Broken
+
+
+def _abort_after_a_group(world: World) -> Action:
+    """Two transactions in one group, each of which is aborted when the network is back, if its outcome is unknown."""
+    lake = world.handle()
+
+    def act() -> str:
+        group = lake.group()
+        first, second = _begin(world, lake, "t0"), _begin(world, lake, "t10", group=group)
+        waiting = Entry(first, "group")
+        group._waiting.append(waiting)
+        with suppress(StorageError):
+            world.acks.append(Ack(running_actor(), second.commit(), second.id))
+            return f"committed {_note_outcomes(world, [waiting])}"
+        acting().outage = False
+        first._uncertain = True  # as if it had waited in a thread of its own
+        for txn in (first, second):
+            with suppress(CommitConflict):  # it is committed
+                txn.abort()
+                world.aborts.append(txn.id)
+        return "aborted"
+
+    return act
+
+
+def _key(world: World) -> RequestKey:
+    """Return the key of now, which is the same for all actors."""
+    clock = f"{world.store.now_millis:012x}"
+    return RequestKey(f"{clock[:8]}-{clock[8:]}-7000-8000-000000000001", "the same")
+
+
+def _ask(world: World, lake: Lakehouse, group: CommitGroup, key: RequestKey) -> int:
+    """Carry out a request with a key over two tables, in a group with another such."""
+    other = _begin(world, lake, "t20", "t21")
+    txn = _begin(world, lake, "t0", "t10", group=group, request=key)
+    entries = [Entry(other, "group"), Entry(txn, "group")]
+    group.commit_together(entries)
+    if entries[0].version:
+        world.acks.append(Ack(running_actor(), entries[0].version, other.id))
+    return entries[1].outcome()
+
+
+def _send(world: World, lake: Lakehouse, key: RequestKey) -> int:
+    """Send a request to an endpoint that has just started, which tries again after a lost race, as the catalog does."""
+    group = lake.group()
+    for _ in range(5):
+        with suppress(CommitConflict):
+            try:
+                version = _ask(world, lake, group, key)
+            except Repeated as done:
+                version = done.version
+            world.acks.append(Ack(running_actor(), version, key.id))
+            return version
+    raise CommitConflict("five races were lost")
+
+
+def _request(world: World) -> Action:
+    """A request with a key; all actors of this kind send the same one."""
+    stale, key = world.handle(), _key(world)
+    return lambda: _send(world, stale.refresh(), key)
+
+
+def _request_again(world: World) -> Action:
+    """A request with a key whose transaction is committed again after an unknown outcome; then a client repeats it."""
+    lake, key = world.handle(), _key(world)
+
+    def act() -> int:
+        group = lake.group()
+        waiting = Entry(_begin(world, lake, "t20"), "group")
+        txn = _begin(world, lake, "t0", "t10", group=group, request=key)
+        group._waiting.append(waiting)
+        try:
+            txn.commit()
+        except StorageError:
+            acting().outage = False
+            txn.commit()
+        if waiting.version is not None:
+            world.acks.append(Ack(running_actor(), waiting.version, waiting.txn.id))
+        return _send(world, Lakehouse.open(SimStorage()), key)
+
+    return act
+
+
+# Endpoints.
+
+
+def _endpoint(lake: Lakehouse) -> TrinityLakeCatalog:
+    return TrinityLakeCatalog.over(lake, **{"py-io-impl": SIM_FILE_IO, "group-commits": "true"})
+
+
+def _endpoints(world: World) -> tuple[TrinityLakeCatalog, TrinityLakeCatalog]:
+    """Return two endpoints that know nothing of each other, over a lakehouse with Iceberg tables."""
+    world.bring_rows()
+    return _endpoint(world.handle_of_rows()), _endpoint(world.handle_of_rows())
+
+
+def _ask_endpoint(world: World, value: str | None, about: Subject, act: Action) -> None:
+    """Ask an endpoint for something, and take note of what its answer says: at that time, this was true."""
+    began = world.newest.number
+    raise_ours(act)
+    world.told.append(Told(running_actor(), began, world.newest.number, about, value))
+
+
+def _update(catalog: TrinityLakeCatalog, *updates: TableUpdate) -> Action:
+    return lambda: catalog.commit_tables([(ROWS, (), updates)])
+
+
+def _remove_property(world: World) -> Action:
+    """Set a property of a namespace at one endpoint, then remove it at another one, which has not seen that."""
+    left, right = _endpoints(world)
+
+    def act() -> str:
+        _ask_endpoint(world, "red", _COLOR, lambda: right.update_namespace_properties("a", None, {"color": "red"}))
+        _ask_endpoint(world, None, _COLOR, lambda: left.update_namespace_properties("a", {"color"}))
+        return "removed"
+
+    return act
+
+
+def _remove_table_property(world: World) -> Action:
+    """The same with a property of a table."""
+    left, right = _endpoints(world)
+
+    def act() -> str:
+        _ask_endpoint(world, "me", _OWNER, _update(right, SetPropertiesUpdate(updates={"owner": "me"})))
+        _ask_endpoint(world, None, _OWNER, _update(left, RemovePropertiesUpdate(removals=["owner"])))
+        return "removed"
+
+    return act
+
+
+def _set_reference(world: World) -> Action:
+    """Set a reference at one endpoint, remove it at another one, and set it again at the first, which has it."""
+    left, right = _endpoints(world)
+    snapshot = left.load_table(ROWS).metadata.current_snapshot_id or 0
+    tag = SetSnapshotRefUpdate(**{"ref-name": "kept", "type": "tag", "snapshot-id": snapshot})
+    removal = RemoveSnapshotRefUpdate(**{"ref-name": "kept"})
+
+    def act() -> str:
+        _ask_endpoint(world, str(snapshot), _TAG, _update(left, tag))
+        _ask_endpoint(world, None, _TAG, _update(right, removal))
+        _ask_endpoint(world, str(snapshot), _TAG, _update(left, tag))
+        return "set"
+
+    return act
+
+
+def _nothing_for_one_of_two(world: World) -> Action:
+    """Change two tables in one commit, where there is nothing to do for one of them, as far as the endpoint knows."""
+    left, right = _endpoints(world)
+    removal = RemovePropertiesUpdate(removals=["owner"])
+    other = SetPropertiesUpdate(updates={"owner": "you"})
+
+    def act() -> str:
+        _ask_endpoint(world, "me", _OWNER, _update(right, SetPropertiesUpdate(updates={"owner": "me"})))
+        _ask_endpoint(world, None, _OWNER, lambda: left.commit_tables([(ROWS, (), (removal,)), (ALSO, (), (other,))]))
+        return "changed"
+
+    return act
+
+
+def _idle(world: World) -> Action:
+    """An endpoint that nobody asks for two months, in which another process commits and expires."""
+    left, lake = _endpoint(world.handle()), world.handle()
+
+    def act() -> int:
+        time.sleep(DURATIONS["month"] / 1000)
+        for _ in range(2):
+            txn = lake.refresh().transaction()
+            commit_intended(world, txn, count_intended(txn, "t22"))
+        time.sleep(DURATIONS["month"] / 1000)
+        note_made(world, expire.run(lake, expire.Config(engine="local", keep_last=1)).version_after)
+        _ask_endpoint(world, "red", _COLOR, lambda: left.update_namespace_properties("a", None, {"color": "red"}))
+        return left.lakehouse.version
+
+    return act
+
+
+_ASKED: Final = (*TABLES, CommitFailedException)
+ENDPOINTS: Final[Mapping[str, Kind]] = {
+    "group": Kind(_commit_in_groups, REFUSED),
+    "group-broken": Kind(_commit_beside_a_broken_one, REFUSED),
+    "group-abort": Kind(_abort_after_a_group, REFUSED),
+    "request": Kind(_request, REFUSED),
+    "request-again": Kind(_request_again, REFUSED),
+    "unset": Kind(_remove_property, _ASKED),
+    "unset-table": Kind(_remove_table_property, _ASKED),
+    "set-ref": Kind(_set_reference, _ASKED),
+    "unset-one": Kind(_nothing_for_one_of_two, _ASKED),
+    "idle": Kind(_idle, (CommitConflict, CommitFailedException)),
+}
+"""Kinds that commit for clients."""
