@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tests.simulation import store as stores
 from tests.simulation.scheduler import current
+from trinitylake_core.iceberg import border
 from trinitylake_core.tree import nodefile
 
 _read_batch = lru_cache(maxsize=20_000)(nodefile.read_batch)
@@ -73,6 +74,7 @@ def own_time() -> Iterator[None]:
         (random, "uniform", _uniform, _sim_uniform),
         (stores, "scheduled", stores.scheduled, _scheduled),
         (nodefile, "read_batch", nodefile.read_batch, _sim_read_batch),
+        (border, "_SCHEMES", border._SCHEMES, border._SCHEMES | {"sim"}),
     ]
     for module, name, _, ours in patches:
         setattr(module, name, ours)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pipelines import expire, clean, rollback, tables_clean
+from pipelines import clean, expire, rollback, tables_clean
 from tests.simulation.common import OUTDATED, Action, Kind, note_made
 from tests.simulation.ground import TARGET
 from tests.simulation.schedule import DURATIONS
