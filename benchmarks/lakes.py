@@ -70,7 +70,7 @@ def _built(root: str, message: LakehouseDef, batches: Iterable[Columns]) -> Lake
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
-    if not rewriter.proved():
+    if not rewriter.is_proved():
         raise AssertionError("the proof of a new tree failed")
     create_first(Versions(storage), message, Draft(node, spec.OP_LOAD, new_id()))
     return Lakehouse.open(root)

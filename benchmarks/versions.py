@@ -20,7 +20,7 @@ from pipelines.job import Session
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.definitions import encode, namespace_def, table_def
-from trinitylake_core.locations import optimised, root_path
+from trinitylake_core.locations import optimised_path, root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.versions import from_millis
@@ -34,7 +34,7 @@ Figures = dict[str, Any]
 def path_of(what: str | int) -> str:
     """Return the definition path of a namespace or a table, spread over prefixes as real ones are."""
     kind = "namespace" if isinstance(what, str) else "table"
-    return optimised(f"{kind}-{what}-{uuid.uuid5(_SPACE, str(what))}.binpb")
+    return optimised_path(f"{kind}-{what}-{uuid.uuid5(_SPACE, str(what))}.binpb")
 
 
 def build(folder: Path, objects: int) -> Lakehouse:

@@ -26,7 +26,7 @@ from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
-from trinitylake_core.recovery.recover import required
+from trinitylake_core.recovery.recover import require_reason
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
 
@@ -115,7 +115,7 @@ class AlterOptions:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        required(self.reason)
+        require_reason(self.reason)
         if both := sorted(self.properties.keys() & set(self.remove)):
             raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")
 
@@ -133,7 +133,7 @@ class FreezeOptions:
     lasts: str | None = None
 
     def __post_init__(self) -> None:
-        required(self.reason)
+        require_reason(self.reason)
         if self.lasts is not None:
             parse_age(self.lasts)
 

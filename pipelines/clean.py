@@ -42,7 +42,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import storage_time
-from trinitylake_core.durations import DAY, millis, shown
+from trinitylake_core.durations import DAY, describe_duration, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
 from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import Root, raise_boundary
@@ -93,8 +93,9 @@ class Config:
         if self.older_than_seconds < 0:
             raise InvalidInput("the safety age must not be negative")
         if self.older_than_seconds < SAFE_FROM_SECONDS and not self.allow_recent:
+            age = describe_duration(self.older_than_seconds)
             raise InvalidInput(
-                f"with a safety age of {shown(self.older_than_seconds)} jobs under way may have to start over; "
+                f"with a safety age of {age} jobs under way may have to start over; "
                 "24h or more, or --allow-recent if that does not matter"
             )
         if self.plan is not None and (self.plan_to is not None or self.inventory is not None):
@@ -164,7 +165,7 @@ class Report:
             yield f"{describe_no_change(self.plan)}: {found}" if self.dry_run else found
         yield from describe_deletion(self, "file", "")
         if self.young.files:
-            age = shown(self.safety_age_seconds)
+            age = describe_duration(self.safety_age_seconds)
             yield f"kept, because they are younger than {age}: {files_of(self.young)}"
         if self.unknown_age.files:
             yield f"kept, because their age is unknown: {files_of(self.unknown_age)}"
@@ -376,9 +377,10 @@ class Cleaning(JobRun[Config, Report]):
         return self.sweep.confirm_plan(cutoff)
 
     def write_plan(self, uri: str, marked: GcRoots, found: Report) -> Report:
+        age = describe_duration(self.safety_age_seconds)
         reason = (
             f"not reached from versions {marked.boundary} to {marked.newest.version}, {found.snapshots} "
-            f"snapshots and {found.transactions} saved transactions; older than {shown(self.safety_age_seconds)}"
+            f"snapshots and {found.transactions} saved transactions; older than {age}"
         )
         total = (found.orphan_files, found.orphan_bytes)
         head = plans.header(self.job, self.backend, marked, total, age=self.safety_age_seconds)

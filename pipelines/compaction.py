@@ -281,7 +281,7 @@ class _Compaction(JobRun[Config, Report]):
         self.rewriter.open(joined)
         node = self.rewriter.node_of(joined)
         self.writer.flush()
-        if not self.rewriter.proved():
+        if not self.rewriter.is_proved():
             raise Corrupt("the proof of the compaction failed: nothing was committed; please report this as a bug")
         return node
 

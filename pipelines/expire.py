@@ -40,7 +40,7 @@ from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.durations import DAY, shown
+from trinitylake_core.durations import DAY, describe_duration
 from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import Root, raise_boundary
@@ -380,7 +380,7 @@ class _Expiration(JobRun[Config, Report]):
     def write_plan(self, uri: str, boundary: int) -> None:
         keep_last, age = self.rules.keep_last, self.rules.age_seconds
         rules = [f"not among the newest {keep_last}"] if keep_last is not None else []
-        rules += [f"older than {shown(age)}"] if age is not None else []
+        rules += [f"older than {describe_duration(age)}"] if age is not None else []
         found = self.roots_below(boundary, self.oldest)
         rows = [plans.PlanRow(file, f"version {file.version}: {', '.join(rules)}") for file in found]
         total = (len(rows), sum(file.bytes for file in found))

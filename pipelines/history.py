@@ -10,7 +10,7 @@ from typing import Final
 
 from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
-from trinitylake_core.recovery.target import moment
+from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import to_millis
 
@@ -39,7 +39,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.limit < 0:
             raise InvalidInput(f"the limit must not be negative: {self.limit}")
-        since = moment(self.since)
+        since = parse_moment(self.since)
         if since is not None:
             to_millis(since)
             object.__setattr__(self, "since", since if isinstance(since, str) else since.isoformat())

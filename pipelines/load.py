@@ -425,7 +425,7 @@ class _Load(JobRun[Config, Report]):
         whole = reduce(rewriter.join_without_key, parts)
         node = rewriter.node_of(whole)
         writer.flush()
-        if not rewriter.proved():
+        if not rewriter.is_proved():
             raise Corrupt("the proof of a load failed: nothing was committed, please report this as a bug")
         return node
 

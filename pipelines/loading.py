@@ -295,7 +295,7 @@ def pack_tree(target: Target, storage: Storage, entries: Iterable[TreeEntry]) ->
     definitions = DefinitionWriter(target, storage, rewriter.proof or Proof())
     tree = rewriter.build(definitions.write_batches(chain((first,), remaining)))
     built = subtree_result(rewriter, writer, tree)
-    if not rewriter.proved():
+    if not rewriter.is_proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")
     moved = storage.counts - before
     return {
@@ -633,7 +633,7 @@ def scan_children(store: NodeStore, root: Node, children: range) -> Iterator[Bat
     """Yield what some children of a root, and the pivots behind them, mean, and prove it. A leaf is one child."""
     witness = Witness(store)
     witness.begin(root, children)
-    return witness.watched(scan(witness, root, children=children))
+    return witness.watch_scan(scan(witness, root, children=children))
 
 
 def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:

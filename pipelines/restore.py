@@ -23,7 +23,7 @@ from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.recovery.recover import refuse_no_source, required
+from trinitylake_core.recovery.recover import refuse_no_source, require_reason
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import open_storage
 from trinitylake_core.versions import Root
@@ -69,11 +69,11 @@ class Config:
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         refuse_no_share(self.tables)
-        required(self.reason)
+        require_reason(self.reason)
         if not self.only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
         refuse_no_source(self.source, damaged=self.damaged)
-        if self.source is not None and not self.target.given:
+        if self.source is not None and not self.target.is_given:
             return
         self.target.refuse_ambiguous("say where to restore from: one of version, timestamp and snapshot")
 

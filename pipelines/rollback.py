@@ -26,7 +26,7 @@ from pipelines.job import (
 from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
 from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
 from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, RecoveryTarget
-from trinitylake_core.recovery.recover import required
+from trinitylake_core.recovery.recover import require_reason
 from trinitylake_core.short_repr import ShortRepr
 
 CHANGED: Final = "changed"
@@ -73,7 +73,7 @@ class Config:
         refuse_unverified(self.verify)
         refuse_unknown(self.engine)
         refuse_no_share(self.tables)
-        required(self.reason)
+        require_reason(self.reason)
         self.target.refuse_ambiguous("say what to roll back to: one of version, timestamp and snapshot")
 
     @property

@@ -13,7 +13,7 @@ from pipelines.history import changes_objects, selector
 from pipelines.job import Cancel, Progress, Review, Session, dry_run, refuse_unknown
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
-from trinitylake_core.recovery.recover import required
+from trinitylake_core.recovery.recover import require_reason
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import to_millis
 
@@ -51,7 +51,7 @@ class Config:
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         rollback.refuse_unverified(self.verify)
-        required(self.reason)
+        require_reason(self.reason)
         if not (self.since or self.author or self.matching):
             raise InvalidInput("undo needs at least one of since, author and matching")
         if self.since:

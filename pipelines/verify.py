@@ -22,7 +22,7 @@ from pipelines.engine import open_engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.deep_tables import FILES_UNKNOWN, prove_table_files
-from pipelines.integrity.examine import asked
+from pipelines.integrity.examine import row_of_root
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
@@ -237,7 +237,9 @@ class _Verification:
         others = set(checks.roots(chosen))
         self.watch.lap("roots")
         alike = [version for version in chosen if version not in others]
-        starts = [asked(self.versions.path(version), version, version) for version in alike] + self.snapshot_starts()
+        starts = [
+            row_of_root(self.versions.path(version), version, version) for version in alike
+        ] + self.snapshot_starts()
         share = self.config.tables
         definitions, tables = self.config.definitions or share is not None, None if self.config.deep else share
         first = alike[0] if alike else _NO_VERSION
@@ -268,7 +270,7 @@ class _Verification:
                 paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
             except InvalidLocation:  # a violation of I17, reported elsewhere
                 continue
-        return [asked(path, FOREVER, FOREVER) for path in sorted(paths)]
+        return [row_of_root(path, FOREVER, FOREVER) for path in sorted(paths)]
 
     def one_by_one(self, chosen: Sequence[int]) -> None:
         """Verify versions that older generations wrote, or of another order, one tree after another."""

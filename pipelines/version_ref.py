@@ -12,9 +12,9 @@ from typing import Final
 
 from trinitylake_core import Lakehouse, RecoveryTarget
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
-from trinitylake_core.recovery.target import MEANING, moment, plain_number
+from trinitylake_core.recovery.target import MEANING, parse_moment, plain_number
 
-__all__ = ["MEANING", "at", "moment", "number", "plain_number", "target", "warn_of_future"]
+__all__ = ["MEANING", "at", "number", "parse_moment", "plain_number", "target", "warn_of_future"]
 _CLOCKS_DIFFER_SECONDS: Final = 60.0
 
 
@@ -30,7 +30,7 @@ def target(
         InvalidInput: ``version`` is no reference to a version.
     """
     if version is None:
-        return RecoveryTarget(None, moment(timestamp), snapshot)
+        return RecoveryTarget(None, parse_moment(timestamp), snapshot)
     found = _reading(lake, version, "version")
     if timestamp is not None or snapshot is not None:
         raise InvalidInput("say one of version, timestamp and snapshot")

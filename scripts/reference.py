@@ -30,7 +30,7 @@ from pipelines.cli.command import COMMON, PROGRAM
 from pipelines.cli.contents import ALIASES, ENTRIES, SECTIONS
 from pipelines.cli.program import load
 from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
-from trinitylake_core.durations import shown
+from trinitylake_core.durations import describe_duration
 
 ROOT: Final = Path(__file__).absolute().parent.parent
 _OPTIONS: Final = (LakehouseOptions, TableOptions, TableChanges, ViewOptions, ViewChanges)
@@ -157,7 +157,7 @@ def _default(field: Any) -> str:
     if isinstance(value, BaseModel):
         return "as below"
     if isinstance(value, timedelta):
-        return f"`{shown(value.total_seconds())}`"
+        return f"`{describe_duration(value.total_seconds())}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -171,7 +171,7 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
     """
     boundary = versions.boundary()
     if boundary > newest.version:
-        if not versions.claimed():  # by an export that has not put its first version here: all is as it was
+        if not versions.is_claimed():  # by an export that has not put its first version here: all is as it was
             why = f"the boundary {boundary} lies beyond the newest version {newest.version}"
             yield violation("I16", spec.BOUNDARY_FILE, why)
     else:
@@ -218,7 +218,7 @@ class Expected(NamedTuple):
     parent: str | None = None
     depth: int = 0
 
-    def children(self, node: Node, path: str, height: int | None) -> Iterator[tuple[str, Expected]]:
+    def expect_children(self, node: Node, path: str, height: int | None) -> Iterator[tuple[str, Expected]]:
         """Yield the path of each child, and the values that this node, at ``height``, and its parents record."""
         below = None if height is None else height - 1
         keys, messages = _of_children(node.child_keys, node), _of_children(node.child_messages, node)
@@ -254,7 +254,7 @@ def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
     return None
 
 
-def decoded(path: str, data: bytes | FileMissing, order: int, parent: str | None) -> Node | Violation:
+def decode_node(path: str, data: bytes | FileMissing, order: int, parent: str | None) -> Node | Violation:
     """Return the node in a file that was read, or why there is none (I1, I2, I7, I10, I18)."""
     if isinstance(data, FileMissing):
         return violation("I10", path, "the file is missing" + (f", but {parent!r} points to it" if parent else ""))
@@ -321,7 +321,7 @@ def check_names(node: Node, path: str, codec: KeyCodec) -> Iterator[Violation]:
     """Yield malformed keys and values of the key table and of messages (I11)."""
     table = () if well_formed(node, codec) else zip(node.keys, node.values, strict=True)
     for pair in (*table, *node.buffer.meanings()):
-        defect = malformed(codec, *pair)
+        defect = defect_of_entry(codec, *pair)
         if defect is not None:
             yield violation("I11", path, defect)
 
@@ -334,7 +334,7 @@ def well_formed(node: Node, codec: KeyCodec) -> bool:
     return False
 
 
-def malformed(codec: KeyCodec, key: str, value: str | None) -> str | None:
+def defect_of_entry(codec: KeyCodec, key: str, value: str | None) -> str | None:
     """Return the defect of a key or its value (I11), ``None`` if there is none."""
     try:
         codec.parts(key)
@@ -389,14 +389,14 @@ class VersionContent:
 
     def definitions(self, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
         """Note objects, and yield their definitions. An invalid path is I11."""
-        return _named(self.codec, ((key, path) for key, path in entries if self.note(key)))
+        return _name_definitions(self.codec, ((key, path) for key, path in entries if self.note(key)))
 
-    def miscounted(self, root: Root) -> Iterator[Violation]:
+    def check_object_counts(self, root: Root) -> Iterator[Violation]:
         """Yield the object counts in a root that are wrong (I9), if all are known."""
         if self.whole and not self.kinds[MALFORMED]:
-            yield from miscounted(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
+            yield from check_object_counts(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
 
-    def lost(self) -> list[str]:
+    def missing_namespaces(self) -> list[str]:
         """Return the namespaces that are needed and do not exist (I12)."""
         return sorted(self.needed - self.exists) if self.whole else []
 
@@ -409,7 +409,7 @@ def _parts(codec: KeyCodec, key: str) -> tuple[str, str, str | None]:
         return "", "", None
 
 
-def _named(codec: KeyCodec, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
+def _name_definitions(codec: KeyCodec, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
     """Yield the definitions of objects. A malformed key, or an invalid path, is I11."""
     for key, path in entries:
         kind, namespace, name = _parts(codec, key)
@@ -449,7 +449,7 @@ def check_homes(
             yield from objects_without_namespace(reader, root, codec, each.namespace)
 
 
-def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
+def check_object_counts(root: Root, found: ObjectCounts) -> Iterator[Violation]:
     """Yield the object counts in a root that are wrong (I9); a missing count is not wrong. No request."""
     stored = root.counts
     for kind, recorded, contained in zip(KINDS, stored, found, strict=True) if stored is not None else ():
@@ -506,7 +506,7 @@ class TreeProof:
         self._taken = 0
         self.examine(root.path, root.node)
 
-    def taken(self) -> Iterator[Violation]:
+    def take_findings(self) -> Iterator[Violation]:
         """Yield what was found since this was called last."""
         new = list(islice(self.found, self._taken, None))
         self._taken += len(new)
@@ -516,7 +516,7 @@ class TreeProof:
         """Add findings; what is known already counts once."""
         self.found.update(dict.fromkeys(found))
 
-    def expected(self, path: str) -> Expected | None:
+    def take_expected(self, path: str) -> Expected | None:
         """Return the values that a parent records about a node which was not met yet."""
         return self._expected.get(path)
 
@@ -534,7 +534,7 @@ class TreeProof:
         self.add(check_counts(node, path, expected))
         self.add(check_names(node, path, self._codec))
         height = expected.height if node.height is None else node.height
-        self._expected.update(expected.children(node, path, height))
+        self._expected.update(expected.expect_children(node, path, height))
         return True
 
 
@@ -560,12 +560,12 @@ class _TreeReader:
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in order. One ``get`` each, in parallel."""
         for path, data in self._storage.read_many(paths):
-            node = self._followed(path, data, self._proof.expected(path) or Expected())
+            node = self._follow(path, data, self._proof.take_expected(path) or Expected())
             self.whole = self.whole and node is not None
             yield Node(height=None) if node is None else node
 
-    def _followed(self, path: str, data: bytes | FileMissing, expected: Expected) -> Node | None:
-        node = decoded(path, data, self._order, expected.parent)
+    def _follow(self, path: str, data: bytes | FileMissing, expected: Expected) -> Node | None:
+        node = decode_node(path, data, self._order, expected.parent)
         if path in self._seen:
             node = violation("I10", path, f"reached a second time, from {expected.parent!r}")
         self._seen.add(path)
@@ -595,9 +595,11 @@ def check_tree(
         if lost and reader.whole:
             objects = (key for key in keys if _parts(codec, key)[1] in lost)
             yield from (without_namespace(root.path, codec, key) for key in objects)
-        yield from proof.taken()
+        yield from proof.take_findings()
         if definitions:
-            yield from check_definitions(versions.storage, list(_named(codec, zip(keys, paths, strict=True))))
-    yield from proof.taken()
+            yield from check_definitions(
+                versions.storage, list(_name_definitions(codec, zip(keys, paths, strict=True)))
+            )
+    yield from proof.take_findings()
     content.whole = reader.whole
-    yield from content.miscounted(root)
+    yield from content.check_object_counts(root)

@@ -21,7 +21,7 @@ def parse_age(text: str) -> float:
         raise InvalidInput(f"{text!r} is not a valid age; write 90s, 15m, 12h, 3d or 2w")
     seconds = int(match[1]) * _UNITS[match[2]]
     if seconds > LONGEST:
-        raise InvalidInput(f"{text!r} is too long; write at most {shown(LONGEST)}")
+        raise InvalidInput(f"{text!r} is too long; write at most {describe_duration(LONGEST)}")
     return seconds
 
 
@@ -31,7 +31,7 @@ def millis(seconds: float) -> int:
     return whole if abs(whole - seconds * 1000) < 1e-6 else int(seconds * 1000) + 1
 
 
-def shown(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     """Return an age for people, in the largest unit that is exact."""
     for unit, length in (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
         if seconds and seconds % length == 0:

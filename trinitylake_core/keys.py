@@ -109,7 +109,7 @@ class KeyCodec:
 
     def namespace(self, namespace: str) -> str:
         """Return the key of a namespace. Raises ``InvalidName``."""
-        return _PREFIX[NAMESPACE] + self._padded(NAMESPACE, namespace, self.namespace_size)
+        return _PREFIX[NAMESPACE] + self._pad_name(NAMESPACE, namespace, self.namespace_size)
 
     def table(self, namespace: str, name: str) -> str:
         """Return the key of a table. Raises ``InvalidName``."""
@@ -126,8 +126,8 @@ class KeyCodec:
         return self._object(name.kind, name.namespace, name.name)
 
     def _object(self, kind: str, namespace: str, name: str | None) -> str:
-        home = self._padded(NAMESPACE, namespace, self.namespace_size)
-        return _PREFIX[kind] + home + self._padded(kind, name, self._name_size(kind))
+        home = self._pad_name(NAMESPACE, namespace, self.namespace_size)
+        return _PREFIX[kind] + home + self._pad_name(kind, name, self._name_size(kind))
 
     def range(self, kind: str | None = None, namespace: str | None = None) -> KeyRange:
         """Return the range of all objects of a kind, or of a kind in one namespace."""
@@ -135,7 +135,7 @@ class KeyCodec:
             return EVERYTHING
         lo = _PREFIX[kind]
         if namespace is not None:
-            lo += self._padded(NAMESPACE, namespace, self.namespace_size)
+            lo += self._pad_name(NAMESPACE, namespace, self.namespace_size)
         return self._upwards(lo)
 
     def beginning(self, prefix: str, kind: str = NAMESPACE, namespace: str | None = None) -> KeyRange:
@@ -158,14 +158,14 @@ class KeyCodec:
 
     def parts(self, key: str) -> tuple[str, str, str | None]:
         """Return kind, namespace and name in a key, proved. Raises ``InvalidName`` as :meth:`decode`."""
-        return self._plain(key) or self._proved(key)
+        return self._plain(key) or self._split_proved(key)
 
     def well_formed(self, keys: Iterable[str]) -> bool:
         """Whether all keys are plainly well formed; after ``False``, :meth:`decode` decides."""
         return all(map(self._plain, keys))
 
     def _plain(self, key: str) -> tuple[str, str, str | None] | None:
-        """Return the parts of a well-formed key in ASCII, which nearly all are, four times as fast as ``_proved``."""
+        """Return the parts of a well-formed key in ASCII, which nearly all are: four times as fast."""
         kind, cut = _KIND.get(key[:4]), 4 + self.namespace_size
         if self.utf16 or kind is None or not key.isascii() or not key.isprintable():
             return None
@@ -176,7 +176,7 @@ class KeyCodec:
             return kind, namespace, None
         return (kind, namespace, name) if name else None
 
-    def _proved(self, key: str) -> tuple[str, str, str | None]:
+    def _split_proved(self, key: str) -> tuple[str, str, str | None]:
         kind = _KIND.get(key[:4])
         if kind is None:
             raise InvalidName(f"key {key!r} does not start with a known schema ID")
@@ -190,7 +190,7 @@ class KeyCodec:
     def split(self, key: str) -> tuple[str, str, str | None]:
         """Return kind, namespace and name in a key, fast: plain keys of a sound lakehouse are not proved again."""
         if self.utf16 or not key.isascii() or key[:4] not in _KIND:
-            return self._proved(key)
+            return self._split_proved(key)
         cut = 4 + self.namespace_size
         return _KIND[key[:4]], key[4:cut].rstrip(" "), key[cut:].rstrip(" ") or None
 
@@ -229,7 +229,7 @@ class KeyCodec:
         """Return the length of the part of a key behind the namespace, by kind."""
         return self.table_size if kind == TABLE else self.view_size if kind == VIEW else 0
 
-    def _padded(self, kind: str, name: str | None, size: int) -> str:
+    def _pad_name(self, kind: str, name: str | None, size: int) -> str:
         if not name or not isinstance(name, str):
             raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
         if not self.utf16 and (match := _FORBIDDEN.search(name)):

@@ -477,7 +477,7 @@ class Lakehouse(CatalogView):
             LakehouseFrozen: another author has frozen it.
             ReadOnly, UnsafeStorage, StorageError.
         """
-        reason = recover.required(reason)
+        reason = recover.require_reason(reason)
         backend, base = self._backend, recover.newest_root(self._backend)
         require_writable(backend, base)
         end = None if until is None else from_millis(to_millis(until))
@@ -604,7 +604,7 @@ class Lakehouse(CatalogView):
             Corrupt: a file of the target is missing or damaged; named.
             PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         """
-        reason = recover.required(reason)
+        reason = recover.require_reason(reason)
         backend, newest = self._backend, newest_base(self._backend)
         base = newest.root
         if expected_version is not None and not force:
@@ -677,12 +677,12 @@ class Lakehouse(CatalogView):
             CommitConflict: another writer changed one of these objects.
             PlanOutdated: another writer changed objects since the plan.
         """
-        reason = recover.required(reason)
+        reason = recover.require_reason(reason)
         recover.refuse_no_source(source, damaged=damaged)
         backend, copy = self._backend, source is not None
         here = Side(backend, recover.newest_root(backend, expected_version))
         target, lake = RecoveryTarget(version, timestamp, snapshot), self if source is None else source
-        there = Side(lake.backend, lake.root_node if copy and not target.given else target.root(lake.backend))
+        there = Side(lake.backend, lake.root_node if copy and not target.is_given else target.root(lake.backend))
         require_writable(backend, here.root)
         if not only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")

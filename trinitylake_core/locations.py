@@ -77,7 +77,7 @@ def validate_paths(paths: Sequence[str]) -> None:
         validate_path(path)
 
 
-def optimised(name: str) -> str:
+def optimised_path(name: str) -> str:
     """Return the optimised path of an original file name: 20 hash bits spread files over prefixes."""
     name = name.replace("/", "-")
     bits = _bits(name)
@@ -120,12 +120,12 @@ def lakehouse_def_path() -> str:
 
 def node_path() -> str:
     """Return a new path for a non-root node."""
-    return optimised(f"node-{_uuid()}.ipc")
+    return optimised_path(f"node-{_uuid()}.ipc")
 
 
 def transaction_path(transaction_id: str) -> str:
     """Return the path of the saved transaction of this ID."""
-    return optimised(f"txn-{transaction_id}.binpb")
+    return optimised_path(f"txn-{transaction_id}.binpb")
 
 
 def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
@@ -138,7 +138,7 @@ def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
     label = _UNREADABLE.sub("_", namespace if name is None else f"{namespace}-{name}")
     tail = f"-{_uuid()}.binpb"
     room = spec.FILE_NAME_MAX_BYTES - len("00000000-") - len(kind) - 1 - len(tail)
-    return optimised(f"{kind}-{label[:room]}{tail}")
+    return optimised_path(f"{kind}-{label[:room]}{tail}")
 
 
 def parse(path: str) -> ParsedPath | None:

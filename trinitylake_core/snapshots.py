@@ -58,7 +58,7 @@ def snapshot_infos(definition: LakehouseDef) -> list[SnapshotInfo]:
             kind=SnapshotDef.Kind.Name(snapshot.kind).lower(),
             created_at=from_millis(snapshot.created_at_millis),
             expires_at=from_millis(snapshot.expire_at_millis) if snapshot.expire_at_millis else None,
-            expired=_expired(snapshot),
+            expired=_is_expired(snapshot),
             root_path=snapshot.root_node_file_path,
             target_uri=snapshot.target_uri or None,
         )
@@ -67,7 +67,7 @@ def snapshot_infos(definition: LakehouseDef) -> list[SnapshotInfo]:
     return sorted(infos, key=lambda info: (info.created_at, info.version, info.name))
 
 
-def _expired(snapshot: SnapshotDef) -> bool:
+def _is_expired(snapshot: SnapshotDef) -> bool:
     return bool(snapshot.expire_at_millis) and now_millis() >= snapshot.expire_at_millis
 
 
@@ -81,7 +81,7 @@ def snapshot_root(backend: LakehouseBackend, definition: LakehouseDef, name: str
     if name not in definition.snapshots:
         raise _no_snapshot(name)
     snapshot = definition.snapshots[name]
-    if _expired(snapshot):
+    if _is_expired(snapshot):
         raise SnapshotNotFound(f"snapshot {name!r} expired at {from_millis(snapshot.expire_at_millis).isoformat()}")
     if snapshot.target_uri:
         try:
@@ -149,7 +149,7 @@ class SnapshotChange(NewDefinition):
 
     def _refuse_impossible(self, definition: LakehouseDef, base: Root) -> None:
         name = self._name
-        if name in definition.snapshots and not _expired(definition.snapshots[name]):
+        if name in definition.snapshots and not _is_expired(definition.snapshots[name]):
             raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
         refuse_lost(self._backend, base, self._root)
 
@@ -170,7 +170,7 @@ class SnapshotChange(NewDefinition):
         backend, node, path = self._backend, self._root.node, node_path()
         if self._snapshot.kind == SnapshotDef.PARTIAL:
             writer = NodeWriter(backend.nodes)
-            node = _copied(backend, node, writer)
+            node = _copy_subtree(backend, node, writer)
             writer.flush()
         backend.storage.write_many([(path, encode(node, backend.nodes.order, path))])
         self._snapshot.root_node_file_path = path
@@ -215,8 +215,8 @@ def is_time(when: datetime | str) -> bool:
     return True
 
 
-def _copied(backend: LakehouseBackend, node: Node, writer: NodeWriter) -> Node:
-    paths = [writer.add(_copied(backend, child, writer)) for child in backend.nodes.read_many(node.children)]
+def _copy_subtree(backend: LakehouseBackend, node: Node, writer: NodeWriter) -> Node:
+    paths = [writer.add(_copy_subtree(backend, child, writer)) for child in backend.nodes.read_many(node.children)]
     return Node(
         node.keys, node.values, paths, node.buffer, dict(node.system), node.height, node.subtree_keys,
         node.subtree_messages, node.child_keys, node.child_messages,

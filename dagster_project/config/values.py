@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Pla
 
 from pipelines.lakehouses import REFUSED, looks_secret
 from trinitylake_core import InvalidInput
-from trinitylake_core.durations import parse_age, shown
+from trinitylake_core.durations import describe_duration, parse_age
 
 _OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,7 +58,7 @@ def parse_duration(text: object) -> timedelta:
 
 def format_duration(duration: timedelta) -> str:
     """Return a length of time as ``parse_duration`` reads it, in the largest unit that is exact."""
-    return shown(duration.total_seconds())
+    return describe_duration(duration.total_seconds())
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]

@@ -22,7 +22,7 @@ from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
 from pipelines.integrity.examine import ASKED, KEPT, Examiner, Kept, visits
-from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, counted, found_row
+from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
     GatheredContent,
     above_leaves,
@@ -33,7 +33,7 @@ from pipelines.integrity.version_content import (
 from pipelines.job import Progress, silent
 from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Named, Violation, check_homes, check_root, miscounted, read_head
+from trinitylake_core.check import Named, Violation, check_homes, check_object_counts, check_root, read_head
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import Change, changes, diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
@@ -246,21 +246,21 @@ class Contents:
 
         Reads the nodes that differ, and definitions if wanted.
         """
-        for attempt in (self._compared, self._scanned):
+        for attempt in (self._compare_versions, self._scan_version):
             counts: Counter[str] = Counter()
             try:
                 found = list(attempt(before, version, counts))
             except (Corrupt, InvalidName):
                 continue
             yield from found
-            yield from (counted(what, number) for what, number in counts.items())
+            yield from (count_finding(what, number) for what, number in counts.items())
             return
 
     def _root(self, version: int) -> tuple[Root, KeyCodec] | None:
         root = self.versions.try_root(version)
         return None if root is None else (root, codec_of(self.versions.definition(root)))
 
-    def _scanned(self, _: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
+    def _scan_version(self, _: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
         found = self._root(version)
         if found is not None:
             root, codec = found
@@ -276,14 +276,14 @@ class Contents:
             yield from content.prove(self.versions.storage, rows)
             yield from content.wrong(self.versions.storage, self.store)
 
-    def _compared(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
+    def _compare_versions(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
         old, new = self._root(before), self._root(version)
         if new is None:
             return
         root, codec = new
         # only a count of everything can prove the first counts
         if old is None or old[1] != codec or (old[0].counts is None and root.counts is not None):
-            yield from self._scanned(before, version, counts)
+            yield from self._scan_version(before, version, counts)
             return
         gained: Counter[str] = Counter()
         rows = changes(diff_nodes(self.store, old[0].node, self.store, root.node), codec)
@@ -292,12 +292,12 @@ class Contents:
                 gained[each.kind] += (each.new_path is not None) - (each.old_path is not None)
             yield from check_homes(self.store, root, codec, part)
             if self.definitions:
-                yield from proved_definitions(self.versions.storage, _named(part), counts, self.tables)
+                yield from proved_definitions(self.versions.storage, _name_definitions(part), counts, self.tables)
         now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
-        yield from () if now is None else miscounted(root, now)
+        yield from () if now is None else check_object_counts(root, now)
 
 
-def _named(part: Iterable[Change]) -> Iterator[Named]:
+def _name_definitions(part: Iterable[Change]) -> Iterator[Named]:
     for each in part:
         if each.new_path is not None:
             with suppress(InvalidLocation):  # I11, a finding of the walk

@@ -60,7 +60,7 @@ def compare_definitions(engine: Engine, source: Storage, copy: Lakehouse, progre
     progress("compare definitions", 0, None)
     work = partial(_compare, version=copy.version)
     found = engine.map(work, _ranges(engine, copy), _COMPARED, source, copy.storage, each=1).list()
-    return _summed(Compared(**row) for row in found)
+    return _sum_up(Compared(**row) for row in found)
 
 
 def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
@@ -111,11 +111,11 @@ def _compare(rows: Iterator[Row], source: Storage, target: Storage, *, version: 
             path for path, data in unproved.items()
             if isinstance(data, FileMissing) or isinstance(originals[path], FileMissing) or data != originals[path]
         ]  # fmt: skip
-        total = _summed([total, Compared(len(unproved), len(different), different[0] if different else None)])
+        total = _sum_up([total, Compared(len(unproved), len(different), different[0] if different else None)])
     yield total
 
 
-def _summed(parts: Iterable[Compared]) -> Compared:
+def _sum_up(parts: Iterable[Compared]) -> Compared:
     total = Compared()
     for each in parts:
         total = Compared(

@@ -28,8 +28,8 @@ from trinitylake_core.check import (
     check_counts,
     check_node,
     check_place,
-    decoded,
-    malformed,
+    decode_node,
+    defect_of_entry,
     violation,
     well_formed,
 )
@@ -83,7 +83,7 @@ def visits(rows: Iterator[Row], storage: Storage, *, examiner: Examiner, most: i
             found.update(each[-len(VIOLATION) :] for each in kept if most is not None and each[0] == FINDING)
 
 
-def asked(path: str, first: int, last: int) -> dict[str, Any]:
+def row_of_root(path: str, first: int, last: int) -> dict[str, Any]:
     """Return the row of a root before it is read: no parent expects anything of it."""
     return dict.fromkeys(ASKED.names) | {"path": path, "first": first, "last": last, "height": ROOT, "parent": ""}
 
@@ -113,28 +113,28 @@ class Examiner:
 
         Where a node cannot be read, or has another height than its parents record, nothing below it is read.
         """
-        node = decoded(row["path"], data, self.order, row["parent"])
+        node = decode_node(row["path"], data, self.order, row["parent"])
         return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
 
     def examine(self, row: Row, node: Node) -> list[Kept]:
         """Return the rows that are kept of a node that was read."""
-        path, expected = row["path"], _expected(row)
+        path, expected = row["path"], _expected_by_parents(row)
         astray = check_place(node, path, expected)
         if astray is not None:
             return _unreadable(row, astray)
         height = row["height"] if node.height is None else node.height
         sound = well_formed(node, self.codec)
-        kept = [_kept(NODE, row, path, height, size=node.nbytes, named=int(node.named))]
+        kept = [_keep_row(NODE, row, path, height, size=node.nbytes, named=int(node.named))]
         for found in (
             check_node(node, path, self.order, expected),
             self._names(node, path, top=row["height"] == ROOT, sound=sound),
             check_counts(node, path, expected),
         ):
             kept += (_finding(row, each) for each in found)
-        kept += (_child(row, *each) for each in expected.children(node, path, height))
+        kept += (_child(row, *each) for each in expected.expect_children(node, path, height))
         if self.files:
             named = (*node.values, *(value for value in node.buffer.values if value is not None))
-            kept += (_kept(NAMED, row, each, None) for each in named)
+            kept += (_keep_row(NAMED, row, each, None) for each in named)
         if row["first"] == self.content_of:
             kept += self._kept_entries(row, node, height, sound=sound)
         return kept
@@ -151,27 +151,29 @@ class Examiner:
             settled = [key for key, value in entries.items() if value is not None and key not in kept]
             content = VersionContent(self.codec)
             content.note_many(settled, well_formed=sound and not node.pending.keys)
-            yield from (_kept(KIND, row, kind, None, size=count) for kind, count in content.kinds.items())
+            yield from (_keep_row(KIND, row, kind, None, size=count) for kind, count in content.kinds.items())
             for role, names in ((EXISTS, content.exists), (NEEDED, content.needed)):
-                yield from (_kept(role, row, name, None) for name in sorted(names))
-        yield from (_kept(ENTRY, row, key, height, value=value) for key, value in kept.items())
+                yield from (_keep_row(role, row, name, None) for name in sorted(names))
+        yield from (_keep_row(ENTRY, row, key, height, value=value) for key, value in kept.items())
 
     def _names(self, node: Node, path: str, *, top: bool, sound: bool) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
         before, proved = self._buffered if top else {}, {}
         for pair in node.buffer.meanings():
-            proved[pair] = before[pair] if pair in before else malformed(self.codec, *pair)
+            proved[pair] = before[pair] if pair in before else defect_of_entry(self.codec, *pair)
         if top:
             self._buffered = proved
-        table = () if sound else (malformed(self.codec, *pair) for pair in zip(node.keys, node.values, strict=True))
+        table = (
+            () if sound else (defect_of_entry(self.codec, *pair) for pair in zip(node.keys, node.values, strict=True))
+        )
         yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
 
 
 def _unreadable(row: Row, what: Violation) -> list[Kept]:
-    return [_kept(NODE, row, row["path"], UNREADABLE, size=0, named=0), _finding(row, what)]
+    return [_keep_row(NODE, row, row["path"], UNREADABLE, size=0, named=0), _finding(row, what)]
 
 
-def _kept(
+def _keep_row(
     role: int, row: Row, path: str, height: int | None, *, size: int | None = None, named: int | None = None,
     value: str | None = None,
 ) -> Kept:  # fmt: skip
@@ -200,7 +202,7 @@ def _entries(node: Node) -> dict[str, str | None]:
     return {**dict(zip(node.keys, node.values, strict=True)), **dict(node.pending.meanings())}
 
 
-def _expected(row: Row) -> Expected:
+def _expected_by_parents(row: Row) -> Expected:
     """Return the values that parents record about a node."""
     return Expected(
         None if row["height"] == ROOT else row["height"],

@@ -42,7 +42,7 @@ class Finding(Violation):
         return both[:1] if len(both) == 2 and both[0] == both[1] else both
 
 
-def counted(what: str, number: int) -> Violation:
+def count_finding(what: str, number: int) -> Violation:
     """Return a number of files, on the way of findings."""
     return Violation(COUNTED, "", what, str(number))
 

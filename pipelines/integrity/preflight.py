@@ -17,7 +17,7 @@ from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine_choice import choose_engine
 from pipelines.integrity.checks import Checks, Shape
-from pipelines.integrity.examine import Examiner, asked
+from pipelines.integrity.examine import Examiner, row_of_root
 from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.version_content import GatheredContent, prove_definitions
 from pipelines.job import Meter, Progress, Session, silent
@@ -87,7 +87,7 @@ class Preflight:
             shape.codec, version=target.version, read_definitions=True, root=target, tables=self.tables
         )
         examiner = Examiner(shape.order, shape.codec, target.version)
-        root = examiner.examine(asked(target.path, target.version, target.version), target.node)
+        root = examiner.examine(row_of_root(target.path, target.version, target.version), target.node)
         checks = Checks(self.checked.engine, self.backend.storage, shape, found, self.progress)
         self.checked.nodes, elsewhere = checks.nodes([], content, visited=[root])
         self.checked.bytes += elsewhere

@@ -69,11 +69,11 @@ def proved_definitions(
         counts[DEFINITIONS] += len(part)
         found: list[tuple[str, str, TableDef]] = []
 
-        def sampled(label: str, path: str, table: TableDef, found: list[Any] = found) -> None:
+        def note_sampled(label: str, path: str, table: TableDef, found: list[Any] = found) -> None:
             if tables is not None and in_sample(path, tables):
                 found.append((label, path, table))
 
-        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)), sampled)
+        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)), note_sampled)
         yield from files.missing(found)
 
 
@@ -114,8 +114,8 @@ class GatheredContent(VersionContent):
         if root is None and self.version >= 0:
             root = next(Versions(storage).readable_roots([self.version]))
         if root is not None:
-            yield from self.miscounted(root)
-            for namespace in self.lost():
+            yield from self.check_object_counts(root)
+            for namespace in self.missing_namespaces():
                 yield from objects_without_namespace(store, root, self.codec, namespace)
 
 
@@ -132,13 +132,13 @@ def above_leaves(walk: Walk) -> IntArray | None:
     above = walk.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0")
     if above.count() > _ABOVE_MOST:
         return None
-    found = walk.engine.map(_hashed, above, _HASHES).list()
+    found = walk.engine.map(_hash_paths, above, _HASHES).list()
     return np.unique(
         np.concatenate([np.empty(0, np.int32), *(np.frombuffer(row["hashes"], np.int32) for row in found)])
     )
 
 
-def _hashed(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
+def _hash_paths(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
     while some := list(islice(rows, _HASHED)):
         yield (np.unique(hashes_of(row["path"] for row in some)).tobytes(),)
 
@@ -152,7 +152,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     )
     newest = walk.engine.sql(_NEWEST, walked=walk.rows(), above=above)
     work = partial(
-        _proved,
+        _prove_content,
         version=content.version,
         codec=content.codec,
         definitions=content.read_definitions,
@@ -209,7 +209,7 @@ def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) ->
     return nbytes
 
 
-def _proved(
+def _prove_content(
     rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool, tables: float | None,
     most: int | None,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip

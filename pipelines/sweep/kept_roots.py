@@ -16,7 +16,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
-from trinitylake_core.durations import millis, shown
+from trinitylake_core.durations import describe_duration, millis
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
 from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.storage import Storage
@@ -246,9 +246,11 @@ class RetentionRules:
                 yield _reason(KEEP_LAST, str(self.keep_last), max(oldest, newest - max(self.keep_last, 1) + 1), newest)
             if self.age_seconds is not None:
                 first = _first_since(created_at, versions, now_millis - millis(self.age_seconds))
-                yield _reason(OLDER_THAN, shown(self.age_seconds), first, newest)
+                yield _reason(OLDER_THAN, describe_duration(self.age_seconds), first, newest)
             ttl = self.ttl_millis
-            yield _reason(TTL, shown(ttl / 1000), _first_since(created_at, versions, now_millis - ttl), newest)
+            yield _reason(
+                TTL, describe_duration(ttl / 1000), _first_since(created_at, versions, now_millis - ttl), newest
+            )
 
         return sorted((each for each in found() if each.versions > 0), key=lambda each: each.first)
 

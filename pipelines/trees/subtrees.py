@@ -369,7 +369,7 @@ class Flush:
         writer = self._writer
         root = subtree_result(self._rewriter, writer, self._rewriter.flush(self.ref, dirty_children))
         written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
-        return {**root, **written, "proved": self._rewriter.proved()}
+        return {**root, **written, "proved": self._rewriter.is_proved()}
 
 
 class SliceFlush(Flush):
@@ -393,7 +393,7 @@ class SliceFlush(Flush):
         where = {"path": None, "inline": None, "height": self.ref.height, "low": low, "high": high}
         written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
         counts = {"keys": _counted(children), "messages": None, **written}
-        return {**where, **counts, "proved": rewriter.proved(), "children": children}
+        return {**where, **counts, "proved": rewriter.is_proved(), "children": children}
 
     def _handed_back(self, leaf: Ref) -> dict[str, Any]:
         if leaf.work is not None:

@@ -155,7 +155,7 @@ class Visitor:
         asked: the schema of the row of a node before it is read: path, height, first and last version, and the other
             values that its parents record.
         kept: the schema of what is left of it: rows with a role, among them a :data:`NODE` with its height, and for
-            each child a :data:`CHILD` with the columns of ``asked``.
+            each child a :data:`CHILD` with the columns of ``row_of_root``.
         choose: called before each level with what is kept of the levels above, and its height (:data:`ROOT` for the
             roots, of any height); returns what is done with its nodes.
         key: the column by which the kept rows are looked up.
@@ -241,7 +241,7 @@ def descend(
         engine: where nodes are visited, and where the tables are.
         storage: that of the trees.
         visitor: what is done at each node.
-        roots: rows of ``visitor.asked``.
+        roots: rows of ``visitor.row_of_root``.
         progress: called with the number of nodes read.
         visited: rows of ``visitor.kept`` of roots that need not be read, in the place of ``roots``.
         known: tables kept by their key ``path``: nodes that are left out, with what only they reach.

@@ -14,7 +14,7 @@ from trinitylake_core.diff import diff_nodes
 from trinitylake_core.diff.compare import _compare, merge
 from trinitylake_core.diff.stream import Run, Stream
 from trinitylake_core.tree.node import Messages, Node
-from trinitylake_core.tree.search import applied
+from trinitylake_core.tree.search import apply_messages
 
 LEAF = 64
 
@@ -161,14 +161,14 @@ def test_rows_with_few_or_many_messages_carried_out_are_what_the_messages_mean(
     keys, values = sorted(table), [table[key] for key in sorted(table)]
     waiting = Messages.of([(key, messages[key], "t") for key in sorted(messages)])
     meant = {key: value for key, value in (table | messages).items() if value is not None}
-    assert applied(keys, values, waiting) == (sorted(meant), [meant[key] for key in sorted(meant)])
+    assert apply_messages(keys, values, waiting) == (sorted(meant), [meant[key] for key in sorted(meant)])
 
 
 def test_a_long_run_of_messages_is_taken_over_without_a_look_at_each_key() -> None:
     many = 4_096
     waiting = Messages([Key(f"k{n:05}") for n in range(many)], ["v"] * many, ["t"] * many)
     Key.compared = 0
-    keys, values = applied(["a", "k00007", "k00100x", "z"], ["1", "2", "3", "4"], waiting)
+    keys, values = apply_messages(["a", "k00007", "k00100x", "z"], ["1", "2", "3", "4"], waiting)
     assert Key.compared <= 4 * 16
     assert len(keys) == len(values) == many + 3
     assert (values[0], values[1 + 7], values[1 + 101], values[-1]) == ("1", "v", "3", "4")

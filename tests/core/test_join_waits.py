@@ -37,7 +37,7 @@ def _joined(store: NodeStore, trees: list[Ref], *, ahead: bool) -> tuple[Rounds,
             rewriter.open_right_edges(trees[:-1])
         node = rewriter.node_of(reduce(rewriter.join_without_key, trees))
         rewriter.store.flush()  # type: ignore[attr-defined]
-    return rounds, node, rewriter.proved()
+    return rounds, node, rewriter.is_proved()
 
 
 def _content(store: NodeStore, node: Node) -> int:

@@ -140,7 +140,7 @@ def test_pivots_stand_behind_their_leaves_and_are_no_part_of_files() -> None:
     files, paths = plain()
     found = decode_many(files, paths, 8)
     assert found is not None
-    leaves = Leaves(Columns.joined([found[0], Columns.of(["C03"], ["p"]), found[1]]), np.array([3, 3]))
+    leaves = Leaves(Columns.join([found[0], Columns.of(["C03"], ["p"]), found[1]]), np.array([3, 3]))
     assert leaves.pivots() == (["C03"], ["p"])
     assert leaves.edges() == [("C00", "C02"), ("C10", "C12")]
     assert files[:2] == encode_many(leaves, paths[:2], 8, STAMP)

@@ -54,7 +54,7 @@ def flushed(sink: ColumnMemorySink, root: Node) -> Node:
     tree = rewriter.flush(rewriter.ref_of(root), dirty_children)
     rewriter.open(tree)
     node = rewriter.node_of(tree)
-    if not rewriter.proved():
+    if not rewriter.is_proved():
         raise Corrupt("the proof failed")
     return node
 
@@ -142,7 +142,7 @@ def _wrong_counts(chance: random.Random, counts: Any) -> Any:
 
 
 WRONG: dict[str, Callable[[random.Random, Any], Any]] = {
-    "merged": _wrong_plan, "laid_out": _wrong_rows, "cut": _wrong_counts,
+    "plan_merge": _wrong_plan, "laid_out": _wrong_rows, "cut": _wrong_counts,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinitylake_core.tree.leafrun import Columns, Plan, cut, laid_out, merged, pieces_of, proved
+from trinitylake_core.tree.leafrun import Columns, Plan, cut, is_exact, laid_out, pieces_of, plan_merge
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
 MIXED = FIXED | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D", "C00011"])
@@ -22,7 +22,7 @@ def columns(entries: Mapping[str, str | None]) -> Columns:
 
 
 def carried_out(old: Columns, changes: Columns, plan: Plan) -> Columns:
-    return laid_out(Columns.joined([old, changes]), plan, np.zeros(0, dtype=np.int64)).columns
+    return laid_out(Columns.join([old, changes]), plan, np.zeros(0, dtype=np.int64)).columns
 
 
 def rows(of: Columns) -> list[tuple[str, str]]:
@@ -39,10 +39,10 @@ def test_merging_columns_means_what_a_dictionary_means(keys: st.SearchStrategy[s
     @given(st.dictionaries(keys, VALUES), st.dictionaries(keys, st.none() | VALUES, min_size=1))
     def check(entries: dict[str, str], changes: dict[str, str | None]) -> None:
         old, messages = columns(entries), columns(changes)
-        plan = merged(old, messages)
+        plan = plan_merge(old, messages)
         new = carried_out(old, messages, plan)
         assert changed(entries, changes) == rows(new)
-        assert proved(old, messages, new, plan, None, None)
+        assert is_exact(old, messages, new, plan, None, None)
 
     check()
 
@@ -52,7 +52,7 @@ def test_the_proof_sees_whatever_is_lost_doubled_swapped_or_changed(
     entries: dict[str, str], changes: dict[str, str | None], data: st.DataObject
 ) -> None:
     old, messages = columns(entries), columns(changes)
-    plan = merged(old, messages)
+    plan = plan_merge(old, messages)
     right = rows(carried_out(old, messages, plan))
     wrong = list(right)
     if not wrong:
@@ -73,7 +73,7 @@ def test_the_proof_sees_whatever_is_lost_doubled_swapped_or_changed(
         case _:
             wrong = sorted(entries.items())
     broken = Columns.of([k for k, _ in wrong], [v for _, v in wrong])
-    assert (wrong == right) == proved(old, messages, broken, plan, None, None)
+    assert (wrong == right) == is_exact(old, messages, broken, plan, None, None)
 
 
 @given(
@@ -86,7 +86,7 @@ def test_the_proof_does_not_believe_the_plan(
 ) -> None:
     """Whatever is wrong in a plan, rows and all: only what means the right thing passes."""
     old, messages = columns(entries), columns(changes)
-    plan = merged(old, messages)
+    plan = plan_merge(old, messages)
     for name in data.draw(st.sets(st.sampled_from(["values", "found", "touched", "set"]), min_size=1)):
         one = getattr(plan, name)
         if len(one):
@@ -98,15 +98,15 @@ def test_the_proof_does_not_believe_the_plan(
         )
         break
     new = carried_out(old, messages, plan)
-    assert not proved(old, messages, new, plan, None, None) or rows(new) == changed(entries, changes)
+    assert not is_exact(old, messages, new, plan, None, None) or rows(new) == changed(entries, changes)
 
 
 def test_the_proof_sees_keys_outside_of_their_range() -> None:
     run, none = columns({"b": "1", "c": "2"}), columns({})
-    plan = merged(run, none)
-    assert proved(run, none, run, plan, "a", "d")
-    assert not proved(run, none, run, plan, "b", "d")
-    assert not proved(run, none, run, plan, "a", "c")
+    plan = plan_merge(run, none)
+    assert is_exact(run, none, run, plan, "a", "d")
+    assert not is_exact(run, none, run, plan, "b", "d")
+    assert not is_exact(run, none, run, plan, "a", "c")
 
 
 @given(st.integers(0, 400), st.integers(1, 12), st.integers(3, 40))

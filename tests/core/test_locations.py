@@ -26,7 +26,7 @@ def test_version_100_has_the_path_of_the_specification() -> None:
 
 
 def test_an_optimised_path_is_that_of_the_documentation() -> None:
-    assert "0101/0110/1001/10110010-a" == locations.optimised("a")
+    assert "0101/0110/1001/10110010-a" == locations.optimised_path("a")
 
 
 @given(VERSIONS)
@@ -93,7 +93,7 @@ def test_the_path_of_a_transaction_is_parsed_back(transaction: str) -> None:
 
 @given(NAMES)
 def test_an_optimised_path_is_the_hash_of_its_name(name: str) -> None:
-    path = locations.optimised(name)
+    path = locations.optimised_path(name)
     bits = "".join(path.split("-", 1)[0].split("/"))
     assert name.replace("/", "-") == path.split("-", 1)[1]
     assert mmh3.hash(name.replace("/", "-").encode(), signed=False) % 2**20 == int(bits, 2)
@@ -112,12 +112,12 @@ def test_hashes_of_the_java_sdk_are_ours(vectors: dict[str, Any]) -> None:
     for vector in vectors["hash"]:
         assert vector["name"].encode().hex() == vector["utf8_hex"]
         if "/" not in vector["name"]:
-            assert f"{vector['prefix']}-{vector['name']}" == locations.optimised(vector["name"])
+            assert f"{vector['prefix']}-{vector['name']}" == locations.optimised_path(vector["name"])
 
 
 def test_optimised_paths_of_the_java_sdk_are_ours(vectors: dict[str, Any]) -> None:
     for vector in vectors["optimised_file_path"]:
-        path = locations.optimised("-".join(vector["parts"]) + vector["suffix"])
+        path = locations.optimised_path("-".join(vector["parts"]) + vector["suffix"])
         assert vector["result"] == path
         assert parse(path) is not None
 
@@ -125,7 +125,7 @@ def test_optimised_paths_of_the_java_sdk_are_ours(vectors: dict[str, Any]) -> No
 @given(NAMES)
 def test_a_prefix_that_is_not_the_hash_is_not_ours(name: str) -> None:
     """Somebody else's file below a directory of ours is left alone."""
-    path = locations.optimised(f"node-{uuid.uuid4()}.ipc")
+    path = locations.optimised_path(f"node-{uuid.uuid4()}.ipc")
     flipped = ("1" if path[0] == "0" else "0") + path[1:]
     assert parse(flipped) is None
     assert parse(f"{name}/{path}") is None
@@ -150,10 +150,10 @@ FOREIGN = [
     f"_lakehouse_def_{_SOME_ID}.binpb.tmp",
     f"_lakehouse_def_{_SOME_ID.upper()}.binpb",
     f"node-{_SOME_ID}.ipc",
-    locations.optimised("node-.ipc"),
-    locations.optimised("something.parquet"),
-    locations.optimised(f"node-{_SOME_ID}.ipc.crc"),
-    locations.optimised(f"{_SOME_ID}.binpb"),
+    locations.optimised_path("node-.ipc"),
+    locations.optimised_path("something.parquet"),
+    locations.optimised_path(f"node-{_SOME_ID}.ipc.crc"),
+    locations.optimised_path(f"{_SOME_ID}.binpb"),
     "_tmp-" + "0" * 32,
 ]
 
@@ -179,7 +179,7 @@ def test_parsing_never_fails(path: str) -> None:
     ],
 )
 def test_names_of_older_generations_are_recognised(name: str, kind: str) -> None:
-    found = parse(locations.optimised(name))
+    found = parse(locations.optimised_path(name))
     assert found is not None
     assert (kind, True) == (found.kind, found.legacy)
 
@@ -260,5 +260,5 @@ def test_defect_11_names_in_paths_are_plain(name: str) -> None:
 
 def test_names_as_they_were_written_before_are_recognised() -> None:
     """Lakehouses have them, and `clean` must know them."""
-    path = locations.optimised("table-ns-größe \uffff-5a5e0000-0000-4000-8000-000000000001.binpb")
+    path = locations.optimised_path("table-ns-größe \uffff-5a5e0000-0000-4000-8000-000000000001.binpb")
     assert "table" == getattr(locations.parse(path), "kind", None)

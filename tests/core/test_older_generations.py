@@ -15,7 +15,7 @@ from trinitylake_core import CommitConflict, Lakehouse, ObjectNotFound, ReadOnly
 from trinitylake_core.check import check_version
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.keys import is_object_key
-from trinitylake_core.locations import optimised, parse, root_path
+from trinitylake_core.locations import optimised_path, parse, root_path
 
 ORDER = 4
 EXTENSIONS = (
@@ -56,7 +56,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
 
 
 def base64_path() -> str:
-    return optimised(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=") + ".ipc")
+    return optimised_path(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=") + ".ipc")
 
 
 def aged(columns: Columns, variants: set[str], renamed: dict[str, str]) -> Columns:

@@ -116,7 +116,7 @@ def test_messages_mean_the_same_wherever_they_are(
             root, _ = flushed(sink, root, heaviest_children(target))
         elif flush == "full":
             root, proof = flushed(sink, root, dirty_children, prove=True)
-            assert proof.proved()
+            assert proof.is_proved()
             assert 0 == root.subtree_messages
         prove_tree(sink, root)
         assert model == entries_of(sink, root)
@@ -146,7 +146,7 @@ def test_nodes_taken_back_before_they_were_written_change_nothing(
     sink.added += batch
     root, proof = flushed(sink, root, dirty_children, prove=True)
     assert before.items() <= sink.files.items(), "files of other versions are never taken back"
-    assert proof.proved()
+    assert proof.is_proved()
     prove_tree(sink, root)
     assert model == entries_of(sink, root)
 
@@ -158,7 +158,7 @@ def test_deleting_everything_leaves_an_empty_leaf(order: int, entries: dict[str,
     root = rooted(rewriter, build(rewriter, entries))
     root = root.with_messages(messages_of([(key, None) for key in entries]))
     root, proof = flushed(sink, root, dirty_children, prove=True)
-    assert proof.proved()
+    assert proof.is_proved()
     assert (0, [], 0) == (root.height, root.keys, root.subtree_keys)
 
 
@@ -170,7 +170,7 @@ def test_a_clean_subtree_is_not_read(order: int, entries: dict[str, str], key: s
     root = rooted(rewriter, build(rewriter, entries)).with_messages(messages_of([(key, "new")]))
     sink.read_paths.clear()
     root, proof = flushed(sink, root, dirty_children, prove=True)
-    assert proof.proved()
+    assert proof.is_proved()
     assert 3 * ((root.height or 0) + 1) >= len(set(sink.read_paths))
 
 
@@ -216,7 +216,7 @@ def test_a_rewrite_that_breaks_an_entry_is_not_proved(sabotage: Sabotage, order:
     honest = proof._work
     proof._work = broken  # type: ignore[method-assign, assignment]
     rooted(proof, proof.flush(proof.ref_of(root), dirty_children))
-    assert (None not in opened) == proof.proved()
+    assert (None not in opened) == proof.is_proved()
 
 
 def test_swapped_values_are_never_a_proof() -> None:
@@ -241,7 +241,7 @@ def test_a_message_lost_on_the_way_down_is_not_proved() -> None:
         values = [entries.get(key, value) for key, value in zip(ref.work.keys, ref.work.values, strict=True)]  # type: ignore[union-attr]
         ref.work.values = values  # type: ignore[union-attr]
         rooted(proof, proof.flush(ref, dirty_children))
-        assert not proof.proved()
+        assert not proof.is_proved()
 
 
 @pytest.mark.parametrize("height", [0, 2])
@@ -272,7 +272,7 @@ def test_a_tree_is_the_same_however_its_entries_come(
             rewriter.proof.fed_columns(part)  # type: ignore[union-attr]
         tree = rewriter.build(fed, fill)
     root = rooted(rewriter, tree)
-    assert rewriter.proved()
+    assert rewriter.is_proved()
     assert at_once.files == columns.files
     assert (expected.keys, expected.children, expected.child_keys) == (root.keys, root.children, root.child_keys)
 
@@ -291,7 +291,7 @@ def test_a_tree_built_of_other_columns_than_were_fed_is_not_proved(
     else:
         del keys[index]
     rooted(rewriter, rewriter.build([Columns.of(keys, [entries[key] for key in keys])]))
-    assert not rewriter.proved()
+    assert not rewriter.is_proved()
 
 
 @pytest.mark.parametrize("wrong", [["a", "c", "b", "d"], ["a", "b", "b", "c"]], ids=["out of order", "twice"])

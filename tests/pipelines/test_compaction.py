@@ -214,7 +214,7 @@ def test_a_node_that_breaks_between_plan_and_run_stops_it(place: Place) -> None:
 
 def test_without_its_proof_nothing_is_committed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of before and after differ: an error, no version."""
-    monkeypatch.setattr("trinitylake_core.tree.rewrite.Rewriter.proved", lambda self: False)
+    monkeypatch.setattr("trinitylake_core.tree.rewrite.Rewriter.is_proved", lambda self: False)
     version = _open(place).version
     with pytest.raises(Exception, match="proof"):
         compaction.run(_open(place), compaction.Config(engine="local"))

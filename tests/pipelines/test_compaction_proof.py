@@ -128,7 +128,7 @@ def _two_rows_exchanged(leaves: Leaves) -> Leaves:
     return replace(leaves, columns=leaves.columns.take(np.array([1, 0, *range(2, len(leaves.columns))])))
 
 
-@pytest.mark.parametrize("where", ["merged", "laid_out", "a leaf for another"])
+@pytest.mark.parametrize("where", ["plan_merge", "laid_out", "a leaf for another"])
 def test_leaves_that_lose_rows_as_columns_are_not_committed(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +144,7 @@ def test_leaves_that_lose_rows_as_columns_are_not_committed(
 
     def broken(*arguments: Any) -> Any:
         calls.append(1)
-        return (_first_row_lost if where == "merged" else _two_rows_exchanged)(honest(*arguments))
+        return (_first_row_lost if where == "plan_merge" else _two_rows_exchanged)(honest(*arguments))
 
     def exchanged(*arguments: Any) -> list[Ref]:
         made: list[Ref] = written(*arguments)
@@ -153,8 +153,8 @@ def test_leaves_that_lose_rows_as_columns_are_not_committed(
             each.path = made[0].path
         return made
 
-    written = leafflush._written
-    monkeypatch.setattr(leafflush, *(("_written", exchanged) if honest is None else (where, broken)))
+    written = leafflush._refs_of
+    monkeypatch.setattr(leafflush, *(("_refs_of", exchanged) if honest is None else (where, broken)))
     with pytest.raises(Corrupt, match="proof"):
         compaction.run(lake, LOCAL)
     assert calls

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dagster_project.config.values import format_duration, parse_duration
 from trinitylake_core import InvalidInput
-from trinitylake_core.durations import DAY, millis, parse_age, shown
+from trinitylake_core.durations import DAY, describe_duration, millis, parse_age
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_what_is_no_length_of_time_is_refused_as_input_and_as_a_value(text: str)
 
 @given(st.integers(0, 10**9))
 def test_what_is_shown_means_the_same_again(milliseconds: int) -> None:
-    assert milliseconds == millis(parse_age(shown(milliseconds / 1000)))
+    assert milliseconds == millis(parse_age(describe_duration(milliseconds / 1000)))
 
 
 @pytest.mark.parametrize("text", ["36501d", "99999999w", "999999999w"])

@@ -73,8 +73,8 @@ def _lost_by_the_scan(patch: pytest.MonkeyPatch) -> None:
 
 
 def _messages_lost(patch: pytest.MonkeyPatch) -> None:
-    honest = Messages.between
-    patch.setattr(Messages, "between", lambda self, lo, hi: honest(self, lo, hi).slice(1))
+    honest = Messages.slice_between
+    patch.setattr(Messages, "slice_between", lambda self, lo, hi: honest(self, lo, hi).slice(1))
 
 
 def _lost_before_written(patch: pytest.MonkeyPatch) -> None:

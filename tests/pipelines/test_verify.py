@@ -28,8 +28,8 @@ from pipelines.integrity.examine import (
     NEEDED,
     Examiner,
     Kept,
-    asked,
     hashes_of,
+    row_of_root,
     visits,
 )
 from pipelines.integrity.findings import Found
@@ -264,7 +264,7 @@ def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) 
     content = GatheredContent(shape.codec, version=lake.version)
     examiner = Examiner(shape.order, shape.codec, lake.version)
     visitor = Visitor("nodes", ASKED, KEPT, lambda *_: partial(visits, examiner=examiner, most=None))
-    roots = [asked(lake.root_node.path, lake.version, lake.version)]
+    roots = [row_of_root(lake.root_node.path, lake.version, lake.version)]
     walked = descend(LocalEngine(), lake.storage, visitor, roots, silent)
     above = {row["path"] for row in walked.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0").list()}
     at_leaves = replace(examiner, above=np.unique(hashes_of(above)))
@@ -272,7 +272,7 @@ def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) 
     kinds, kept = Counter[str](), 0
     for leaf in leaves:
         path, data = leaf["path"], lake.storage.read(leaf["path"])
-        asked_of = asked(path, lake.version, lake.version) | {"height": 0}
+        asked_of = row_of_root(path, lake.version, lake.version) | {"height": 0}
         said, now = set(_paths(examiner(asked_of, data), ENTRY)), at_leaves(asked_of, data)
         entries = set(_paths(now, ENTRY))
         settled = Counter({row[1]: row[KEPT.get_field_index("size")] for row in now if row[0] == KIND})
@@ -317,8 +317,8 @@ def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_
         shape, found = Shape.of(lake.definition), Found()
         content = GatheredContent(shape.codec, version=lake.version)
         passes = Checks(open_engine(engine, spark), lake.storage, shape, found, silent)
-        walked = passes.nodes([asked(lake.root_node.path, lake.version, lake.version)], content)
-        said.append((walked.nodes, content.kinds, content.lost(), found.findings()))
+        walked = passes.nodes([row_of_root(lake.root_node.path, lake.version, lake.version)], content)
+        said.append((walked.nodes, content.kinds, content.missing_namespaces(), found.findings()))
     assert said[0] == said[1]
     assert 1 == said[0][1]["malformed"]
     assert {"I11", "I12"} <= {each.invariant for each in said[0][3][0]}

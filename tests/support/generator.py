@@ -26,7 +26,7 @@ from trinitylake_core.locations import (
     definition_path,
     lakehouse_def_path,
     node_path,
-    optimised,
+    optimised_path,
     parse,
     root_path,
     transaction_path,
@@ -257,9 +257,9 @@ def _plant(case: Case, draw: random.Random) -> None:
         lambda: definition_path("namespace", "gone"),
         lambda: definition_path("table", "gone", "t-1"),
         lambda: definition_path("view", "gone", "v\n/ü"),
-        lambda: optimised(f"gone-{uuid.uuid4()}.binpb"),
-        lambda: optimised(f"node-{uuid.uuid4()}.arrow"),
-        lambda: optimised("AbCdEfGhIjKlMnOpQrStUv.ipc"),
+        lambda: optimised_path(f"gone-{uuid.uuid4()}.binpb"),
+        lambda: optimised_path(f"node-{uuid.uuid4()}.arrow"),
+        lambda: optimised_path("AbCdEfGhIjKlMnOpQrStUv.ipc"),
     ]
     for name in names:
         for _ in range(draw.randint(0, 2)):

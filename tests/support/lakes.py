@@ -79,7 +79,7 @@ def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
-    assert rewriter.proved()
+    assert rewriter.is_proved()
     assert node.subtree_messages in {0, None}
     return commit(backend, root, CompactionChange(node, commit_summary(reason="test")))
 

@@ -97,7 +97,7 @@ class ColumnMemorySink(MemorySink):
 def leaves_of(leaves: Sequence[Columns]) -> Leaves:
     """Return leaves that are given apart, each but the last one with a pivot behind it."""
     parts = [part for leaf in leaves for part in (leaf, Columns.of(["~"], ["a pivot"]))][:-1]
-    return Leaves(Columns.joined(parts), np.array([len(leaf) for leaf in leaves], dtype=np.int64))
+    return Leaves(Columns.join(parts), np.array([len(leaf) for leaf in leaves], dtype=np.int64))
 
 
 def prove_tree(sink: MemorySink, root: Node) -> None:

@@ -120,7 +120,7 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
     Raises ``InvalidDefinition``: the format has no such type (the message names what to use instead), or the hint
     contradicts the Arrow type.
     """
-    kind, properties = _unhinted(arrow, where)
+    kind, properties = _type_without_hint(arrow, where)
     if hint is None:
         return kind, properties
     match = _HINT.fullmatch(hint)
@@ -150,7 +150,7 @@ def _number(column: Column, name: str, where: str, *, low: int, high: int) -> in
     return checked_int(what, int(text), low=low, high=high)
 
 
-def _unhinted(arrow: pa.DataType, where: str) -> tuple[DataType, dict[str, str]]:
+def _type_without_hint(arrow: pa.DataType, where: str) -> tuple[DataType, dict[str, str]]:
     if pa.types.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision:
         return DECIMAL, {"precision": str(arrow.precision), "scale": str(arrow.scale)}
     if pa.types.is_fixed_size_binary(arrow) and not isinstance(arrow, pa.BaseExtensionType) and arrow.byte_width:

@@ -64,12 +64,14 @@ def encode(message: Definition) -> bytes:
         view = ViewDef()
         view.CopyFrom(message)
         view.ClearField("substrait_read_rel")
-        return sealed(view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True))
+        return seal_definition(
+            view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True)
+        )
     data = message.SerializeToString(deterministic=True)
-    return data if isinstance(message, TransactionDef) else sealed(data)
+    return data if isinstance(message, TransactionDef) else seal_definition(data)
 
 
-def sealed(data: bytes) -> bytes:
+def seal_definition(data: bytes) -> bytes:
     """Return the bytes of a definition with their checksum behind them."""
     return data + _CHECKSUM_HEAD + mmh3.mmh3_x64_128_digest(data)
 
@@ -88,7 +90,7 @@ def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
         CorruptDefinition: it does not parse, does not match its checksum, has no ID, or its order makes no tree.
         InvalidDefinition: it is of a major version that this library does not know.
     """
-    lakehouse = _decoded(LakehouseDef, data, path)
+    lakehouse = _decode(LakehouseDef, data, path)
     if lakehouse.major_version != spec.MAJOR_VERSION:
         raise InvalidDefinition(
             f"{path}: the lakehouse has format version {lakehouse.major_version}, and this release supports "
@@ -101,12 +103,12 @@ def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
 
 def decode_namespace(data: bytes, path: str) -> NamespaceDef:
     """Return the namespace definition in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
-    return _decoded(NamespaceDef, data, path)
+    return _decode(NamespaceDef, data, path)
 
 
 def decode_table(data: bytes, path: str) -> TableDef:
     """Return the table definition in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
-    return _decoded(TableDef, data, path)
+    return _decode(TableDef, data, path)
 
 
 def decode_view(data: bytes, path: str) -> ViewDef:
@@ -115,21 +117,21 @@ def decode_view(data: bytes, path: str) -> ViewDef:
     What the published Java SDK stored instead of SQL is in ``substrait_read_rel``. Raises as :func:`decode_lakehouse`,
     also where it mixes SQL with something else.
     """
-    raw = _parsed(RawViewDef, data, path)
+    raw = _parse(RawViewDef, data, path)
     payloads = list(raw.representations)
     if all(_is_sql(payload) for payload in payloads):
-        return _decoded(ViewDef, data, path)
+        return _decode(ViewDef, data, path)
     if len(payloads) > 1:
         raise CorruptDefinition(f"{path}: not a ViewDef: one of several representations is not SQL", path=path)
     raw.ClearField("representations")
-    view = _proved(_parsed(ViewDef, raw.SerializeToString(), path), data, path)
+    view = _prove_checksum(_parse(ViewDef, raw.SerializeToString(), path), data, path)
     view.substrait_read_rel = payloads[0]
-    return _identified(view, path)
+    return _require_id(view, path)
 
 
 def decode_transaction(data: bytes, path: str) -> TransactionDef:
     """Return the saved transaction in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
-    return _identified(_parsed(TransactionDef, data, path), path)
+    return _require_id(_parse(TransactionDef, data, path), path)
 
 
 DECODERS: Final[Mapping[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
@@ -162,7 +164,7 @@ def to_dict(message: Message) -> dict[str, Any]:
 _P = TypeVar("_P", LakehouseDef, NamespaceDef, TableDef, ViewDef, TransactionDef, RawViewDef)
 
 
-def _parsed(kind: type[_P], data: bytes, path: str) -> _P:
+def _parse(kind: type[_P], data: bytes, path: str) -> _P:
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError) as error:
@@ -174,11 +176,11 @@ def _parsed(kind: type[_P], data: bytes, path: str) -> _P:
 _C = TypeVar("_C", LakehouseDef, NamespaceDef, TableDef, ViewDef)
 
 
-def _decoded(kind: type[_C], data: bytes, path: str) -> _C:
-    return _identified(_proved(_parsed(kind, data, path), data, path), path)
+def _decode(kind: type[_C], data: bytes, path: str) -> _C:
+    return _require_id(_prove_checksum(_parse(kind, data, path), data, path), path)
 
 
-def _proved(message: _C, data: bytes, path: str) -> _C:
+def _prove_checksum(message: _C, data: bytes, path: str) -> _C:
     """Return a message without its checksum, which is proved if there is one (format, section 5)."""
     if message.HasField("checksum"):
         if not has_checksum(data) or mmh3.mmh3_x64_128_digest(data[:-_CHECKSUM_BYTES]) != message.checksum:
@@ -187,7 +189,7 @@ def _proved(message: _C, data: bytes, path: str) -> _C:
     return message
 
 
-def _identified(message: _M, path: str) -> _M:
+def _require_id(message: _M, path: str) -> _M:
     if not message.id:
         reason = "has no id" if message.ListFields() else "the file is empty or holds no field that is known"
         raise CorruptDefinition(f"{path}: not a {_name(type(message))}: {reason}", path=path)
@@ -243,8 +245,8 @@ def encoded_column(number: int, name: str, kind: bytes) -> bytes:
     cannot hold such a name.
     """
     text = checked_text("the name of a column", name).encode()
-    column = b"".join((_COLUMN_ID, _varint(number), _COLUMN_NAME, _varint(len(text)), text, kind))
-    return b"".join((_COLUMN, _varint(len(column)), column))
+    column = b"".join((_COLUMN_ID, _encode_varint(number), _COLUMN_NAME, _encode_varint(len(text)), text, kind))
+    return b"".join((_COLUMN, _encode_varint(len(column)), column))
 
 
 def encoded_rest(**definition: Any) -> bytes:
@@ -257,10 +259,10 @@ def encoded_rest(**definition: Any) -> bytes:
 
 def encoded_table(schema: bytes, rest: bytes) -> bytes:
     """Return the file of a new table, with an ID of its own."""
-    return sealed(b"".join((_ID, new_id().encode(), _SCHEMA, _varint(len(schema)), schema, rest)))
+    return seal_definition(b"".join((_ID, new_id().encode(), _SCHEMA, _encode_varint(len(schema)), schema, rest)))
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     if number < 1 << 7:
         return bytes((number,))
     out = bytearray()

@@ -78,12 +78,12 @@ def _schema_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
     origin = same | renamed
     for path, column in before.items():
         if path not in origin.values():
-            yield {"what": "column", "change": "removed", "name": path, "old": _described(column)}
+            yield {"what": "column", "change": "removed", "name": path, "old": _describe_column(column)}
     for path, column in after.items():
-        description = _described(column)
+        description = _describe_column(column)
         if path not in origin:
             yield {"what": "column", "change": "added", "name": path, "new": description}
-        elif (was := _described(before[origin[path]])) != description:
+        elif (was := _describe_column(before[origin[path]])) != description:
             yield {"what": "column", "change": "changed", "name": path, "old": was, "new": description}
     # the columns that are on both sides may stand in another order
     common = [column.name for column in new.columns if column.name in origin]
@@ -111,7 +111,7 @@ def column_paths(schema: Schema) -> dict[str, Column]:
     return paths
 
 
-def _described(column: Column) -> dict[str, Any]:
+def _describe_column(column: Column) -> dict[str, Any]:
     own = TYPE_PROPERTIES.get(column.type, ())
     size = ", ".join(column.properties[name] for name in own if name in column.properties)
     name = DataType.Name(column.type) if column.type in DataType.values() else str(column.type)

@@ -74,7 +74,7 @@ def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
         id=str(uuid.uuid4()),
         major_version=spec.MAJOR_VERSION,
         txn_isolation_level=level,
-        properties=_checked(checked_properties("properties", given.get("properties"))),
+        properties=_check_properties(checked_properties("properties", given.get("properties"))),
     )
     for name, (default, low, high) in _NUMBERS.items():
         value = given.get(name)
@@ -98,7 +98,7 @@ def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None]
     new = LakehouseDef()
     new.CopyFrom(old)
     merge_properties("properties", new.properties, properties)
-    _checked({name: value for name, value in (properties or {}).items() if value is not None})
+    _check_properties({name: value for name, value in (properties or {}).items() if value is not None})
     return new
 
 
@@ -111,7 +111,7 @@ def commit_buffer_bytes(definition: LakehouseDef) -> int:
     return int(text) if _is_size(text) else spec.DEFAULT_COMMIT_BUFFER_BYTES
 
 
-def _checked(properties: Mapping[str, str]) -> Mapping[str, str]:
+def _check_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     text = properties.get(spec.COMMIT_BUFFER_BYTES, "0")
     if not _is_size(text):
         raise InvalidDefinition(f"property {spec.COMMIT_BUFFER_BYTES} is a number of bytes, not {text!r}")

@@ -160,7 +160,7 @@ def _set_keys(table: TableDef, name: str, keys: Keys | None, *, check: bool) -> 
     columns, numbers = table.schema.columns, list[int]()
     for key in list(stored) if keys is None else keys:
         if isinstance(key, str):
-            column = _named(columns, key)
+            column = _find_column(columns, key)
             if column is None:
                 there = ", ".join(column.name for column in columns) or "none at all"
                 raise InvalidDefinition(f"{name}: the schema has no column {key!r}; it has {there}")
@@ -175,7 +175,7 @@ def _set_keys(table: TableDef, name: str, keys: Keys | None, *, check: bool) -> 
     stored.extend(numbers)
 
 
-def _named(columns: Iterable[Column], path: str) -> Column | None:
+def _find_column(columns: Iterable[Column], path: str) -> Column | None:
     """Return the column at a dotted path; a column whose own name holds the dots comes first."""
     siblings = list(columns)
     for column in siblings:
@@ -183,7 +183,7 @@ def _named(columns: Iterable[Column], path: str) -> Column | None:
             return column
     for column in siblings:
         if path.startswith(f"{column.name}."):
-            found = _named(column.struct_fields, path[len(column.name) + 1 :])
+            found = _find_column(column.struct_fields, path[len(column.name) + 1 :])
             if found is not None:
                 return found
     return None

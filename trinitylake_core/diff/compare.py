@@ -73,8 +73,8 @@ def diff_trees(
     if old_codec == new_codec:
         yield from changes(diff_nodes(old_reader, old, new_reader, new), new_codec)
         return
-    before = Stream(old_reader, runs=_named(scan(old_reader, old), old_codec))
-    after = Stream(new_reader, runs=_named(scan(new_reader, new), new_codec))
+    before = Stream(old_reader, runs=_name_batches(scan(old_reader, old), old_codec))
+    after = Stream(new_reader, runs=_name_batches(scan(new_reader, new), new_codec))
     for text, old_path, new_path in _compare(before, after):
         codec = new_codec if new_path is not None else old_codec
         kind, namespace, name = text.split("\0")
@@ -82,7 +82,7 @@ def diff_trees(
         yield from changes([(key, old_path, new_path)], codec)
 
 
-def _named(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Run]:
+def _name_batches(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Run]:
     """Yield batches under kind, namespace and name: the same order as that of the keys."""
     for keys, values in batches:
         names = map(codec.split, keys)
@@ -242,7 +242,7 @@ class HoleReader:
     def hole(self, file: str, low: str | None, high: str | None, why: str) -> None:
         """Note that nothing between two keys can be compared. REQUIRES: it begins after all noted before."""
         self._ranges.append((low or "", high))
-        self.holes.append(NotCompared(self._side, file, self._named(low), self._named(high), why))
+        self.holes.append(NotCompared(self._side, file, self._label_of(low), self._label_of(high), why))
 
     def covers(self, key: str) -> bool:
         """Whether a key lies in a hole."""
@@ -254,7 +254,7 @@ class HoleReader:
             low, high = node.bounds(index)
             self._places[child] = _Place(low or place.low, high or place.high, node)
 
-    def _named(self, key: str | None) -> str | None:
+    def _label_of(self, key: str | None) -> str | None:
         if key is None:
             return None
         kind, namespace, name = self._codec.split(key)

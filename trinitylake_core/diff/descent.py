@@ -44,7 +44,7 @@ def differing_subtrees(
     """
     descent = _Descent((old_reader, new_reader), EVERYWHERE)
     parts = descent.tops(old, new)
-    height = descent.down(parts, lambda height: height == 0 or sum(map(len, parts)) >= want)
+    height = descent.descend(parts, lambda height: height == 0 or sum(map(len, parts)) >= want)
     found: dict[str | None, int] = {}
     for part in (*parts[0], *parts[1]):
         found[part.low] = found.get(part.low, 0) + part.inside
@@ -80,7 +80,7 @@ class _Descent:
             stream.begin(root)
         return streams[0].subtrees(), streams[1].subtrees()
 
-    def down(self, parts: Sides, enough: Callable[[int], bool]) -> int:
+    def descend(self, parts: Sides, enough: Callable[[int], bool]) -> int:
         """Drop what is shared and open the highest subtrees, until they are not too high; return their height then."""
         while True:
             _drop_shared(parts)
@@ -96,7 +96,7 @@ class _Descent:
         until the comparison asks for them.
         """
         parts = self.tops(old, new)
-        self.down(parts, lambda height: height < 2)
+        self.descend(parts, lambda height: height < 2)
         for piece in _pieces(parts):
             self._open(piece, 1)
             _drop_shared(piece)

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from trinitylake_core.errors import CorruptNode
-from trinitylake_core.tree.node import Messages, Node, merged
-from trinitylake_core.tree.search import MAX_HEIGHT, Batch, NodeReader, applied, child_height
+from trinitylake_core.tree.node import Messages, Node, merge_messages
+from trinitylake_core.tree.search import MAX_HEIGHT, Batch, NodeReader, apply_messages, child_height
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Stream:
 
     def begin_below(self, part: Subtree, node: Node) -> None:
         """Begin with the children and pivots of a subtree's node. REQUIRES: the stream is empty."""
-        self._expand(self._opened(part, node))
+        self._expand(self._open(part, node))
 
     def begin_with(self, root: Node, other: Stream, others: Node) -> None:
         """Begin with two roots, without the children and pivots that are the same in both.
@@ -177,11 +177,11 @@ class Stream:
         part = self._parts.pop()
         if isinstance(part, Run) or part.depth > MAX_HEIGHT:
             raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
-        return self._opened(part, self._reader.read(part.path))
+        return self._open(part, self._reader.read(part.path))
 
-    def _opened(self, part: Subtree, node: Node) -> _Opened:
+    def _open(self, part: Subtree, node: Node) -> _Opened:
         child_height(part.parent, part.path, node)
-        return _Opened(node, self._inside(merged(node.pending, part.messages)), part.low, part.depth + 1)
+        return _Opened(node, self._inside(merge_messages(node.pending, part.messages)), part.low, part.depth + 1)
 
     def _inside(self, messages: Messages) -> Messages:
         if self._span is EVERYWHERE:
@@ -194,7 +194,7 @@ class Stream:
         node, messages = opened.node, opened.messages
         rows = self._span.rows(node.keys)
         if node.is_leaf:
-            self._parts.append(Run(*applied(node.keys[rows], node.values[rows], messages)))
+            self._parts.append(Run(*apply_messages(node.keys[rows], node.values[rows], messages)))
             return
         parts: list[Run | Subtree] = []
         counts = node.child_keys or []
@@ -205,7 +205,7 @@ class Stream:
             left, right = node.bounds(index)
             if index in children and self._span.meets(left, right):
                 inside = counts[index] if index < len(counts) else 0
-                below = waiting.between(left, right)
+                below = waiting.slice_between(left, right)
                 parts.append(Subtree(node.children[index], node, below, left or opened.low, opened.depth, inside))
             if rows.start <= index < rows.stop and index in pivots:
                 row = slice(index, index + 1)
@@ -250,7 +250,7 @@ class _Waiting:
         self._keys = messages.keys
         self._next = 0
 
-    def between(self, lo: str | None, hi: str | None) -> Messages:
+    def slice_between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages strictly between two pivots. REQUIRES: they do not lie before those asked for earlier."""
         keys, start = self._keys, self._next
         if start == len(keys) or (hi is not None and keys[start] >= hi):
@@ -264,4 +264,4 @@ class _Waiting:
         at = bisect_left(self._keys, keys[0], self._next)
         if at == len(self._keys) or self._keys[at] != keys[0]:
             return keys, values
-        return applied(keys, values, self._messages.slice(at, at + 1))
+        return apply_messages(keys, values, self._messages.slice(at, at + 1))

@@ -19,7 +19,7 @@ from trinitylake_core.iceberg.places import Places
 from trinitylake_core.iceberg.transaction import CatalogTransaction
 from trinitylake_core.iceberg.views import Views
 from trinitylake_core.lakehouse import Lakehouse
-from trinitylake_core.recovery.target import moment
+from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.storage import root_uri
 from trinitylake_core.transactions.requests import asked
 
@@ -178,7 +178,7 @@ def _past(lake: Lakehouse, properties: dict[str, str]) -> Lakehouse | None:
     snapshot = properties.get("snapshot")
     if version is None and timestamp is None and snapshot is None:
         return None
-    when = moment(timestamp)
+    when = parse_moment(timestamp)
     if timestamp is not None and str(timestamp).isdigit():
         when = datetime.fromtimestamp(int(timestamp) / 1000, UTC)
     return lake.at(version=None if version is None else str(version), timestamp=when, snapshot=snapshot)

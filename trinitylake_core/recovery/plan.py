@@ -152,12 +152,12 @@ def planned_rollback(
     proof = _Proof(backend, target, definitions)
     try:
         found = diff.diff_trees(proof, newest.readable.node, proof.codec, proof, target.node, proof.codec)
-        planned = plan_of(backend, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
+        planned = plan_of(backend, spec.OP_ROLLBACK, newest.root, target, proof.prove_changes(found), reason)
     except Corrupt:  # of the newest version, of the target, or of a target that expired since
         refuse_lost(backend, newest_base(backend).root, target)
         proof = _Proof(backend, target, definitions)
         found, holes = diff.diff_damaged(proof, newest.readable.node, proof, target.node, proof.codec)
-        planned = plan_of(backend, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
+        planned = plan_of(backend, spec.OP_ROLLBACK, newest.root, target, proof.prove_changes(found), reason)
         planned = replace(planned, not_compared=tuple(each for each in holes if each.side == OLD)[:SHOWN])
     prove_intact(target, proof.nodes.found)
     planned = replace(planned, nodes_proved=proof.nodes.nodes)
@@ -188,29 +188,29 @@ class _Proof:
     def read(self, path: str) -> Node:
         """Return a node; one of the target is examined. Raises ``Corrupt``."""
         try:
-            return self._examined(path, self._store.read(path))
+            return self._examine(path, self._store.read(path))
         except Corrupt as error:
-            if self.nodes.expected(path) is not None:
+            if self.nodes.take_expected(path) is not None:
                 self.nodes.add([violation(error.invariant, error.path or path, str(error))])
             raise
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in order, reading ahead; each that is of the target is examined."""
-        return map(self._examined, paths, self._store.read_many(paths))
+        return map(self._examine, paths, self._store.read_many(paths))
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes as the store does, examined."""
-        return map(self._examined, paths, self._store.held(paths))
+        return map(self._examine, paths, self._store.held(paths))
 
     def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Read nodes ahead as the store does."""
         return self._store.prefetch(paths)
 
-    def _examined(self, path: str, node: Node) -> Node:
+    def _examine(self, path: str, node: Node) -> Node:
         self.nodes.examine(path, node)
         return node
 
-    def proved(self, changes: Iterable[Change]) -> Iterator[Change]:
+    def prove_changes(self, changes: Iterable[Change]) -> Iterator[Change]:
         """Yield changes; prove the definitions and the namespaces that they need. Stops after a few findings."""
         remaining = iter(changes)
         while len(self.nodes.found) < FINDINGS and (part := list(islice(remaining, _CHANGES_HELD))):

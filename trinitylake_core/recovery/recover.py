@@ -89,7 +89,7 @@ def newest_root(backend: LakehouseBackend, planned_at: int | None = None) -> Roo
     return newest
 
 
-def required(reason: str | None) -> str:
+def require_reason(reason: str | None) -> str:
     """Return the reason, or raise ``InvalidInput`` if there is none."""
     if reason is None or not reason.strip():
         raise InvalidInput("a reason is required: it stands in the history")

@@ -74,7 +74,7 @@ def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> Non
 def _names(side: Side, pattern: Pattern) -> bool:
     """Whether a pattern matches an object of a version. A few ``get`` for a plain name; else as ``matching``."""
     if pattern.is_plain:
-        return next(_meant(side, pattern), None) is not None
+        return next(_find_named(side, pattern), None) is not None
     return next(matching(side.backend.nodes, side.root.node, side.codec, pattern), None) is not None
 
 
@@ -92,7 +92,7 @@ def matching(
                 yield entry
 
 
-def _meant(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
+def _find_named(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
     """Yield the objects of a version that a plain pattern names. A few ``get`` each."""
     for name in pattern.readings():
         try:
@@ -107,7 +107,7 @@ def _refuse_ambiguous(here: Side, there: Side, pattern: Pattern) -> None:
     """Raise if a plain pattern names objects in different namespaces: a guess may be the wrong one."""
     if not pattern.is_plain or len(list(pattern.readings())) < 2:
         return
-    meant = {(name.namespace, name.name) for side in (there, here) for name in _meant(side, pattern)}
+    meant = {(name.namespace, name.name) for side in (there, here) for name in _find_named(side, pattern)}
     if len(meant) > 1:
         named = ", ".join(
             f"{exactly(namespace, name)!r} ({f'namespace {namespace!r}' if not name else f'{name!r} in {namespace!r}'})"

@@ -39,7 +39,7 @@ class RecoveryTarget:
         return {"version": self.version, "timestamp": self.timestamp, "snapshot": self.snapshot}
 
     @property
-    def given(self) -> bool:
+    def is_given(self) -> bool:
         """Whether any of the three is given."""
         return any(each is not None for each in (self.version, self.timestamp, self.snapshot))
 
@@ -97,7 +97,7 @@ class RecoveryTarget:
             if back > newest:
                 raise VersionNotFound(f"{text} does not exist: version {newest} is the newest, and 0 the first")
             found = cls(version=newest - back)
-        elif (when := moment(text)) is not None and is_time(when):
+        elif (when := parse_moment(text)) is not None and is_time(when):
             found = cls(timestamp=when)
         if found is None and text not in snapshots:
             raise InvalidInput(f"{what}: there is no snapshot {text!r}, and {text!r} is not {MEANING}")
@@ -113,7 +113,7 @@ class RecoveryTarget:
         return found or cls(snapshot=text)
 
 
-def moment(text: str | None) -> datetime | str | None:
+def parse_moment(text: str | None) -> datetime | str | None:
     """Return a time; an age such as ``2h`` or ``-2h`` is so long ago. Raises ``InvalidInput`` for one too long."""
     match = None if text is None else AGE.fullmatch(text)
     return text if match is None else datetime.now(UTC) - timedelta(seconds=parse_age(match[1]))

@@ -36,7 +36,7 @@ from trinitylake_core.tables import named_in_area
 from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
-from trinitylake_core.tree.noderows import repeated
+from trinitylake_core.tree.noderows import repeat_text
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root
 
@@ -187,8 +187,8 @@ class CatalogEdits(CatalogView):
     def messages(self) -> Messages:
         """Return the changes so far as messages, in key order; as columns where :meth:`put_many` made all of them."""
         if self._many and not self._writes_by_key:
-            rows = Columns.joined([each for each, _ in self._many])
-            return Messages.of_columns(rows.keys, rows.values, repeated(self.id, len(rows))).newest()
+            rows = Columns.join([each for each, _ in self._many])
+            return Messages.of_columns(rows.keys, rows.values, repeat_text(self.id, len(rows))).newest()
         keys = sorted(self._writes)
         return Messages(keys, list(map(self._writes.__getitem__, keys)), [self.id] * len(keys))
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from trinitylake_core import spec
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.checksum import checksum_of, checksum_of_parts, parts_of
-from trinitylake_core.tree.leafrun import Columns, Leaves, as_views, picked, set_bits
+from trinitylake_core.tree.leafrun import Columns, Leaves, as_views, set_bits, take_views
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.noderows import text_array, text_size
 
@@ -45,7 +45,7 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> lis
     Damaged and unusual files are not distinguished here, but in ``nodefile``. REQUIRES: at least one file.
     """
     frame = learnt_frame()
-    checksums = None if frame is None else _framed(frame, files)
+    checksums = None if frame is None else _find_checksums(frame, files)
     if frame is None or checksums is None:
         return None
     bodies = [memoryview(data)[frame.begin : len(data) - frame.behind] for data in files]
@@ -109,7 +109,7 @@ def _system_names() -> tuple[list[str], bytes, bytes]:
     return names, bytes(ends)[: 4 * len(names) + 4], bytes(text)
 
 
-def _framed(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
+def _find_checksums(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
     """Return the checksums in files, ``None`` if there stands anything else around their batches."""
     start = len(frame.head[0])
     found = []
@@ -133,7 +133,10 @@ def encode_many(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) ->
     """Return the bytes of new leaf files at ``paths``: those of ``nodefile.encode`` for the same leaves."""
     columns, frame = _laid_out(leaves, paths, order, stamp), learnt_frame()
     rows = len(columns.keys) // len(paths)
-    nothing, files = pa.nulls(rows, _STRING), [*zip(*(_parted(column, rows) for column in columns.pair()), strict=True)]
+    nothing, files = (
+        pa.nulls(rows, _STRING),
+        [*zip(*(_cut_column(column, rows) for column in columns.pair()), strict=True)],
+    )
     arrays = (
         [*(pa.StringArray.from_buffers(rows, ends, text, bits) for bits, ends, text in pair), nothing, nothing]
         for pair in files
@@ -147,7 +150,7 @@ def encode_many(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) ->
     return _files(frame, sink.getvalue(), [checksum_of_parts((*pair, None, None), rows) for pair in files])
 
 
-def _parted(column: Any, rows: int) -> list[tuple[Any, Any, Any]]:
+def _cut_column(column: Any, rows: int) -> list[tuple[Any, Any, Any]]:
     """Return validity bits, offsets and text of each so many rows of a column. REQUIRES: some row is NULL."""
     validity, offsets, text = column.buffers()
     count = len(column) // rows
@@ -174,13 +177,13 @@ def _laid_out(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> C
     entries[(leaves.starts() + leaves.counts)[: count - int(leaves.counts.sum())]] = False
     rows[:, first + 1 :][filled] = np.flatnonzero(entries)
     both = zip(leaves.columns.pair(), heads.pair(), strict=True)
-    return Columns(*(_copied(pa.concat_arrays([as_views(each) for each in pair]), rows.ravel()) for pair in both))
+    return Columns(*(_copy_rows(pa.concat_arrays([as_views(each) for each in pair]), rows.ravel()) for pair in both))
 
 
-def _copied(column: Any, rows: Any) -> Any:
+def _copy_rows(column: Any, rows: Any) -> Any:
     """Return rows of a column, -1 being NULL, as a column of their own."""
     unset = rows < 0
-    views = picked(column, np.where(unset, 0, rows))
+    views = take_views(column, np.where(unset, 0, rows))
     _, places, *texts = views.buffers()
     valid = set_bits(~unset).buffers()[1]
     return pa.Array.from_buffers(views.type, len(rows), [valid, places, *texts]).cast(_STRING)

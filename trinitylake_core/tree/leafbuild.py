@@ -49,14 +49,14 @@ class LeafBuilder:
             Corrupt: they do not ascend.
         """
         for some in _together(batches):
-            rows = Columns.joined([self._left, *some])
+            rows = Columns.join([self._left, *some])
             if not in_order(rows.keys, self._last, None):
                 raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
             count = max(0, (len(rows) - self._width - 1) // (self._width + 1))
             stop = count * (self._width + 1)
             self._left = rows.slice(stop, len(rows))
             if count:
-                yield from self._written(rows.slice(0, stop), np.full(count, self._width, dtype=np.int64))
+                yield from self._write_leaves(rows.slice(0, stop), np.full(count, self._width, dtype=np.int64))
 
     def rest(self) -> Batch:
         """Return the last entries, for which there was no leaf."""
@@ -66,14 +66,14 @@ class LeafBuilder:
             self._proof.add_entries(keys, values)
         return keys, values
 
-    def _written(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
+    def _write_leaves(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
         leaves, paths = Leaves(rows.views(), counts), self._sink.new_paths(len(counts))
         self._sink.add_leaves(leaves, paths, self._stamp, lambda: None)
         ranges: list[Range] = [(first, last + "\0") for first, last in leaves.edges()]
         pivots = leaves.pivots()
         if self._proof is not None:
             self._proof.cut(rows)
-            self._proof.replaced([], ([], []), zip(paths, ranges, strict=True), pivots)
+            self._proof.replace_subtrees([], ([], []), zip(paths, ranges, strict=True), pivots)
         self._last = pivots[0][-1]
         for path, count, within, key, value in zip(paths, counts.tolist(), ranges, *pivots, strict=True):
             yield Ref(0, path, keys=count, messages=0, within=within), key, value

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, laid_out, merged, pieces_of, proved
+from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, is_exact, laid_out, pieces_of, plan_merge
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Proof
 from trinitylake_core.tree.subtree import DeletedPivot, NodeSink, Ref, Work
@@ -43,7 +43,7 @@ def flush_runs(sink: NodeSink, work: Work, chosen: Collection[int], stamp: int, 
     left: set[int] = set()
     for start, stop, together in stretches(refs, chosen, sink.max_keys):
         as_is = keys[start : stop - 1], values[start : stop - 1], refs[start:stop]
-        run = _flushed(sink, *as_is, stamp, proof) if together else None
+        run = _flush_stretch(sink, *as_is, stamp, proof) if together else None
         if run is None:
             left.update(len(work.refs) + index - start for index in range(start, stop) if index in chosen)
         inner_keys, inner_values, inner_refs = run or as_is
@@ -77,17 +77,17 @@ def _fit_for_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -
     return index in chosen and refs[index].path is not None
 
 
-def _flushed(
+def _flush_stretch(
     sink: NodeSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
 ) -> tuple[list[str], list[str], list[Ref]] | None:
     leaves = sink.read_columns([ref.path or "" for ref in refs])
     if leaves is None:
         return None
     pivots = [(key, value) for key, value in zip(keys, values, strict=True) if not isinstance(value, DeletedPivot)]
-    changes = Messages.joined(ref.pending for ref in refs).columns()
-    both = Columns.joined([*_with_pivots(leaves, values, Columns.of(keys, values)), changes])
+    changes = Messages.join(ref.pending for ref in refs).columns()
+    both = Columns.join([*_with_pivots(leaves, values, Columns.of(keys, values)), changes])
     old, (low, high) = both.slice(0, len(both) - len(changes)), (refs[0].within[0], refs[-1].within[1])
-    plan = merged(old, changes)
+    plan = plan_merge(old, changes)
     pieces = pieces_of(len(plan), len(refs), max(1, sink.min_keys), sink.max_keys)
     if pieces is None or not in_order(old.keys, low, high):
         return None
@@ -95,13 +95,13 @@ def _flushed(
 
     def prove() -> None:
         whole = len(new.columns) == int(new.counts.sum()) + pieces - 1
-        if not whole or not proved(old, changes, new.columns, plan, low, high):
+        if not whole or not is_exact(old, changes, new.columns, plan, low, high):
             raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
 
     paths = sink.new_paths(pieces)
     sink.add_leaves(new, paths, stamp, prove)
-    made, between = _written(new, paths), new.pivots()
-    proof.replaced(
+    made, between = _refs_of(new, paths), new.pivots()
+    proof.replace_subtrees(
         [(ref.path or "", ref.within, ref.pending) for ref in refs],
         ([key for key, _ in pivots], [value for _, value in pivots]),
         [(ref.path or "", ref.within) for ref in made],
@@ -118,7 +118,7 @@ def _with_pivots(leaves: Sequence[Columns], values: Sequence[str], pivots: Colum
             yield pivots.slice(index, index + 1)
 
 
-def _written(new: Leaves, paths: Sequence[str]) -> list[Ref]:
+def _refs_of(new: Leaves, paths: Sequence[str]) -> list[Ref]:
     return [
         Ref(0, path, keys=count, messages=0, within=(first, last + "\0"))
         for path, count, (first, last) in zip(paths, new.counts.tolist(), new.edges(), strict=True)

@@ -4,7 +4,7 @@ A leaf that a compaction rewrites holds hundreds of rows: as Python objects each
 again. Here neighbouring leaves stay Arrow columns from file to file. What a flush decides are numbers of rows: which
 row of the old files, or of the messages, each new entry is. The text is copied once, into the new entries.
 
-Nothing here touches a storage, and nothing is trusted: :func:`proved` compares the new entries with those
+Nothing here touches a storage, and nothing is trusted: :func:`is_exact` compares the new entries with those
 of the old ones, and with the messages.
 """
 
@@ -48,7 +48,7 @@ class Columns:
         return cls(text_array(keys), text_array(values))
 
     @classmethod
-    def joined(cls, parts: Sequence[Columns]) -> Columns:
+    def join(cls, parts: Sequence[Columns]) -> Columns:
         """Return the rows of parts, one after the other, copied. REQUIRES: at least one part."""
         return cls(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
 
@@ -70,7 +70,7 @@ class Columns:
 
     def take(self, rows: _Rows) -> Columns:
         """Return the rows of these numbers as views: no text is copied."""
-        return Columns(picked(self.keys, rows), picked(self.values, rows))
+        return Columns(take_views(self.keys, rows), take_views(self.values, rows))
 
     def equals(self, other: Columns) -> bool:
         """Return whether both hold the same rows."""
@@ -89,7 +89,7 @@ class Leaves:
         """Return the row of the first entry of each leaf."""
         return np.cumsum(self.counts + 1) - self.counts - 1
 
-    def parted(self) -> Iterator[Columns]:
+    def each_leaf(self) -> Iterator[Columns]:
         """Yield each leaf, without a copy."""
         for start, count in zip(self.starts().tolist(), self.counts.tolist(), strict=True):
             yield self.columns.slice(start, start + count)
@@ -97,7 +97,7 @@ class Leaves:
     def edges(self) -> list[tuple[str, str]]:
         """Return the first and the last key of each. REQUIRES: none is empty."""
         starts = self.starts()
-        first, last = (picked(self.columns.keys, at) for at in (starts, starts + self.counts - 1))
+        first, last = (take_views(self.columns.keys, at) for at in (starts, starts + self.counts - 1))
         return list(zip(first.to_pylist(), last.to_pylist(), strict=True))
 
     def pivots(self) -> tuple[list[str], list[str]]:
@@ -130,7 +130,7 @@ def as_views(column: Any) -> Any:
     return column if column.type == _VIEW else column.cast(_VIEW)
 
 
-def picked(column: Any, rows: _Rows) -> Any:
+def take_views(column: Any, rows: _Rows) -> Any:
     """Return rows of a column as views."""
     column = as_views(column)
     _, places, *texts = column.buffers()
@@ -167,7 +167,7 @@ def newest_rows(keys: Any) -> Any:
     return rows.filter(pa.concat_arrays([last, set_bits(np.ones(1, dtype=bool))]))
 
 
-def merged(old: Columns, changes: Columns) -> Plan:
+def plan_merge(old: Columns, changes: Columns) -> Plan:
     """Return the plan by which sorted changes are carried out: sets replace or insert, deletions drop.
 
     REQUIRES: keys ascend in both; a key has one change at most.
@@ -189,7 +189,7 @@ def merged(old: Columns, changes: Columns) -> Plan:
 
 def laid_out(both: Columns, plan: Plan, counts: _Rows) -> Leaves:
     """Return the entries of new leaves: views on the old ones and the changes behind these."""
-    return Leaves(Columns(picked(both.keys, plan.keys), picked(both.values, plan.values)), counts)
+    return Leaves(Columns(take_views(both.keys, plan.keys), take_views(both.values, plan.values)), counts)
 
 
 def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
@@ -239,7 +239,7 @@ def cut(rows: int, pieces: int) -> _Rows:
     return each + (np.arange(pieces, dtype=np.int64) < longer)
 
 
-def proved(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | None, high: str | None) -> bool:
+def is_exact(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | None, high: str | None) -> bool:
     """Return whether new entries mean what old ones and sorted changes mean together, in order and inside the range.
 
     Exact, not by a hash, and independent of the plan, which only names the places to examine.
@@ -259,12 +259,14 @@ def proved(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | 
         and in_order(some.keys, None, None)
         and after.only(plan.set).equals(some.only(sets))
         and after.only(~plan.set).equals(before.only(~plan.touched))
-        and picked(before.keys, np.flatnonzero(plan.touched)).equals(picked(some.keys, np.flatnonzero(plan.found)))
-        and _absent(changes.keys.filter(set_bits(~sets & ~plan.found)), old.keys)
+        and take_views(before.keys, np.flatnonzero(plan.touched)).equals(
+            take_views(some.keys, np.flatnonzero(plan.found))
+        )
+        and _holds_none(changes.keys.filter(set_bits(~sets & ~plan.found)), old.keys)
     )
 
 
-def _absent(sought: Any, keys: Any) -> bool:
+def _holds_none(sought: Any, keys: Any) -> bool:
     """Return whether ascending keys hold none of some others: each lies strictly between two neighbours."""
     import pyarrow.compute as pc  # noqa: PLC0415 - the same
 
@@ -273,8 +275,8 @@ def _absent(sought: Any, keys: Any) -> bool:
     at, _ = positions(keys, sought)
     behind, before = at > 0, at < len(keys)
     around = (
-        (picked(keys, at[behind] - 1), picked(sought, np.flatnonzero(behind))),
-        (picked(sought, np.flatnonzero(before)), picked(keys, at[before])),
+        (take_views(keys, at[behind] - 1), take_views(sought, np.flatnonzero(behind))),
+        (take_views(sought, np.flatnonzero(before)), take_views(keys, at[before])),
     )
     return all(pc.all(pc.less(left, right)).as_py() is not False for left, right in around)
 

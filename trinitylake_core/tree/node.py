@@ -96,7 +96,7 @@ class Messages:
         start, stop, _ = slice(start, stop).indices(len(self))
         return self._of_table(self.table, self.start + start, self.start + stop)
 
-    def between(self, lo: str | None, hi: str | None) -> Messages:
+    def slice_between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages of *sorted* messages that lie strictly between two pivots."""
         start = 0 if lo is None else bisect_right(self.keys, lo)
         stop = len(self.keys) if hi is None else bisect_left(self.keys, hi)
@@ -170,7 +170,7 @@ class Messages:
         return cls(*map(list, columns)) if columns else cls()
 
     @classmethod
-    def joined(cls, parts: Iterable[Messages]) -> Messages:
+    def join(cls, parts: Iterable[Messages]) -> Messages:
         """Return messages one behind the other: columns if some are, or else new lists."""
         some: list[Messages] = []
         for part in parts:
@@ -189,11 +189,11 @@ class Messages:
         return made
 
 
-def merged(older: Messages | None, newer: Messages | None) -> Messages:
+def merge_messages(older: Messages | None, newer: Messages | None) -> Messages:
     """Return sorted messages that mean both; where a key is in both, ``newer`` wins."""
     if not older:
         return newer or Messages()
-    return Messages.joined([older, newer]).newest() if newer else older
+    return Messages.join([older, newer]).newest() if newer else older
 
 
 def _messages(buffer: tuple[Texts, Any, Any] | None) -> Messages:
@@ -357,7 +357,7 @@ class Node:
 
     def with_messages(self, newer: Messages) -> Node:
         """Return a copy whose write buffer ends in ``newer``; system rows are left to the caller."""
-        buffer = Messages.joined([self.buffer, newer])
+        buffer = Messages.join([self.buffer, newer])
         inside = None if self.subtree_messages is None else self.subtree_messages + len(newer)
         return Node(
             self.keys, self.values, self.children, buffer, {}, self.height, self.subtree_keys, inside,

@@ -70,11 +70,11 @@ def file_of(arrays: list[pa.StringArray]) -> memoryview:
     """
     schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: checksum_of(arrays)})
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    data = _written(batch, WRITE)
-    return data if len(data) <= SMALL_BYTES or not is_bomb(data) else _written(batch, _PLAIN)
+    data = _write_batch(batch, WRITE)
+    return data if len(data) <= SMALL_BYTES or not is_bomb(data) else _write_batch(batch, _PLAIN)
 
 
-def _written(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryview:
+def _write_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryview:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
@@ -88,14 +88,14 @@ def _columns(node: Node, order: int, path: str | None) -> list[pa.StringArray]:
     if unused < 0:
         raise ValueError(f"a node of order {order} holds at most {order - 1} keys, not {len(node.keys)}")
     return [
-        _joined([*system, None, *node.keys], unused, keys),
-        _joined([*system.values(), None, *node.values], unused, values),
-        _joined(len(system), node.children or len(node.keys) + 1, unused + len(buffer)),
-        _joined(len(system) + order, txns),
+        _join_column([*system, None, *node.keys], unused, keys),
+        _join_column([*system.values(), None, *node.values], unused, values),
+        _join_column(len(system), node.children or len(node.keys) + 1, unused + len(buffer)),
+        _join_column(len(system) + order, txns),
     ]
 
 
-def _joined(*parts: Sequence[str | None] | pa.StringArray | int) -> pa.StringArray:
+def _join_column(*parts: Sequence[str | None] | pa.StringArray | int) -> pa.StringArray:
     """Return a column of texts; a number stands for so many NULLs, which most rows of a small root are."""
     arrays = [pa.nulls(part, _STRING) if isinstance(part, int) else as_column(part) for part in parts if part]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
@@ -197,7 +197,7 @@ def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
 @lru_cache(maxsize=1)
 def _ordinary() -> list[tuple[int, int, bytes]]:
     """Return the first bytes of the metadata of each batch that this version of Arrow writes for us."""
-    data = _written(pa.record_batch([pa.nulls(1, _STRING)] * 4, schema=pa.schema(_FIELDS)), WRITE)
+    data = _write_batch(pa.record_batch([pa.nulls(1, _STRING)] * 4, schema=pa.schema(_FIELDS)), WRITE)
     return fixed_pieces(data, batches(data)[0][0])
 
 

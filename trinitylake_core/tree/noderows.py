@@ -40,7 +40,7 @@ def joined_texts(parts: Iterable[Any]) -> Any:
     return pa.concat_arrays([as_column(part) for part in parts])
 
 
-def repeated(text: str, count: int) -> Any:
+def repeat_text(text: str, count: int) -> Any:
     """Return a column of one text so many times."""
     data = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * len(data)
@@ -86,12 +86,12 @@ class Texts:
         return bytes(self._text[self._ends[row] : self._ends[row + 1]])
 
     @cached_property
-    def _fixed(self) -> Any:
+    def _fixed_width(self) -> Any:
         return fixed_width(self.column)
 
     def up_to(self, wanted: bytes) -> int:
         """Return how many texts are at most ``wanted``. REQUIRES: they ascend."""
-        if (fixed := self._fixed) is None:
+        if (fixed := self._fixed_width) is None:
             return bisect_right(self, wanted)
         return int(fixed.searchsorted(wanted[: fixed.itemsize], "right"))
 

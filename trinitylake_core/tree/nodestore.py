@@ -64,17 +64,17 @@ class NodeStore:
         node = (held.pop(path, None) if held else None) or self.cache.held(path)
         if node is not None:
             return node
-        data = self._expected(path)
-        return self.cache.get(path, lambda: self._fetched(path)) if data is None else self._arrived(path, data)
+        data = self._take_expected(path)
+        return self.cache.get(path, lambda: self._fetch(path)) if data is None else self._keep_arrived(path, data)
 
-    def _fetched(self, path: str) -> tuple[Node, int]:
+    def _fetch(self, path: str) -> tuple[Node, int]:
         try:
             node = self._decode(path, self.storage.read(path))
         except FileMissing:
             raise _missing(path) from None
         return node, node.nbytes * _IN_MEMORY_FACTOR
 
-    def _arrived(self, path: str, data: bytes) -> Node:
+    def _keep_arrived(self, path: str, data: bytes) -> Node:
         node = self.keep(path, self._decode(path, data))
         self._underway.done(path)
         return node
@@ -114,7 +114,7 @@ class NodeStore:
         here = self._local.here
         found: Iterator[Content]
         if paths and (paths[0] in here.files or (here.ahead is not None and paths[0] in here.ahead)):
-            found = (self._expected(path) or self.storage.read_or_missing(path) for path in paths)
+            found = (self._take_expected(path) or self.storage.read_or_missing(path) for path in paths)
         else:
             found = (data for _, data in self.storage.read_many(paths))
         for path, data in zip(paths, found, strict=True):
@@ -123,7 +123,7 @@ class NodeStore:
                 raise _missing(path)
             yield data
 
-    def _expected(self, path: str) -> bytes | None:
+    def _take_expected(self, path: str) -> bytes | None:
         """Return a node file that was read before, if it was. Raises ``CorruptNode``."""
         here = self._local.here
         if path in here.files:
@@ -146,7 +146,7 @@ class NodeStore:
             data = window.take(path)
             if isinstance(data, FileMissing):
                 raise _missing(path)
-            here.nodes[path] = node = self.read(path) if data is None else self._arrived(path, data)
+            here.nodes[path] = node = self.read(path) if data is None else self._keep_arrived(path, data)
             yield node
 
     @contextmanager
@@ -321,13 +321,13 @@ class NodeWriter:
         The error of a failed proof comes up here later, or by :meth:`flush` at the latest.
         """
 
-        def encoded() -> list[bytes]:
+        def encode() -> list[bytes]:
             prove()
             return encode_many(leaves, paths, self.order, stamp)
 
         if self._encoder is None:
             self._encoder = ThreadPoolExecutor(1, "encode")
-        self._encoding.append((paths, self._encoder.submit(encoded)))
+        self._encoding.append((paths, self._encoder.submit(encode)))
         self._settle(_ENCODING)
 
     def _settle(self, most: int = 0) -> None:

@@ -136,7 +136,7 @@ class Proof:
             start = stop
         self._same &= start == len(rows)
 
-    def replaced(
+    def replace_subtrees(
         self,
         old: Sequence[tuple[str, Range, Messages]],
         old_pivots: Batch,
@@ -152,7 +152,7 @@ class Proof:
         self.before += entries_hash(*new_pivots) - entries_hash(*old_pivots)
         self.after -= sum(_subtree(path, within) for path, within in new)
 
-    def written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
+    def add_written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
         """Add what a new node holds, prove its order, and return its range, which is as tight as it can be.
 
         ``path`` is ``None`` for a root; ``children`` are the ranges of its children. Raises ``Corrupt``: its keys do
@@ -212,12 +212,12 @@ class Witness:
 
     def read(self, path: str) -> Node:
         """Read one node."""
-        return self._seen(path, self._reader.read(path))
+        return self._examine(path, self._reader.read(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``, reading ahead."""
         for path, node in zip(paths, self._reader.read_many(paths), strict=True):
-            yield self._seen(path, node)
+            yield self._examine(path, node)
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes that will be read later; they are not opened before that."""
@@ -227,7 +227,7 @@ class Witness:
         """Let the reader read ahead, if it can."""
         return self._reader.prefetch(paths) if isinstance(self._reader, AheadReader) else nullcontext()
 
-    def _seen(self, path: str, node: Node) -> Node:
+    def _examine(self, path: str, node: Node) -> Node:
         if path not in self._expected:
             raise Corrupt(f"node file {path!r} was read where nothing points to it; {_BUG}", path=path)
         pending, within = self._expected.pop(path)
@@ -236,7 +236,7 @@ class Witness:
             self._expected[node.children[index]] = below.get(index, Messages()), each
         return node
 
-    def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def watch_scan(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield what a scan through this reader finds, and prove in the end that this is what the nodes mean.
 
         Raises ``Corrupt``: it is not; please report it.
@@ -276,7 +276,7 @@ def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int
             start = stop + hit
             if hit:
                 hits.append(newest.slice(stop, start))
-        mine = Messages.joined(hits)
+        mine = Messages.join(hits)
     for key, value in mine.meanings():
         if value is None:
             rows.pop(key, None)
@@ -317,7 +317,7 @@ def _messages(waiting: Sequence[Messages]) -> int:
     counts = [*filter(None, map(len, waiting))]
     if not counts:
         return 0
-    together, cuts = Messages.joined(waiting).columns(), np.cumsum([0, *counts])
+    together, cuts = Messages.join(waiting).columns(), np.cumsum([0, *counts])
     parts = [[count.to_bytes(8, "little") for count in counts], _cut(is_set(together.values), cuts)]
     for column in (together.keys, together.values):
         _, offsets, text = column.buffers()

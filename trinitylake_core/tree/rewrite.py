@@ -156,7 +156,7 @@ class Rewriter(SubtreeStore):
             tree = self._append(
                 tree, key, value, collapse_single_child(down(child)) if index in flushed else child, ref.height
             )
-        return self._fitted(tree)
+        return self._fit_root(tree)
 
     def _without_runs(self, work: Work, chosen: Collection[int]) -> Collection[int]:
         """Flush leaves as columns where that is possible; return the chosen ones of which each is left to flush."""
@@ -174,19 +174,19 @@ class Rewriter(SubtreeStore):
                 work.refs[index] = collapse_single_child(self._flush(work.refs[index], choose, None))
         return work
 
-    def _fitted(self, tree: Ref) -> Ref:
+    def _fit_root(self, tree: Ref) -> Ref:
         return self.fit(tree.work, tree.height) if tree.work is not None else tree
 
     def _append(self, tree: Ref, key: str, value: str, child: Ref, height: int) -> Ref:
         wide = tree.work if tree.height == height else None
         if isinstance(value, DeletedPivot):
-            tree = self.join_without_key(self._fitted(tree), child)
+            tree = self.join_without_key(self._fit_root(tree), child)
         elif wide is not None and child.height == height - 1 and self._full(child):
             wide.keys.append(key)
             wide.values.append(value)
             wide.refs.append(child)
         else:
-            tree = self.join(self._fitted(tree), key, value, child)
+            tree = self.join(self._fit_root(tree), key, value, child)
         self._seal_left_of_spine(tree)
         return tree
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
-from trinitylake_core.tree.node import Messages, Node, merged
+from trinitylake_core.tree.node import Messages, Node, merge_messages
 
 T = TypeVar("T")
 _LONG: Final = 8
@@ -182,24 +182,24 @@ def _scan(
 ) -> Iterator[Batch]:
     if depth > MAX_HEIGHT:
         raise _circle()
-    messages = merged(node.pending, newer)
+    messages = merge_messages(node.pending, newer)
     first, last = bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi)
     if node.is_leaf:
         if only is None or 0 in only:
             begin, end = bisect_left(messages.keys, within.lo), bisect_right(messages.keys, within.hi)
-            yield applied(node.keys[first:last], node.values[first:last], messages.slice(begin, end))
+            yield apply_messages(node.keys[first:last], node.values[first:last], messages.slice(begin, end))
         return
     paths = _met(node, within, only)
     begin = first if only is None else max(first, only.start)
     for index, child in enumerate(reader.read_many(paths), begin):
         child_height(node, node.children[index], child)
-        yield from _scan(reader, child, within, messages.between(*node.bounds(index)), depth + 1)
+        yield from _scan(reader, child, within, messages.slice_between(*node.bounds(index)), depth + 1)
         if index < last:
             pivot = slice(index, index + 1)
-            yield applied(node.keys[pivot], node.values[pivot], messages.on(node.keys[index]))
+            yield apply_messages(node.keys[pivot], node.values[pivot], messages.on(node.keys[index]))
 
 
-def applied(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
+def apply_messages(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
     """Return key table rows with sorted messages carried out."""
     if not len(messages):
         return list(keys), list(values)

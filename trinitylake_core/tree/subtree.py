@@ -130,13 +130,13 @@ def route_messages(work: Work, messages: Messages) -> None:
             work.refs[child].pending = messages.slice(row, place)
         if hit:
             ((_, value, txn),) = messages.slice(place, place + 1)
-            work.values[child] = _settled(work.values[child], value, txn)
+            work.values[child] = _settle_pivot(work.values[child], value, txn)
         row = place + hit
     if row < len(messages):
         work.refs[len(work.keys)].pending = messages.slice(row)
 
 
-def _settled(value: str, new: str | None, txn: str) -> str:
+def _settle_pivot(value: str, new: str | None, txn: str) -> str:
     if new is not None:
         return new
     dead = DeletedPivot(value)

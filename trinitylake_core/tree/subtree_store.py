@@ -10,9 +10,9 @@ from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
-from trinitylake_core.tree.node import Messages, Node, merged
+from trinitylake_core.tree.node import Messages, Node, merge_messages
 from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
-from trinitylake_core.tree.search import Batch, applied, leaves_ahead
+from trinitylake_core.tree.search import Batch, apply_messages, leaves_ahead
 from trinitylake_core.tree.subtree import DeletedPivot, NodeSink, Policy, Ref, Work, count_subtrees, route_messages
 
 _PIECES: Final = 4
@@ -74,11 +74,11 @@ class SubtreeStore:
     def _work(self, node: Node, ref: Ref) -> Work:
         if self.proof is not None:
             self.proof.read(node, ref.path, ref.within, ref.pending)
-        messages = merged(node.pending, ref.pending)
+        messages = merge_messages(node.pending, ref.pending)
         ref.pending = Messages()
         if node.is_leaf:
             return (
-                Work(*applied(node.keys, node.values, messages))
+                Work(*apply_messages(node.keys, node.values, messages))
                 if len(messages)
                 else Work([*node.keys], [*node.values])
             )
@@ -100,7 +100,7 @@ class SubtreeStore:
             node, children = self._node(ref.work, ref.height)
             ref.path = self.store.add(node)
             if self.proof is not None:
-                ref.within = self.proof.written(node, ref.path, children)
+                ref.within = self.proof.add_written(node, ref.path, children)
             ref.keys, ref.messages = node.subtree_keys, node.subtree_messages
             ref.few = len(node.keys) < self.store.min_keys
             ref.work = None
@@ -110,7 +110,7 @@ class SubtreeStore:
         """Return the node for the root of a subtree, which is the caller's to write; everything below it is sealed."""
         node, children = self._node(self.open(ref), ref.height)
         if self.proof is not None:
-            ref.within = self.proof.written(node, None, children)
+            ref.within = self.proof.add_written(node, None, children)
         return node
 
     def _node(self, work: Work, height: int) -> tuple[Node, list[Range]]:
@@ -163,7 +163,7 @@ class SubtreeStore:
         if self.proof is not None:
             self.proof.add_entries(*_live(part))
 
-    def proved(self) -> bool:
+    def is_proved(self) -> bool:
         """Return whether what was written means what was there before. ``False`` without ``prove``."""
         return self.proof is not None and self.proof.holds()
 

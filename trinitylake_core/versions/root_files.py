@@ -163,7 +163,7 @@ class RootFiles:
         found = self._definitions.get(path)
         if found is None:
             copy = root.system.get(spec.LAKEHOUSE_DEF_COPY, "")
-            data = _copied(copy, path) if copy else None
+            data = _definition_in_copy(copy, path) if copy else None
             data = self._read(path) if data is None else data
             found = self._definitions[path] = effective(decode_lakehouse(data, path)), data
         return found
@@ -182,7 +182,7 @@ class RootFiles:
             raise CorruptDefinition(f"{error}; the root {root.path!r} names it", path=path, invariant="I13") from None
         definition = effective(decode_lakehouse(data, path))
         copy = root.system.get(spec.LAKEHOUSE_DEF_COPY)
-        if copy and effective(decode_lakehouse(_copied(copy, path) or data, path)) != definition:
+        if copy and effective(decode_lakehouse(_definition_in_copy(copy, path) or data, path)) != definition:
             raise CorruptDefinition(f"root {root.path!r} holds a copy of {path!r} that differs from it", path=path)
         return definition
 
@@ -231,7 +231,7 @@ def copy_of_definition(definition_bytes: bytes, path: str) -> str | None:
     return f"{path} {base64.b64encode(definition_bytes).decode()}"
 
 
-def _copied(copy: str, path: str) -> bytes | None:
+def _definition_in_copy(copy: str, path: str) -> bytes | None:
     of, _, text = copy.partition(" ")
     try:
         return base64.b64decode(text, validate=True) if of == path else None

@@ -62,7 +62,7 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
         if again.root is None and again.boundary == found.boundary:
             break
         found = again
-    return _listed(files, found.boundary)
+    return _list_newest(files, found.boundary)
 
 
 def refuse_hole(files: RootFiles, newest: int, listed: Iterable[int] | None = None) -> None:
@@ -116,7 +116,7 @@ def _above(files: RootFiles, version: int, known: Root | None) -> _Found:
         return _Found(*files.root_and_boundary(low))
     found = _Found(*files.root_and_boundary(version, known))
     if found.root is not None and files.sdk:
-        return _climbed(files, version, found.root)
+        return _climb(files, version, found.root)
     return found if found.root is not None or known is not None else _of_sdk(files, version) or found
 
 
@@ -128,10 +128,10 @@ def _of_sdk(files: RootFiles, version: int) -> _Found | None:
     if root is None:
         return None
     files.sdk = True
-    return _climbed(files, version, root)
+    return _climb(files, version, root)
 
 
-def _climbed(files: RootFiles, version: int, root: Root) -> _Found:
+def _climb(files: RootFiles, version: int, root: Root) -> _Found:
     """Search above a root of the SDK, which expires nothing: there is no boundary."""
     low = _gallop(files, version)
     return _Found(root if low == version else files.try_root(low), 0)
@@ -150,7 +150,7 @@ def _gallop(files: RootFiles, version: int) -> int:
     return low
 
 
-def _listed(files: RootFiles, boundary: int | None) -> Root:
+def _list_newest(files: RootFiles, boundary: int | None) -> Root:
     """Return the newest root of a listing, without using hint and boundary. One ``list`` a page, two ``get``.
 
     A boundary that is the same before and after a listing in which nothing reaches it is wrong: expiration never

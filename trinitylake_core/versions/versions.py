@@ -55,7 +55,7 @@ class Versions(RootFiles):
         boundary = self.boundary()
         return boundary if boundary <= newest else lowest_there(self, newest, boundary)
 
-    def claimed(self) -> bool:
+    def is_claimed(self) -> bool:
         """Whether an export to this place is not complete (format, section 6). One ``get``."""
         return is_claim(self.storage.read_tagged(spec.BOUNDARY_FILE).data)
 

@@ -25,7 +25,7 @@ from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
 from pipelines.doctor import advice, table_retention
 from pipelines.loading import EXISTING, REFUSE
-from trinitylake_core.durations import shown
+from trinitylake_core.durations import describe_duration
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.storage import check_conformance
 
@@ -159,7 +159,7 @@ def doctor(call: Call) -> Result:
         with suppress(NotALakehouse, Corrupt):  # `verify` examines what is damaged
             tables = table_retention(call.open())
     if tables is not None:
-        warnings = advice(tables, f"versions for {shown(tables.kept_seconds)}")
+        warnings = advice(tables, f"versions for {describe_duration(tables.kept_seconds)}")
     rows = [[each.name, "ok" if each.ok else "FAILED", each.detail] for each in found]
     data = {"root": call.root, "ok": is_fit, "checks": found, "tables": tables}
     lines = in_order(report.table(["check", "result", "observed"], rows), warnings)

@@ -103,7 +103,7 @@ def _is_known(lake: Lakehouse, name: str) -> bool:
 def _choose_versions(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     """Yield the versions that the options choose, newest first."""
     options = call.options
-    since = version_ref.moment(options.since)
+    since = version_ref.parse_moment(options.since)
     since_millis = 0 if since is None else to_millis(since)
     if not options.operation:
         yield from lake.unreadable
