@@ -10,14 +10,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import SetPropertiesUpdate
 
+from pipelines import expire
 from tests.support import icebergs
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows
 from tests.support.rounds import Rounds
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence, commit_summary
-from trinitylake_core.commits.commit import commit
+from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import open_storage
@@ -26,6 +28,7 @@ from trinitylake_core.versions import Root
 
 ONCE = {"commit.retry.num-retries": "0"}
 """PyIceberg writes manifests again and repeats a commit that was refused, which takes time and does not help."""
+MONTH = 30 * 86_400_000
 VOID = "written before the last cleaning of tables; write them again"
 
 
@@ -144,6 +147,75 @@ def test_added_registered_and_staged_files_are_held_to_the_same(catalog: Trinity
     assert [("sales", "other")] == catalog.list_tables("sales")
 
 
+def _twice(catalog: TrinityLakeCatalog, late: Transaction) -> None:
+    """Commit what a transaction of PyIceberg prepared, and a second change of the same table, in one version."""
+    owner = SetPropertiesUpdate(updates={"owner": "me"})
+    with catalog.transaction() as both:
+        both.commit_table(both.load_table("sales.orders"), late._requirements, late._updates)
+        both.commit_table(both.load_table("sales.orders"), (), (owner,))
+
+
+def _as_one_request(catalog: TrinityLakeCatalog, late: Transaction) -> None:
+    """The same as one request over several tables, as the REST endpoint carries it out."""
+    name = ("sales", "orders")
+    owner = SetPropertiesUpdate(updates={"owner": "me"})
+    catalog.commit_tables([(name, late._requirements, late._updates), (name, (), (owner,))])
+
+
+@pytest.mark.parametrize("commit_both", [_twice, _as_one_request])
+@pytest.mark.parametrize("grouped", ["true", "false"])
+def test_of_two_changes_of_a_table_the_first_does_not_vouch_for_the_second(
+    tmp_path: Path, commit_both: Callable[[TrinityLakeCatalog, Transaction], None], grouped: str
+) -> None:
+    """What counts as known is what the base version names, and that is the state before both."""
+    new_iceberg(tmp_path)
+    catalog = opened((tmp_path / "lake").as_uri(), **{"group-commits": grouped})
+    table = with_table(catalog, "sales.orders", 1)
+    late = table.transaction()
+    late.append(rows(2))
+    fence(catalog)
+    version = catalog.lakehouse.version
+    with pytest.raises(CommitFailedException, match=VOID):
+        commit_both(catalog, late)
+    assert version == catalog.lakehouse.version
+    fresh = catalog.load_table("sales.orders").transaction()
+    fresh.append(rows(3))
+    commit_both(catalog, fresh)
+    assert [1, 3] == ids(catalog.load_table("sales.orders"))
+
+
+def test_a_table_that_was_registered_in_the_same_transaction_vouches_for_nothing(catalog: TrinityLakeCatalog) -> None:
+    metadata = with_table(catalog, "sales.orders", 1).metadata_location
+    catalog.drop_table("sales.orders")
+    fence(catalog)
+    owner = SetPropertiesUpdate(updates={"owner": "me"})
+    with pytest.raises(CommitFailedException, match=VOID), catalog.transaction() as both:  # noqa: PT012 - its end raises
+        both.register_table("sales.again", metadata)
+        both.commit_table(both.load_table("sales.again"), (), (owner,))
+    assert [] == catalog.list_tables("sales")
+
+
+def test_a_manifest_that_calls_an_old_file_existing_proves_nothing(catalog: TrinityLakeCatalog) -> None:
+    """A writer took a file of a table that is dropped, and writes it into a manifest of another one as EXISTING."""
+    lost = with_table(catalog, "sales.lost", 1)
+    entry = lost.current_snapshot().manifests(lost.io)[0].fetch_manifest_entry(lost.io)[0]  # type: ignore[union-attr]
+    catalog.drop_table("sales.lost")
+    table = with_table(catalog, "sales.orders", 2)
+    fence(catalog)
+    transaction = table.transaction()
+    with transaction.update_snapshot().fast_append() as append:
+        append._existing_manifests = lambda: [_with_existing(append, entry)]  # type: ignore[method-assign]
+    with pytest.raises(CommitFailedException, match=VOID):
+        transaction.commit_transaction()
+    assert [2] == ids(catalog.load_table("sales.orders"))
+
+
+def _with_existing(append: Any, entry: Any) -> Any:
+    with append.new_manifest_writer(append.spec(0)) as writer:
+        writer.existing(entry)
+    return writer.to_manifest_file()
+
+
 def test_several_tables_and_groups_are_proved_together(tmp_path: Path) -> None:
     new_iceberg(tmp_path)
     catalog = opened((tmp_path / "lake").as_uri(), **{"group-commits": "true"})
@@ -258,3 +330,25 @@ def test_what_the_base_names_needs_no_proof(catalog: TrinityLakeCatalog) -> None
         txn.create_table("sales", "other", table_type="EXTERNAL", **_raw("s3://other/a.metadata.json"))
     assert {"a": "b", "c": "d", **ONCE} == dict(lake.refresh().table("sales", "renamed").properties)
     assert [1] == ids(catalog.load_table("sales.renamed"))
+
+
+def test_a_copy_of_a_definition_is_refused_in_a_group_once_its_base_has_expired_and_tables_were_cleaned(
+    catalog: TrinityLakeCatalog,
+) -> None:
+    """A group rebases from memory, so nothing else looks whether the version that the copy was made from is kept."""
+    with_table(catalog, "sales.orders", 1)
+    lake = catalog.lakehouse.refresh()
+    group = lake.group()
+    late = lake.transaction(group=group)
+    location = late.table("sales", "orders").format_properties["metadata_location"]
+    late.create_table("sales", "copy", **_raw(location))
+    catalog.drop_table("sales.orders")
+    other = Lakehouse.open(lake.root)
+    expire.run(other, expire.Config(keep_last=1, engine="local", now_millis=now_millis() + MONTH))
+    fence(catalog)
+    with lake.refresh().transaction(group=group) as txn:  # from now on the group remembers all versions in between
+        txn.create_namespace("other")
+    assert other.refresh().root_node.oldest_version > late.base_version
+    with pytest.raises(CommitConflict, match=r"register_table|expired"):
+        late.commit()
+    assert [] == catalog.list_tables("sales")

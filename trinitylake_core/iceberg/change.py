@@ -9,7 +9,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.iceberg.added import AddedFiles
-from trinitylake_core.iceberg.places import Places
+from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.transactions.transaction import Transaction
 
 
@@ -20,21 +20,36 @@ class Attempt:
         self.txn = txn
         self._places = places
         self._written: list[str] = []
+        self._in_base: dict[str, TableMetadata | None] = {}
         self._added = AddedFiles(places.storage, places.refuse_local if places.serves_clients else None)
         txn.require(self._added.refuse_void)
 
     def write_metadata(
-        self, metadata: TableMetadata | ViewMetadata, location: str, before: TableMetadata | None = None
+        self, metadata: TableMetadata | ViewMetadata, location: str, before: Stored | None = None
     ) -> None:
         """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
         path = self._places.write(metadata, location)
-        self._added.add(before, None if isinstance(metadata, ViewMetadata) else metadata, location)
+        known = self._note_base(location, before)
+        self._added.add(known, None if isinstance(metadata, ViewMetadata) else metadata, location)
         if path is not None:
             self._written.append(path)
 
-    def take_over(self, metadata: TableMetadata | None, location: str, before: TableMetadata | None) -> None:
+    def take_over(self, metadata: TableMetadata | None, location: str, before: Stored | None) -> None:
         """Note a metadata file that another writer wrote, of a table in the place of ``before``. No request."""
-        self._added.add(before, metadata, location, is_own=False)
+        known = self._note_base(location, before)
+        self._added.add(known, metadata, location, is_own=False)
+
+    def _note_base(self, location: str, before: Stored | None) -> TableMetadata | None:
+        """Return what the base version names of a table whose newest metadata are at ``location`` from now on.
+
+        Where this attempt has changed the table before, ``before`` are metadata that no version names: what the first
+        change names does not prove that the second one may name it.
+        """
+        known = None
+        if before is not None:
+            known = self._in_base.get(before.metadata_location, before.metadata)
+        self._in_base[location] = known
+        return known
 
     def commit(self) -> int:
         """Commit and return the version.

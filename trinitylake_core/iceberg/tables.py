@@ -102,7 +102,8 @@ class Tables(TableReader):
             replaced = None
             with suppress(NoSuchTableError, NoSuchIcebergTableError, FileNotFoundError, ValidationError):
                 if overwrite:
-                    replaced = self._places.read(self._metadata_location(change.txn, namespace, name))
+                    replaced_at = self._metadata_location(change.txn, namespace, name)
+                    replaced = Stored(self._places.read(replaced_at), replaced_at)
             self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
             change.take_over(metadata, metadata_location, replaced)
             return self._table(namespace, name, metadata, metadata_location)
@@ -223,7 +224,7 @@ class Tables(TableReader):
                     self._add(change, namespace, name, new)
                 else:
                     self._places.check(new.metadata, new.metadata_location, current)
-                    change.write_metadata(new.metadata, new.metadata_location, current.metadata)
+                    change.write_metadata(new.metadata, new.metadata_location, current)
                     self._set(change, namespace, name, new.metadata, new.metadata_location, replace=True)
                 made.append(CommitTableResponse(metadata=new.metadata, metadata_location=new.metadata_location))
             return made
@@ -262,7 +263,8 @@ class Tables(TableReader):
                     staged.append((current, self._staged(before, current.name(), (), updates)))
 
             def write(each: tuple[Table, Stored]) -> tuple[Table, Stored]:
-                change.write_metadata(each[1].metadata, each[1].metadata_location, each[0].metadata)
+                before = Stored(each[0].metadata, each[0].metadata_location)
+                change.write_metadata(each[1].metadata, each[1].metadata_location, before)
                 return each
 
             for current, new in self._places.storage.map(staged, write):

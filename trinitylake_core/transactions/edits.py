@@ -250,9 +250,13 @@ class CatalogEdits(CatalogView):
 
     def new_table_files(self) -> set[str]:
         """Return the table metadata below ``tables/`` that these changes name, and that were not read in the base."""
+        return self.named_table_files() - self._known_files
+
+    def named_table_files(self) -> set[str]:
+        """Return the table metadata below ``tables/`` that these changes name."""
         root = self._nodes.storage.root
         named = (named_in_area(root, definition) for _, definition in self._definitions.values())
-        return {each for each in named if each is not None} - self._known_files
+        return {each for each in named if each is not None}
 
     # -- namespaces ----------------------------------------------------------------------------
 

@@ -208,8 +208,20 @@ class Transaction(CatalogEdits):
             raise CommitConflict("the clock of this machine went back; try again", version=base.version)
         for proof in self._proofs:
             proof(base)
-        if base.tables_void_before_millis and not self._proofs and (named := self.new_table_files()):
-            raise CommitConflict(f"{min(named)}: {UNPROVED}", version=base.version)
+        if base.tables_void_before_millis and not self._proofs:
+            unproved = self.new_table_files() | self._files_of_expired_base(base)
+            if unproved:
+                raise CommitConflict(f"{min(unproved)}: {UNPROVED}", version=base.version)
+
+    def _files_of_expired_base(self, base: Root) -> set[str]:
+        """Return the table metadata that only the version this began at proves, where that has expired since.
+
+        What other tables named then may be dropped by now, and cleaned: a copy of a definition must not name it.
+        """
+        is_kept = base.oldest_version <= self.base_version
+        if is_kept or base.tables_void_before_millis == self._base.tables_void_before_millis:
+            return set()
+        return self.named_table_files()
 
     @property
     def base(self) -> Root:
