@@ -9,6 +9,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import assets
+from dagster_project import fleet_health as fleet_health_page
 from dagster_project.assets import assets_of
 from dagster_project.check_alerts import check_sensors
 from dagster_project.checks import NOT_FROZEN, REACHABLE, checks_of
@@ -22,7 +23,7 @@ from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
-from dagster_project.scope import AssetJob, Scope, every, one
+from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
 from dagster_project.tables import has_tables, tables_of
 
@@ -86,11 +87,14 @@ def fleet(
     scope = every(stanzas.find)
     maintained, page = maintenance(scope), fleet_health(scope, stanzas)
     survey = dg.define_asset_job(
-        f"{scope.slug}_health", dg.AssetSelection.assets(page), description="Surveys all lakehouses."
+        fleet_health_page.JOB,
+        dg.AssetSelection.assets(page),
+        description="Surveys all lakehouses.",
+        tags={PRIORITY_TAG: ABOVE_MAINTENANCE},
     )
     return dg.Definitions.merge(
         _shared(notifications, spark, shares=shares),
-        _of(scope, maintained, stanzas, notifications),
+        _of(scope, maintained, stanzas, notifications, survey),
         dg.Definitions(
             assets=[page],
             asset_checks=[fleet_checks(scope, stanzas)],
@@ -102,7 +106,11 @@ def fleet(
 
 
 def _of(
-    scope: Scope, maintained: AssetJob, lakehouses: Known | Stanzas, notifications: Notifications | None
+    scope: Scope,
+    maintained: AssetJob,
+    lakehouses: Known | Stanzas,
+    notifications: Notifications | None,
+    survey: AssetJob | None = None,
 ) -> dg.Definitions:
     compacted, scheduled = compaction(scope), scope.known is None or scope.known.schedules.maintenance is not None
     return dg.Definitions(
@@ -110,7 +118,7 @@ def _of(
         asset_checks=checks_of(scope),
         jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope)],
         schedules=[maintenance_schedule(scope, maintained, lakehouses.all)] if scheduled else [],
-        sensors=[compaction_sensor(scope, compacted, lakehouses.all, notifications or Notifications())],
+        sensors=[compaction_sensor(scope, compacted, lakehouses.all, notifications or Notifications(), survey)],
     )
 
 

@@ -21,6 +21,7 @@ from trinitylake_core import InvalidInput
 from trinitylake_core.short_repr import first_of
 
 NAME: Final = "fleet_health"
+JOB: Final = f"{FLEET}_health"
 CHECKS: Final = {
     checks.REACHABLE: "Fails while a lakehouse cannot be opened.",
     checks.NOT_FROZEN: "Warns while a lakehouse is frozen: by whom, why and until when.",

@@ -18,7 +18,7 @@ from dagster_project.assets import key, settings_of
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
-from dagster_project.scope import Scope
+from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, Scope
 from dagster_project.supervised import RETRY, Launch, Supervisor, reviewed, run_supervised
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
@@ -364,6 +364,8 @@ TABLE: Final = {
     ),
 }
 """The jobs by name."""
+RECOVERY: Final = frozenset({"freeze", "thaw", "rollback", "restore", "undo"})
+"""The jobs of an incident: they leave the queue before maintenance."""
 
 
 def manual_jobs(scope: Scope) -> list[dg.JobDefinition]:
@@ -383,7 +385,7 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
         name=f"{scope.slug}_{name}",
         description=f"{row.description}\n\n{scope.label[0].upper()}{scope.label[1:]}.",
         config={"ops": {op.name: {"config": chosen}}},
-        tags=dict(scope.tags),
+        tags=dict(scope.tags) | ({PRIORITY_TAG: ABOVE_MAINTENANCE} if name in RECOVERY else {}),
         partitions_def=scope.partitions,
         executor_def=dg.in_process_executor,
     )

@@ -29,6 +29,10 @@ AT_WORK: Final = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
+PRIORITY_TAG: Final = "dagster/priority"
+"""The tag by which Dagster orders its queue."""
+ABOVE_MAINTENANCE: Final = "10"
+"""The priority of what a person waits for: recovery after an incident, and the page of the fleet."""
 _ASSET_JOB: Final = "__ASSET_JOB"
 """The job that Dagster makes for assets that are materialised or checked without one of ours."""
 _MANY: Final = 200
@@ -95,13 +99,23 @@ def every(find: Callable[[str], LakehouseSettings]) -> Scope:
     return Scope(slug=FLEET, key_prefix=[FLEET], label=label, find=find, partitions=LAKEHOUSES)
 
 
+def compaction_job(scope: Scope) -> str:
+    """Return the name of the job that compacts a lakehouse, or one of a fleet."""
+    return f"{scope.slug}_compaction"
+
+
+def lakehouse_tags(scope: Scope, settings: LakehouseSettings) -> dict[str, str]:
+    """Return the tags by which the runs of a lakehouse are found."""
+    return {LAKEHOUSE_TAG: settings.slug} if scope.partitions is None else {PARTITION_TAG: settings.name}
+
+
 def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
     """Return the ID of a queued or running run on a lakehouse; ``None`` without one.
 
     Most are found by their tags, in the database. Without partitions a run that was launched from the assets has no
     tag of ours, and is found by its assets.
     """
-    tags = {LAKEHOUSE_TAG: settings.slug} if scope.partitions is None else {PARTITION_TAG: settings.name}
+    tags = lakehouse_tags(scope, settings)
     for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK, tags=tags), limit=1):
         return run.run_id
     if scope.partitions is None:

@@ -23,7 +23,17 @@ from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Lakehouse
 from dagster_project.config.values import format_duration
 from dagster_project.poll import Poll, SensorState
 from dagster_project.processes.dead_runs import Undertaker
-from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, last_result, run_at_work
+from dagster_project.scope import (
+    FLEET,
+    LAKEHOUSES,
+    PARTITION_TAG,
+    AssetJob,
+    Scope,
+    compaction_job,
+    lakehouse_tags,
+    last_result,
+    run_at_work,
+)
 from trinitylake_core import InvalidInput
 from trinitylake_core.short_repr import first_of
 
@@ -47,9 +57,16 @@ Event: TypeAlias = dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def compaction_sensor(
-    scope: Scope, job: AssetJob, lakehouses: Callable[[], Known], notify: Notifications
+    scope: Scope,
+    job: AssetJob,
+    lakehouses: Callable[[], Known],
+    notify: Notifications,
+    survey: AssetJob | None = None,
 ) -> dg.SensorDefinition:
-    """Return the sensor of one lakehouse, or of a fleet; ``lakehouses`` returns the stanzas at each tick."""
+    """Return the sensor of one lakehouse, or of a fleet; ``lakehouses`` returns the stanzas at each tick.
+
+    ``survey``: the job of the page of a fleet, which the first tick requests.
+    """
     known = scope.known
     every = _FLEET_EVERY_SECONDS if known is None else max(1, int(known.compaction.poll.total_seconds()))
     tick = FleetTick if known is None else LakehouseTick
@@ -57,7 +74,7 @@ def compaction_sensor(
 
     @dg.sensor(
         name=FLEET_SENSOR if known is None else f"{scope.slug}_compaction_sensor",
-        job=job,
+        jobs=[job] if survey is None else [job, survey],
         minimum_interval_seconds=every,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=_description(known),
@@ -139,6 +156,7 @@ class LakehouseTick:
                 self._failed(settings.name, checks.trouble_of(outcome.error, settings), seconds)
         events = [*self._observations(), *self.check_events()]
         self._report()
+        self.requests += self.first_requests()
         return dg.SensorResult(
             run_requests=self.requests,
             skip_reason=None if self.requests else self.skip_reason(polled, len(due) - polled),
@@ -157,12 +175,15 @@ class LakehouseTick:
 
     def check_events(self) -> Iterator[Event]:
         """Yield the results that differ from what was recorded last: runs evaluate the same checks."""
-        by_sensor = {checks.REACHABLE, checks.NOT_FROZEN}
         for asset, result in [each for some in self.results.values() for each in some]:
             key, check = assets.key(self.scope, asset), str(result.check_name)
             last = last_result(self.context.instance, key, check)
-            if last is not result.passed and not (last is None and check in by_sensor and result.passed):
+            if last is not result.passed:
                 yield checks.evaluation(key, result)
+
+    def first_requests(self) -> list[dg.RunRequest]:
+        """Return what the first tick requests besides compactions."""
+        return []
 
     def skip_reason(self, polled: int, waiting: int) -> str:
         """Return the findings of a tick that requested nothing."""
@@ -196,7 +217,9 @@ class LakehouseTick:
         if decision.wanted:
             step = assets.key(self.scope, assets.COMPACTION).to_python_identifier()
             request = dg.RunRequest(
-                run_key=f"{name}-{found.version}-{self.now:.0f}",
+                job_name=compaction_job(self.scope),
+                # a tick that the daemon gave up repeats this key, because its cursor was not kept: one launch, not two
+                run_key=f"{name}-{found.version}-{before.requested_at:.0f}-{self.terminated_at(settings):.0f}",
                 partition_key=self.scope.partition(name),
                 tags={LAKEHOUSE_TAG: settings.slug, REASON_TAG: decision.reason},
                 run_config={"ops": {step: {"config": {"reason": decision.reason}}}},
@@ -233,11 +256,26 @@ class LakehouseTick:
         partition, asset = self.scope.partition(settings.name), assets.key(self.scope, assets.COMPACTION)
         only = dg.AssetRecordsFilter(asset, asset_partitions=None if partition is None else [partition])
         compacted = [each.timestamp for each in self.context.instance.fetch_materializations(only, limit=1).records]
-        waits = compaction_policy.too_soon(settings.compaction, max(before.requested_at, *compacted, 0.0), self.now)
+        last = max(before.requested_at, self.terminated_at(settings), *compacted)
+        waits = compaction_policy.too_soon(settings.compaction, last, self.now)
         if waits is not None:
             return waits
         run = run_at_work(self.scope, settings, self.context.instance)
         return found.pays if run is None else Decision(False, f"run {run} of this lakehouse has not finished yet")
+
+    def terminated_at(self, settings: LakehouseSettings) -> float:
+        """Return when a compaction of a lakehouse was last terminated, in epoch seconds; 0 if none was.
+
+        Whoever terminates a compaction wants it to end, not to begin again at the next tick. One query.
+        """
+        wanted = dg.RunsFilter(
+            statuses=[dg.DagsterRunStatus.CANCELED],
+            tags=lakehouse_tags(self.scope, settings),
+            job_name=compaction_job(self.scope),
+        )
+        for record in self.context.instance.get_run_records(wanted, limit=1):
+            return record.end_time or 0.0
+        return 0.0
 
     def _report(self) -> None:
         """Tell the webhook what is new; what it does not accept is sent again at the next poll."""
@@ -275,11 +313,29 @@ class FleetTick(LakehouseTick):
     def partitions(self, names: set[str]) -> list[PartitionsRequest]:
         """Return the requests after which the partitions are the lakehouses of lakehouses.yaml."""
         there, requests = set(self.context.instance.get_dynamic_partitions(FLEET)), list[PartitionsRequest]()
+        self.cancel_queued_runs(there - names)
         if names - there:
             requests.append(LAKEHOUSES.build_add_request(sorted(names - there)))
         if there - names:
             requests.append(LAKEHOUSES.build_delete_request(sorted(there - names)))
         return requests
+
+    def cancel_queued_runs(self, removed: set[str]) -> None:
+        """Cancel the queued runs of lakehouses that are no longer in lakehouses.yaml: they would fail, or never start.
+
+        One query for each of these lakehouses.
+        """
+        for name in sorted(removed):
+            waiting = dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED], tags={PARTITION_TAG: name})
+            for run in self.context.instance.get_runs(waiting):
+                why = f"The lakehouse {name!r} is not in lakehouses.yaml any more, so this run was cancelled."
+                self.context.instance.report_run_canceled(run, why)
+
+    def first_requests(self) -> list[dg.RunRequest]:
+        """Return the request for the page of the fleet at the first tick: the schedule is due an hour later at most."""
+        if self.context.cursor:
+            return []
+        return [dg.RunRequest(run_key="first", job_name=fleet_health.JOB)]
 
     def check_events(self) -> Iterator[Event]:
         """Yield the results of those checks that other lakehouses fail than before: which do, and why.

@@ -98,6 +98,10 @@ def lakes(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.Monk
     return Lakes(tmp_path, instance)
 
 
+def compactions_requested(result: dg.SensorResult) -> list[str | None]:
+    return [each.partition_key for each in result.run_requests or [] if each.job_name == "lakehouses_compaction"]
+
+
 def failing(result: dg.SensorResult) -> dict[str, dict[str, str]]:
     """Return the evaluations of a tick: for each check the lakehouses that fail it, and why."""
     found = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
@@ -149,7 +153,7 @@ def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
     lakes.add("small", commits=0)
     assert lake is not None
     result = lakes.tick()
-    (request,) = result.run_requests or []
+    (request,) = [each for each in result.run_requests or [] if each.job_name == "lakehouses_compaction"]
     assert ("sales", "sales") == (request.partition_key, request.tags["trinitylake/lakehouse"])
     assert ["sales"] == list(failing(result)["compaction_debt"])
     versions = {
@@ -325,7 +329,7 @@ def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
     why = failing(result)["reachable"]
     assert names == why.keys()
     assert "Check `root` in lakehouses.yaml" in why["missing"]
-    assert ["good"] == [each.partition_key for each in result.run_requests or []]
+    assert ["good"] == compactions_requested(result)
     (message,) = webhook.messages
     advice = {each["lakehouse"]: each["cause"] + each["advice"] for each in message["lakehouses"]}
     assert names == advice.keys()
@@ -381,7 +385,7 @@ def test_an_error_that_nobody_foresaw_stays_with_its_lakehouse(lakes: Lakes, mon
     assert {"odd": "ZeroDivisionError: odd.\nUnexpected: see the log of the code server."} == failing(result)[
         "reachable"
     ]
-    assert ["good"] == [each.partition_key for each in result.run_requests or []]
+    assert ["good"] == compactions_requested(result)
 
 
 def test_quiet_lakehouses_are_looked_at_less_often_and_busy_ones_as_often_as_told(lakes: Lakes) -> None:
@@ -390,7 +394,7 @@ def test_quiet_lakehouses_are_looked_at_less_often_and_busy_ones_as_often_as_tol
     waits = []
     for _ in range(6):
         result = lakes.tick()
-        assert "looked at 1 of 1" in str(result.skip_reason)
+        assert [] == compactions_requested(result)
         state = poll.states_of(lakes.cursor)["sales"]
         waits.append(round((state.next_poll - datetime.now(UTC).timestamp()) / 60))
         lakes.later(3600)
@@ -552,3 +556,40 @@ def test_the_page_of_the_fleet_adds_up_what_maintenance_reclaimed_and_knows_the_
         row["newest_backup"],
         pytest.approx(shown["oldest_of_the_newest_backups"].value, abs=0.001),
     )
+
+
+def test_the_page_of_the_fleet_is_made_at_the_first_tick(lakes: Lakes) -> None:
+    """Not an hour later, when the schedule is due; and not again."""
+    lakes.add("sales", commits=0)
+    surveys = [[each for each in lakes.tick().run_requests or [] if each.job_name == "lakehouses_health"]]
+    lakes.later(3600)
+    surveys.append([each for each in lakes.tick().run_requests or [] if each.job_name == "lakehouses_health"])
+    assert [1, 0] == [len(each) for each in surveys]
+
+
+def test_queued_runs_of_a_lakehouse_that_left_the_fleet_are_cancelled_with_a_sentence(
+    lakes: Lakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakes.add("sales", commits=0)
+    lakes.add("gone", commits=0)
+    lakes.tick()
+    asked: list[dict[str, str]] = []
+    runs = {}
+
+    def queued(wanted: dg.RunsFilter, *args: Any, **more: Any) -> list[dg.DagsterRun]:
+        if wanted.statuses != [dg.DagsterRunStatus.QUEUED]:
+            return []
+        asked.append(dict(wanted.tags))
+        return [runs["gone"]]
+
+    job = lakes.definitions.resolve_job_def("lakehouses_maintenance")
+    runs["gone"] = lakes.instance.create_run_for_job(job, tags={"dagster/partition": "gone"})
+    del lakes.stanzas["gone"]
+    lakes.write()
+    monkeypatch.setattr(lakes.instance, "get_runs", queued)
+    lakes.tick()
+    monkeypatch.undo()
+    assert [{"dagster/partition": "gone"}] == asked
+    found = lakes.instance.get_run_by_id(runs["gone"].run_id)
+    assert found is not None
+    assert dg.DagsterRunStatus.CANCELED == found.status

@@ -63,7 +63,10 @@ def test_a_missing_lakehouse_fails_a_check_and_is_told_once_until_it_is_back(
         message[name] for name in ("lakehouse", "check", "advice", "severity")
     )
     assert ".\nCheck `root`" in message["text"]
-    assert "https://dagster.local/assets/lakehouse/sales-eu/tree_health?view=checks" == message["url"]
+    assert (
+        "https://dagster.local/assets/lakehouse/sales-eu/tree_health?view=checks&checkDetail=reachable"
+        == message["url"]
+    )
     away.rename(root)
     back, cursor, _ = tick(settings, instance, cursor, webhook)
     assert ("reachable", True) in back

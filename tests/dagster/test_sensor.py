@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +37,12 @@ def state(cursor: str | None) -> SensorState:
 
 
 def told(result: dg.SensorResult, instance: dg.DagsterInstance) -> list[tuple[str, bool]]:
-    """Tell Dagster what a tick found, as the daemon does; return the verdicts."""
+    """Tell Dagster what a tick found, as the daemon does; return the verdicts, but for those of a healthy lakehouse."""
     for event in result.asset_events:
         instance.report_runless_asset_event(event)
-    found = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+    healthy = {checks.REACHABLE, checks.NOT_FROZEN}
+    evaluations = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+    found = [each for each in evaluations if each.check_name not in healthy or not each.passed]
     assert all(dg.AssetCheckSeverity.WARN == each.severity for each in found)
     return [(each.check_name, each.passed) for each in found]
 
@@ -246,3 +249,42 @@ def test_a_compaction_shows_what_was_predicted_beside_what_it_did(
     assert saved["predicted"] == saved["realised"] > 0
     for what in ("cost: requests", "cost: written", "the root"):
         assert 0.2 < float(rows[what]["predicted"]) / float(rows[what]["realised"]) < 5, what
+
+
+def test_it_does_not_repeat_at_once_what_a_person_terminated(
+    settings: LakehouseSettings, instance: dg.DagsterInstance
+) -> None:
+    """The request is older than the interval, its run was terminated just now."""
+    waited = poll.cursor_of({"sales-eu": SensorState(version=1, requested_at=1.0)})
+    (request,) = look(settings, instance, waited)[0].run_requests or []
+    job = merged((settings,)).resolve_job_def("sales_eu_compaction")
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=dict(request.tags))
+    instance.report_run_canceling(run)
+    instance.report_run_canceled(run)
+    result = look(settings, instance, waited)[0]
+    assert not result.run_requests
+    assert "the minimum interval is 1h" in str(result.skip_reason)
+
+
+def test_a_tick_that_was_given_up_does_not_launch_twice(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon keeps no cursor of it, evaluates it again later, and knows the request by its key."""
+    keys = []
+    for seconds in (0, 90):
+        now = time.time() + seconds
+        monkeypatch.setattr("dagster_project.sensor.time.time", lambda now=now: now)
+        (request,) = look(settings, instance)[0].run_requests or []
+        keys.append(request.run_key)
+    assert keys[0] == keys[1]
+
+
+def test_a_healthy_lakehouse_is_recorded_as_reachable_once(
+    settings: LakehouseSettings, instance: dg.DagsterInstance
+) -> None:
+    """A check that was never evaluated looks like one that nobody runs."""
+    first, cursor = look(settings, instance)
+    told(first, instance)
+    key = assets.key(settings, assets.HEALTH)
+    assert scope.last_result(instance, key, checks.REACHABLE) is True
+    assert not look(settings, instance, cursor)[0].asset_events
