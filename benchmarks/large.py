@@ -34,7 +34,7 @@ from benchmarks import lakes, largepage, observed, report, timeline
 from pipelines import clean, compaction, expire, verify
 from pipelines.job import Session
 from pipelines.session import SessionConfig, lazy_session
-from pipelines.trees.subtrees import assigned, split_for_tasks
+from pipelines.trees.subtrees import assign_tasks, split_for_tasks
 from tests.support.standalone import event_log, tasks_in
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -76,7 +76,7 @@ def _usable_cores(lake: Lakehouse) -> float:
     subtrees = rewriter.frontier(rewriter.ref_of(lake.root_node.node), tasks)
     weights = [piece.weight() for piece in split_for_tasks(rewriter, subtrees, tasks)]
     loads = [0] * min(tasks, len(weights))
-    for task, weight in zip(assigned(weights, len(loads)), weights, strict=True):
+    for task, weight in zip(assign_tasks(weights, len(loads)), weights, strict=True):
         loads[task] += weight
     return round(min(_CORES, sum(loads) / max(loads)), 1)
 

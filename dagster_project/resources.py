@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dagster_project.config.settings import LakehouseSettings
-from pipelines.fleet import hurried
+from pipelines.fleet import hurry
 from pipelines.session import SessionConfig, get_session
 from trinitylake_core import Lakehouse
 
@@ -65,7 +65,7 @@ def open_for_poll(settings: LakehouseSettings) -> Lakehouse:
 
     For the code server, whose answers are waited for; a run has time, and takes ``open_lakehouse``.
     """
-    return Lakehouse.open(settings.root, storage_options=hurried(settings.root, settings.resolved_storage_options()))
+    return Lakehouse.open(settings.root, storage_options=hurry(settings.root, settings.resolved_storage_options()))
 
 
 def hang_up() -> None:

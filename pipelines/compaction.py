@@ -9,7 +9,7 @@ Nothing is visible before that root exists; a task that ran twice leaves harmles
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -148,7 +148,8 @@ class Report:
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
     """Return an estimate of a compaction of the newest version. Reads the top of the tree only."""
     work = _Compaction(lake.refresh(), config or Config(), None, None, NEVER_CANCELLED, silent)
-    return work.estimated(work.open(1)[1])
+    _, frontier = work.open(1)
+    return work.estimate(frontier)
 
 
 def run(
@@ -176,7 +177,9 @@ def run(
         try:
             report = work.run()
         except (TreeReplaced, Corrupt) as error:
-            if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.backend, work.base)):
+            # A cleaning may have taken what was written or read. A damaged file is no reason to try again.
+            can_succeed = isinstance(error, TreeReplaced) or may_be_void(work.backend, work.base)
+            if restart == config.restarts or not can_succeed:
                 raise
             _LOG.warning("starting over: %s", error)
         else:
@@ -202,9 +205,12 @@ class _Compaction(JobRun[Config, Report]):
         tree = self.rewriter.ref_of(self.base.node)
         return tree, self.rewriter.frontier(tree, tasks)
 
-    def estimated(self, frontier: list[Ref]) -> Estimate:
-        node, order = self.base.node, self.writer.order
-        nodes = sum(subtrees.nodes_hit(ref.weight(), ref.keys, ref.height, order) for ref in frontier)
+    def estimate(self, frontier: list[Ref]) -> Estimate:
+        node = self.base.node
+        order = self.writer.order
+        nodes = 0
+        for ref in frontier:
+            nodes += subtrees.nodes_hit(ref.weight(), ref.keys, ref.height, order)
         cost = subtrees.rewrite_cost(node, order, nodes)
         return Estimate(
             version=self.base.version,
@@ -220,20 +226,24 @@ class _Compaction(JobRun[Config, Report]):
     def run(self) -> Report:
         node = self.base.node
         if node.subtree_messages == 0 and not len(node.buffer):
-            planned = self.estimated([])
-            return self.refused(planned) or self.report(planned, None)
+            nothing = self.estimate([])
+            return self.review_plan(nothing) or self.report(nothing)
         tree, frontier = self.open(self.config.tasks or worker_pool.cores())
-        planned = self.estimated(frontier)
+        planned = self.estimate(frontier)
         self.watch.lap("plan")
-        if refused := self.refused(planned):
+        refused = self.review_plan(planned)
+        if refused is not None:
             return refused
         self.backend.refuse_unsafe(self.base)
         engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
         with closing(engine):
             pieces, flushed = self.flush(engine, planned.nodes, frontier)
         planned = replace(planned, engine=engine.name, subtrees=len(pieces) or planned.subtrees)
-        node = self.join(tree, subtrees.adopted(self.rewriter, pieces, flushed))
+        node = self.join(tree, subtrees.adopt_all(self.rewriter, pieces, flushed))
         self.watch.lap("flush")
+        return self.commit(planned, node, flushed)
+
+    def commit(self, planned: Estimate, node: Node, flushed: list[Row]) -> Report:
         self.progress("commit", 0, 1)
         summary = commit_summary(
             reason=self.config.reason,
@@ -248,12 +258,23 @@ class _Compaction(JobRun[Config, Report]):
         change = CompactionChange(node, summary, counts)
         root = commit(self.backend, self.base, change, before_commit=self.cancel.check)
         self.watch.lap("commit")
-        return replace(self.report(planned, root, node, flushed), rebased_over=change.rebased_over)
+        return replace(
+            self.report(planned, flushed),
+            version_after=root.version,
+            messages_after=root.node.subtree_messages,
+            height_after=node.height,
+            nodes_written=len(self.writer.written) + sum(each["nodes_written"] for each in flushed) + 1,  # and the root
+            bytes_written=self.writer.bytes_written + sum(each["bytes_written"] for each in flushed) + root.node.nbytes,
+            rebased_over=change.rebased_over,
+            proved=True,
+        )
 
-    def refused(self, planned: Estimate) -> Report | None:
-        """Return the report that the review did not approve, if there is one."""
-        report = replace(self.report(planned, None), dry_run=True)
-        return None if self.review is None or self.review(report) else report
+    def review_plan(self, planned: Estimate) -> Report | None:
+        """Have the plan reviewed; return its report if the compaction ends with it."""
+        report = replace(self.report(planned), dry_run=True)
+        if self.review is None or self.review(report):
+            return None
+        return report
 
     def flush(self, engine: Engine, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Row]]:
         """Flush subtrees; return them, cut into pieces, with the results. Few nodes are left to the join."""
@@ -275,7 +296,9 @@ class _Compaction(JobRun[Config, Report]):
 
         def descend(ref: Ref) -> Ref:
             done = flushed.get(id(ref))
-            return self.rewriter.flush(ref, dirty_children, descend) if done is None else done
+            if done is not None:
+                return done
+            return self.rewriter.flush(ref, dirty_children, descend)
 
         joined = self.rewriter.flush(tree, dirty_children, descend if flushed else None)
         self.rewriter.open(joined)
@@ -285,28 +308,21 @@ class _Compaction(JobRun[Config, Report]):
             raise Corrupt("the proof of the compaction failed: nothing was committed; please report this as a bug")
         return node
 
-    def report(
-        self, planned: Estimate, root: Root | None, node: Node | None = None, flushed: list[Row] | None = None
-    ) -> Report:
-        done = flushed or []
+    def report(self, planned: Estimate, flushed: Sequence[Row] = ()) -> Report:
+        """Return the report of a compaction that has committed nothing yet."""
         before = self.base.node
         counts = self.backend.nodes.counts
         return Report(
             version_before=self.base.version,
-            version_after=None if root is None else root.version,
+            version_after=None,
             dry_run=False,
             plan=planned,
             messages_before=before.subtree_messages,
-            messages_after=before.subtree_messages if root is None else root.node.subtree_messages,
+            messages_after=before.subtree_messages,
             height_before=before.height,
-            height_after=before.height if node is None else node.height,
+            height_after=before.height,
             subtrees=planned.subtrees,
-            nodes_read=counts.nodes_read - self.nodes_read + sum(each["nodes_read"] for each in done),
-            nodes_written=len(self.writer.written) + sum(each["nodes_written"] for each in done) + (root is not None),
-            bytes_read=counts.bytes_read - self.bytes_read + sum(each["bytes_read"] for each in done),
-            bytes_written=self.writer.bytes_written
-            + sum(each["bytes_written"] for each in done)
-            + (0 if root is None else root.node.nbytes),
-            proved=root is not None,
+            nodes_read=counts.nodes_read - self.nodes_read + sum(each["nodes_read"] for each in flushed),
+            bytes_read=counts.bytes_read - self.bytes_read + sum(each["bytes_read"] for each in flushed),
             seconds=dict(self.watch.seconds),
         )

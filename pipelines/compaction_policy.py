@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines import compaction
-from pipelines.trees.subtrees import RewriteCost, nodes_counted, rewrite_cost
+from pipelines.trees.subtrees import RewriteCost, count_nodes, rewrite_cost
 from trinitylake_core import Lakehouse
 
 
@@ -35,7 +35,7 @@ def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
 def estimate(lake: Lakehouse) -> RewriteCost:
     """Return the cost of a compaction of a version, from what its root counts of each child."""
     node, order = lake.root_node.node, lake.definition.order
-    return rewrite_cost(node, order, nodes_counted(node, order))
+    return rewrite_cost(node, order, count_nodes(node, order))
 
 
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:

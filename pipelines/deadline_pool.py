@@ -44,7 +44,9 @@ class _Piece:
     """One thread's piece of work, and whether it is done."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.begun, self.done = name, time.monotonic(), False
+        self.name = name
+        self.begun = time.monotonic()
+        self.done = False
 
 
 class DeadlinePool:
@@ -55,7 +57,8 @@ class DeadlinePool:
     """
 
     def __init__(self, at_once: int = _AT_ONCE, hanging: int = _HANGING) -> None:
-        self._at_once, self._limit = at_once, hanging
+        self._at_once = at_once
+        self._limit = hanging
         self._lock = threading.Lock()
         self._left: set[_Piece] = set()
         self._suspects: set[str] = set()
@@ -78,7 +81,8 @@ class DeadlinePool:
         behind; what was not begun is not yielded.
         """
         end = time.monotonic() + total
-        waiting, running = iter(wanted), dict[str, _Piece]()
+        waiting = iter(wanted)
+        running: dict[str, _Piece] = {}
         results: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
         more = True
         while more or running:
@@ -92,31 +96,41 @@ class DeadlinePool:
                 if refusal is not None:
                     yield Outcome(name, None, NoAnswer(refusal))
                     continue
-                running[name] = self._started(name, work, results)
-            yield from self._come_in(results, running, seconds, end)
+                running[name] = self._start(name, work, results)
+            if running:
+                yield from self._await_one(results, running, seconds, end)
 
-    def _come_in(
-        self, results: queue.SimpleQueue[Outcome[T]], running: dict[str, _Piece], seconds: float, end: float
+    def _await_one(
+        self,
+        results: queue.SimpleQueue[Outcome[T]],
+        running: dict[str, _Piece],
+        seconds: float,
+        end: float,
     ) -> Iterator[Outcome[T]]:
         """Wait for the next result or the next deadline, and yield what it brings."""
-        if not running:
-            return
-        due = min(min(piece.begun for piece in running.values()) + seconds, end)
+        first_begun = min(piece.begun for piece in running.values())
+        due = min(first_begun + seconds, end)
         try:
             outcome = results.get(timeout=max(0.001, due - time.monotonic()))
         except queue.Empty:
-            now = time.monotonic()
-            for piece in [each for each in running.values() if now >= min(each.begun + seconds, end)]:
-                del running[piece.name]
-                with self._lock:
-                    if not piece.done:
-                        self._left.add(piece)
-                        self._suspects.add(piece.name)
-                why = f"the storage gave no answer within {now - piece.begun:.0f} s"
-                yield Outcome(piece.name, None, NoAnswer(why))
-        else:
-            if running.pop(outcome.name, None) is not None:
-                yield outcome
+            yield from self._leave_behind(running, seconds, end)
+            return
+        if running.pop(outcome.name, None) is not None:  # else it was left behind, and comes too late
+            yield outcome
+
+    def _leave_behind(self, running: dict[str, _Piece], seconds: float, end: float) -> Iterator[Outcome[T]]:
+        """Give up the pieces whose time is over."""
+        now = time.monotonic()
+        for piece in list(running.values()):
+            if now < min(piece.begun + seconds, end):
+                continue
+            del running[piece.name]
+            with self._lock:
+                if not piece.done:
+                    self._left.add(piece)
+                    self._suspects.add(piece.name)
+            why = f"the storage gave no answer within {now - piece.begun:.0f} s"
+            yield Outcome(piece.name, None, NoAnswer(why))
 
     def _refusal(self, name: str) -> str | None:
         """Return the reason for which a piece of work may not begin; ``None`` if it may."""
@@ -129,7 +143,7 @@ class DeadlinePool:
                 return f"not tried while {len(self._left)} other storages give no answer"
         return None
 
-    def _started(self, name: str, work: Callable[[], T], results: queue.SimpleQueue[Outcome[T]]) -> _Piece:
+    def _start(self, name: str, work: Callable[[], T], results: queue.SimpleQueue[Outcome[T]]) -> _Piece:
         piece = _Piece(name)
 
         def carry_out() -> None:

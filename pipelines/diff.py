@@ -82,10 +82,19 @@ def run(
         return
     nodes = 0
     if config.engine == "auto":
-        found, per_node = _tops(old, new, _LOOKED_AT), max(1.0, new.definition.order * 2 / 3)
-        nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-    with closing(choose_engine(config.engine, spark, nodes, config.spark_from_nodes)) as opened:
-        yield from changes(_compared(old, new, opened, progress or silent), new.codec)
+        nodes = _estimate_nodes(old, new)
+    with closing(choose_engine(config.engine, spark, nodes, config.spark_from_nodes)) as engine:
+        yield from changes(_compare(old, new, engine, progress or silent), new.codec)
+
+
+def _estimate_nodes(old: Lakehouse, new: Lakehouse) -> int:
+    """Return about how many nodes two versions do not share."""
+    found = _open_tops(old, new, _LOOKED_AT)
+    nodes = len(found.keys)
+    if found.finer:  # there is more below them
+        per_node = max(1.0, new.definition.order * 2 / 3)
+        nodes += round(sum(found.keys.values()) / per_node)
+    return nodes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -108,10 +117,12 @@ class Report(ShortRepr):
 
     def summary(self) -> Iterator[str]:
         """Yield how many objects differ."""
+        if not any(self.counts.values()):
+            yield "no differences"
+            return
         counts = ", ".join(f"{number:,} {what}" for what, number in self.counts.items())
         of_other = "" if self.other == self.root else f" of {self.other}"
-        there = f"from version {self.a} to version {self.b}{of_other}: {counts}"
-        yield there if any(self.counts.values()) else "no differences"
+        yield f"from version {self.a} to version {self.b}{of_other}: {counts}"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the first changes."""
@@ -137,21 +148,23 @@ def report(
     return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
 
 
-def _tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
+def _open_tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
     return differing_subtrees(old.nodes, old.root_node.node, new.nodes, new.root_node.node, want)
 
 
-def _compared(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress) -> Iterator[Difference]:
+def _compare(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress) -> Iterator[Difference]:
     """Yield what differs: in tasks, where an engine has several."""
     tasks = engine.tasks()
-    want = tasks * _SPANS_PER_TASK
-    spans = spans_of(_tops(old, new, want), want) if tasks > 1 else []
+    spans: list[Span] = []
+    if tasks > 1:
+        want = tasks * _SPANS_PER_TASK
+        spans = spans_of(_open_tops(old, new, want), want)
     if len(spans) <= 1:
         yield from diff_nodes(old.nodes, old.root_node.node, new.nodes, new.root_node.node)
         return
     progress("compare", 0, len(spans))
     rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)
-    work = partial(_compare, old=TreeRoot.of(old), new=TreeRoot.of(new))
+    work = partial(_compare_spans, old=TreeRoot.of(old), new=TreeRoot.of(new))
     found = engine.map(work, rows, _ROW, old.storage, new.storage, each=1).keep(repeatable=True)
     progress("compare", found.count(), None)
     try:
@@ -164,7 +177,8 @@ def _compared(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress
 def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:
     """Return spans that cover all keys, about ``want`` of them and about as much work each."""
     lows = sorted(low for low in found.keys if low is not None)
-    share = max(1.0, sum(found.keys[low] + 1 for low in lows) / want)
+    total = sum(found.keys[low] + 1 for low in lows)
+    share = max(1.0, total / want)
     cuts: list[str] = []
     weight = share
     for low in lows:
@@ -197,16 +211,22 @@ class TreeRoot:
         definition = lake.definition
         return cls(lake.root_node.path, definition.order, definition.node_file_max_size_bytes, lake.codec)
 
-    def opened(self, storage: Storage) -> OpenTree:
+    def open(self, storage: Storage) -> OpenTree:
         """Read the root. One ``get``."""
         root = decode(storage.read(self.path), self.path, self.order)
         return OpenTree(NodeStore(storage, self.order, self.target_bytes), root)
 
 
-def _compare(
-    rows: Iterator[Row], old_storage: Storage, new_storage: Storage, *, old: TreeRoot, new: TreeRoot
+def _compare_spans(
+    rows: Iterator[Row],
+    old_storage: Storage,
+    new_storage: Storage,
+    *,
+    old: TreeRoot,
+    new: TreeRoot,
 ) -> Iterator[tuple[str, str | None, str | None]]:
     sides: tuple[NodeStore, Node, NodeStore, Node] | None = None
     for row in rows:
-        sides = sides or (*old.opened(old_storage), *new.opened(new_storage))
+        if sides is None:  # a task without a span reads no root
+            sides = (*old.open(old_storage), *new.open(new_storage))
         yield from diff_nodes(*sides, Span(row["lo"], row["hi"]))

@@ -15,7 +15,7 @@ import logging
 from typing import Final
 
 from pipelines.engine import Engine, open_engine
-from pipelines.job import Session, started
+from pipelines.job import Session, start_spark
 from pipelines.session import LazySession, check_pyspark, on_other_machines, session_parallelism, wait_for_executor
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.versions import Root
@@ -78,11 +78,11 @@ def _choice(engine: str, spark: Session, amount: int, spark_from: int) -> tuple[
 def _start_failure(spark: Session) -> str | None:
     """Start Spark; return why that failed, or ``None``. Raises ``InvalidInput`` if there cannot be such a Spark."""
     if isinstance(spark, LazySession):
-        spark.chosen()
+        spark.choose_config()
         if spark.failures:
             return spark.failures[0]
     try:
-        wait_for_executor(session := started(spark), EXECUTOR_SECONDS)
+        wait_for_executor(session := start_spark(spark), EXECUTOR_SECONDS)
         session_parallelism(session)
     except Exception as error:
         if not (isinstance(error, (InvalidInput, OSError)) or type(error).__module__.partition(".")[0] in _SPARKS):

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from pipelines import lakehouses
 from pipelines.compaction_policy import waiting_bytes
-from pipelines.deadline_pool import DeadlinePool, NoAnswer
+from pipelines.deadline_pool import DeadlinePool
 from pipelines.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
@@ -113,8 +114,13 @@ class State:
     @property
     def rank(self) -> tuple[int, float, int, str]:
         """What the list is sorted by: those that cannot be opened, then the worst debt, then the oldest backup."""
-        broken = 0 if self.problem is not None else 1 if self.backup_problem is not None else 2
-        return broken, -(self.debt or 0.0), -(self.backup_lag or 0), self.name
+        if self.problem is not None:
+            group = 0
+        elif self.backup_problem is not None:
+            group = 1
+        else:
+            group = 2
+        return group, -(self.debt or 0.0), -(self.backup_lag or 0), self.name
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -164,28 +170,34 @@ class Config:
 def run(members: Iterable[Member], config: Config | None = None) -> Report:
     """Return the state of each member. Costs five requests per lakehouse, four per backup; raises nothing."""
     config = config or Config()
-    began, wanted = time.monotonic(), {member.name: member for member in members}
-    threads = config.threads or DeadlinePool(config.at_once)
-    work = ((name, partial(state_of, member)) for name, member in wanted.items())
-    found: dict[str, State] = {}
-    for outcome in threads.each(work, config.seconds, config.total_seconds):
-        member, problem = wanted[outcome.name], outcome.error
-        if problem is None:
+    began = time.monotonic()
+    wanted = {member.name: member for member in members}
+    late = f"not read: the time for all of them, {config.total_seconds:.0f} s, was over"
+    found = {name: State(name, member.root, late) for name, member in wanted.items()}
+    pool = config.threads or DeadlinePool(config.at_once)
+    work = [(name, partial(state_of, member)) for name, member in wanted.items()]
+    for outcome in pool.each(work, config.seconds, config.total_seconds):
+        if outcome.error is None:
             found[outcome.name] = outcome.get()
         else:
-            kind = "" if isinstance(problem, TrinityLakeError) else f"{type(problem).__name__}: "
-            found[outcome.name] = State(member.name, member.root, f"{kind}{problem}")
-    late = NoAnswer(f"not read: the time for all of them, {config.total_seconds:.0f} s, was over")
-    states = [found.get(name, State(name, member.root, str(late))) for name, member in wanted.items()]
-    return Report(sorted(states, key=lambda state: state.rank), round(time.monotonic() - began, 3))
+            found[outcome.name] = replace(found[outcome.name], problem=_describe_error(outcome.error))
+    states = sorted(found.values(), key=attrgetter("rank"))
+    return Report(states, round(time.monotonic() - began, 3))
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, TrinityLakeError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"  # a library's, whose sentence says little without it
 
 
 def state_of(member: Member) -> State:
     """Return the state of one lakehouse. Raises ``TrinityLakeError`` if it cannot be opened."""
-    lake = Lakehouse.open(member.root, storage_options=hurried(member.root, member.options()))
-    stats, snapshots = lake.stats(), lake.snapshots()
-    messages = stats.messages if stats.messages is not None else stats.root_messages
-    return State(
+    lake = Lakehouse.open(member.root, storage_options=hurry(member.root, member.options()))
+    stats = lake.stats()
+    messages = stats.root_messages if stats.messages is None else stats.messages
+    snapshots_at = [each.created_at for each in lake.snapshots()]
+    state = State(
         name=member.name,
         root=lake.root,
         version=stats.version,
@@ -195,55 +207,61 @@ def state_of(member: Member) -> State:
         messages=messages,
         debt=round(messages / max(1, member.threshold), 4),
         height=stats.height,
-        snapshots=len(snapshots),
-        snapshot_at=max((each.created_at for each in snapshots), default=None),
+        snapshots=len(snapshots_at),
+        snapshot_at=max(snapshots_at, default=None),
         growth=growth_of(lake),
-        **_backup(member, stats.version),
     )
+    if member.backup is None:
+        return state
+    return _add_backup(state, member.backup, member.backup_options(), stats.version)
 
 
 def growth_of(lake: Lakehouse) -> Growth:
     """Return the growth of a lakehouse. One ``get``: the oldest root that is kept."""
     now = lake.stats()
-    alone = Growth(waiting_bytes=waiting_bytes(lake)[0])
+    of_each_commit, _ = waiting_bytes(lake)
+    growth = Growth(waiting_bytes=of_each_commit)
     try:
         first = lake.at(version=now.oldest_version).stats()
     except TrinityLakeError:  # it has just expired, or is damaged, which `verify` finds
-        return alone
-    kept = (now.version - now.oldest_version + 1) * (first.root_bytes + now.root_bytes) // 2
-    since = replace(alone, since=first.created_at, kept_bytes=kept)
-    days = (now.created_at - first.created_at).total_seconds() / _DAY
-    if days * _DAY < _SHORTEST_HISTORY:
-        return since
-    known = now.objects is not None and first.objects is not None
-    return replace(
-        since,
-        versions_per_day=round((now.version - first.version) / days, 2),
-        objects_per_day=round(((now.objects or 0) - (first.objects or 0)) / days, 2) if known else None,
-    )
+        return growth
+    kept = now.version - now.oldest_version + 1
+    growth = replace(growth, since=first.created_at, kept_bytes=kept * (first.root_bytes + now.root_bytes) // 2)
+    seconds = (now.created_at - first.created_at).total_seconds()
+    if seconds < _SHORTEST_HISTORY:
+        return growth
+    days = seconds / _DAY
+    growth = replace(growth, versions_per_day=round((now.version - first.version) / days, 2))
+    if now.objects is None or first.objects is None:
+        return growth
+    return replace(growth, objects_per_day=round((now.objects - first.objects) / days, 2))
 
 
-def _backup(member: Member, version: int) -> dict[str, Any]:
-    if member.backup is None:
-        return {}
+def _add_backup(state: State, target: str, options: Mapping[str, Any], version: int) -> State:
     try:
-        copy = Lakehouse.open(member.backup, storage_options=hurried(member.backup, member.backup_options()))
+        copy = Lakehouse.open(target, storage_options=hurry(target, options))
     except TrinityLakeError as error:
-        return {"backup_problem": str(error)}
+        return replace(state, backup_problem=str(error))
     lag = max(0, version - copy.version)
-    return {"backup_version": copy.version, "backup_lag": lag, "backup_at": copy.stats().created_at}
+    return replace(state, backup_version=copy.version, backup_lag=lag, backup_at=copy.stats().created_at)
 
 
-def hurried(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def hurry(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options with which a request that gets no answer fails within seconds."""
     limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
-    limits |= {"connect_timeout": 3, "read_timeout": 6, "request_timeout": 8} if root.startswith("s3") else {}
-    return {**options, **{name: _at_most(options.get(name), limit) for name, limit in limits.items()}}
+    if root.startswith("s3"):
+        limits |= {"connect_timeout": 3, "read_timeout": 6, "request_timeout": 8}
+    hurried = dict(options)
+    for name, limit in limits.items():
+        hurried[name] = _at_most(options.get(name), limit)
+    return hurried
 
 
 def _at_most(given: Any, limit: float) -> Any:
+    if given is None:
+        return limit
     try:
-        return given if given is not None and float(given) < limit else limit
+        return given if float(given) < limit else limit
     except (TypeError, ValueError):
         return given  # opening it raises the error
 
@@ -257,41 +275,49 @@ def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> I
     ``options_for`` returns the options that other settings give for a URI; those of the file prevail. A stanza with a
     mistake becomes a member that cannot be opened. Raises ``ConfigError`` if the file has no list of lakehouses.
     """
-    for number, raw in enumerate(lakehouses.raw_stanzas(lakehouses.read(path), path), 1):
+    stanzas = lakehouses.raw_stanzas(lakehouses.read(path), path)
+    for number, raw in enumerate(stanzas, 1):
         where = f"{path}: {lakehouses.label(raw, number)}"
         try:
-            yield _member(raw, where, options_for)
+            yield _read_member(raw, where, options_for)
         except InvalidInput as error:
-            why = str(error) if str(error).startswith(where) else f"{where}: {error}"
+            why = str(error)
+            if not why.startswith(where):
+                why = f"{where}: {why}"
             name = raw.get("name", number) if isinstance(raw, Mapping) else number
-
-            def refuse(why: str = why) -> Mapping[str, Any]:
-                raise InvalidInput(why)
-
-            yield Member(str(name), "", refuse)
+            yield Member(str(name), "", partial(_refuse, why))
 
 
-def _member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
+def _refuse(why: str) -> Mapping[str, Any]:
+    raise InvalidInput(why)
+
+
+def _read_member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
     lakehouses.refuse_unknown_fields(raw, where)
     root = normalise_root(lakehouses.required_text(raw, "root", where))
     name = lakehouses.required_text(raw, "name", where)
     given = lakehouses.options(raw, "storage_options", where)
-    copy = lakehouses.options(raw, "backup", where)
-    target = normalise_root(lakehouses.required_text(copy, "backup.target", where)) if copy else None
     messages = lakehouses.options(raw, "compaction", where).get("messages", 10_000)
     try:
         threshold = int(messages)
     except (TypeError, ValueError):
         raise InvalidInput(f"{where}: compaction.messages: must be a number") from None
+    member = Member(name, root, partial(_join_options, options_for, root, given), threshold)
+    copy = lakehouses.options(raw, "backup", where)
+    if not copy:
+        return member
+    target = normalise_root(lakehouses.required_text(copy, "backup.target", where))
     copy_given = lakehouses.options(copy, "backup.storage_options", where) or given
-    return Member(
-        name,
-        root,
-        lambda: {**options_for(root), **lakehouses.look_up(given)},
-        threshold,
-        target,
-        lambda: {**options_for(target or ""), **lakehouses.look_up(copy_given)},
-    )
+    return replace(member, backup=target, backup_options=partial(_join_options, options_for, target, copy_given))
+
+
+def _join_options(
+    options_for: Callable[[str], Mapping[str, Any]],
+    uri: str,
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the storage options for a URI; those of the file prevail, and their variables are looked up now."""
+    return {**options_for(uri), **lakehouses.look_up(given)}
 
 
 # -- for monitoring systems ----------------------------------------------------------------------------
@@ -321,17 +347,24 @@ _GAUGES: Final = (
 
 def openmetrics(report: Report, now: datetime | None = None) -> str:
     """Return the states as OpenMetrics text, which Prometheus reads. No root URI and no error text is in it."""
-    when = datetime.now(UTC) if now is None else now
+    when = now or datetime.now(UTC)
     lines: list[str] = []
-    for name, described, value in _GAUGES:
-        lines += [f"# TYPE trinitylake_{name} gauge", f"# HELP trinitylake_{name} {described}"]
-        for state in sorted(report.states, key=lambda state: state.name):
+    for name, description, value in _GAUGES:
+        lines.append(f"# TYPE trinitylake_{name} gauge")
+        lines.append(f"# HELP trinitylake_{name} {description}")
+        for state in sorted(report.states, key=attrgetter("name")):
             figure = value(state, when)
             if figure is not None:
-                escaped = state.name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-                lines.append(f'trinitylake_{name}{{lakehouse="{escaped}"}} {figure}')
+                lines.append(f'trinitylake_{name}{{lakehouse="{_escape(state.name)}"}} {figure}')
     return "\n".join([*lines, "# EOF", ""])
 
 
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
 def _age(moment: datetime | None, now: datetime) -> float | None:
-    return None if moment is None else round(max(0.0, (now - moment).total_seconds()), 3)
+    if moment is None:
+        return None
+    seconds = (now - moment).total_seconds()
+    return round(max(0.0, seconds), 3)

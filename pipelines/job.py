@@ -107,7 +107,7 @@ def refuse_unknown(engine: str) -> None:
         raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
 
 
-def started(spark: Session) -> SparkSession:
+def start_spark(spark: Session) -> SparkSession:
     """Return the session, started if need be. Raises ``InvalidInput`` when there is none."""
     session = spark() if callable(spark) else spark
     if session is None:

@@ -42,7 +42,9 @@ class ConfigError(InvalidInput):
 def named_file() -> Path | None:
     """Return the file that the environment names, if it names one."""
     named = os.environ.get(VARIABLE)
-    return Path(named).expanduser().absolute() if named else None
+    if not named:
+        return None
+    return Path(named).expanduser().absolute()
 
 
 def read(path: Path) -> str:
@@ -57,15 +59,15 @@ def read(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: it is not UTF-8 text, at byte {error.start}") from None
 
 
-def parsed(text: str, path: Path) -> dict[str, Any]:
+def parse_fields(text: str, path: Path) -> dict[str, Any]:
     """Return the fields of the file. Raises ``ConfigError``, which names the line."""
-    raw = _loaded(text, path)
+    raw = _load_yaml(text, path)
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping with the field 'lakehouses'")
     return raw
 
 
-def _loaded(text: str, path: Path) -> Any:
+def _load_yaml(text: str, path: Path) -> Any:
     from pipelines.source import yaml_text
 
     try:
@@ -79,8 +81,11 @@ def without_stanzas(text: str) -> str:
     found = _STANZAS.search(text)
     if found is None or "&" in text:  # an anchor may be among the stanzas, and its alias elsewhere
         return text
-    rest = _TOP_LEVEL.search(text, found.end())
-    return text[: found.start()] + "lakehouses: []\n" + ("" if rest is None else text[rest.start() :])
+    before = text[: found.start()]
+    behind = _TOP_LEVEL.search(text, found.end())
+    if behind is None:
+        return f"{before}lakehouses: []\n"
+    return f"{before}lakehouses: []\n{text[behind.start() :]}"
 
 
 # -- stanzas, unchecked ------------------------------------------------------------------------------------
@@ -91,50 +96,66 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None) -> 
 
     ``raw``: the fields of the file, if they are parsed already.
     """
-    stanzas = (parsed(text, path) if raw is None else raw).get("lakehouses")
+    if raw is None:
+        raw = parse_fields(text, path)
+    stanzas = raw.get("lakehouses")
     if not isinstance(stanzas, list):
         raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")
-    names: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, stanza in enumerate(stanzas):
         name = stanza.get("name") if isinstance(stanza, Mapping) else None
-        if isinstance(name, str) and names.setdefault(name, number) != number:
-            first, second = (_line(text, each) for each in (names[name], number))
-            raise ConfigError(f"{path}, line {second}: there is a lakehouse {name!r} already, at line {first}")
+        if not isinstance(name, str):
+            continue  # who uses the stanza reports it
+        first = numbers.setdefault(name, number)
+        if first != number:
+            at = _line_of_stanza(text, number)
+            before = _line_of_stanza(text, first)
+            raise ConfigError(f"{path}, line {at}: there is a lakehouse {name!r} already, at line {before}")
     fill_in_here(stanzas, path)
     return stanzas
 
 
-def _line(text: str, number: int) -> int:
+def _line_of_stanza(text: str, number: int) -> int:
     """Return the line at which a stanza begins."""
     import yaml
 
     root: Any = yaml.compose(text, yaml.SafeLoader)
     stanzas = next(value for key, value in root.value if key.value == "lakehouses")
-    return int(stanzas.value[number].start_mark.line) + 1
+    mark = stanzas.value[number].start_mark
+    return int(mark.line) + 1
 
 
 def refuse_unknown_fields(raw: Any, where: str) -> None:
     """Raise ``ConfigError`` for a field of a stanza that does not exist: it may be another one, misspelt."""
-    wrong = [str(each) for each in raw if each not in FIELDS] if isinstance(raw, Mapping) else []
-    if wrong:
-        close = difflib.get_close_matches(wrong[0], FIELDS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"{where}: {wrong[0]}: unknown field{hint}")
+    if not isinstance(raw, Mapping):
+        return  # who uses the stanza reports it
+    for field in map(str, raw):
+        if field in FIELDS:
+            continue
+        hint = ""
+        close = difflib.get_close_matches(field, FIELDS, n=1)
+        if close:
+            hint = f"; did you mean {close[0]!r}?"
+        raise ConfigError(f"{where}: {field}: unknown field{hint}")
 
 
 def quick_stanza(text: str, path: Path, name: str) -> Any:
     """Return the stanza of a lakehouse if it can be found without parsing the others, else ``None``."""
-    if "&" in text:
+    if "&" in text:  # an anchor may be elsewhere
         return None
-    for match in re.finditer(
-        rf"^( *)- (?:\{{ *)?name: *[\"']?{re.escape(name)}[\"']?(?=[ ,}}#\n])", text, re.MULTILINE
-    ):
-        following = re.compile(rf"^(?:{match[1]}- |\S)", re.MULTILINE).search(text, match.end())
+    quoted = re.escape(name)
+    begins = re.compile(rf"^( *)- (?:\{{ *)?name: *[\"']?{quoted}[\"']?(?=[ ,}}#\n])", re.MULTILINE)
+    for match in begins.finditer(text):
+        # It ends where the next item of the list begins, or the next field of the file.
+        indent = match[1]
+        ends = re.compile(rf"^(?:{indent}- |\S)", re.MULTILINE).search(text, match.end())
+        end = len(text) if ends is None else ends.start()
         try:
-            stanzas = _loaded(text[match.start() : None if following is None else following.start()], path)
+            stanzas = _load_yaml(text[match.start() : end], path)
         except ConfigError:
             return None
-        if isinstance(stanzas, list) and len(stanzas) == 1 and stanzas[0].get("name") == name:
+        is_one = isinstance(stanzas, list) and len(stanzas) == 1
+        if is_one and stanzas[0].get("name") == name:
             fill_in_here(stanzas, path)
             return stanzas[0]
     return None
@@ -144,17 +165,24 @@ def fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
     """Replace ``{here}`` in root URIs by the directory of the file."""
     here = path.absolute().parent.as_posix()
     for stanza in stanzas:
-        places = [(stanza, "root")]
-        places += [(stanza.get(name), "target") for name in _COPIES] if isinstance(stanza, dict) else []
-        for where, name in places:
-            if isinstance(where, dict) and isinstance(where.get(name), str):
-                where[name] = where[name].replace(_HERE, here)
+        if not isinstance(stanza, dict):
+            continue
+        _fill_in(stanza, "root", here)
+        for name in _COPIES:
+            _fill_in(stanza.get(name), "target", here)
+
+
+def _fill_in(fields: Any, name: str, here: str) -> None:
+    if isinstance(fields, dict) and isinstance(fields.get(name), str):
+        fields[name] = fields[name].replace(_HERE, here)
 
 
 def label(raw: Any, number: int) -> str:
     """Return the name of a stanza in an error: its name, or else its number from 1."""
     name = raw.get("name") if isinstance(raw, Mapping) else None
-    return f"lakehouse {name!r}" if isinstance(name, str) and name else f"lakehouse number {number}"
+    if isinstance(name, str) and name:
+        return f"lakehouse {name!r}"
+    return f"lakehouse number {number}"
 
 
 # -- values ------------------------------------------------------------------------------------------------
@@ -162,7 +190,8 @@ def label(raw: Any, number: int) -> str:
 
 def required_text(raw: Any, field: str, where: str) -> str:
     """Return a field of a stanza, or of a part of one, that must be text. Raises ``ConfigError``, with ``where``."""
-    value = raw.get(field.rpartition(".")[2]) if isinstance(raw, Mapping) else None
+    _, _, name = field.rpartition(".")
+    value = raw.get(name) if isinstance(raw, Mapping) else None
     if value is None:
         raise ConfigError(f"{where}: {field}: required, but missing")
     if not isinstance(value, str):
@@ -172,7 +201,8 @@ def required_text(raw: Any, field: str, where: str) -> str:
 
 def options(raw: Any, field: str, where: str) -> Mapping[str, Any]:
     """Return a field that must be a mapping of options, if it is given. Raises ``ConfigError``."""
-    value = raw.get(field.rpartition(".")[2]) or {}
+    _, _, name = field.rpartition(".")
+    value = raw.get(name) or {}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: {field}: must be a mapping of names to values")
     return value
@@ -188,8 +218,12 @@ def look_up(value: Any, where: str = "", name: str = "") -> Any:
             raise InvalidInput(f"{where}: {REFUSED}")
         return value
     if "env" in value:
-        return variable(str(value["env"]), where)
-    return {each: look_up(inner, f"{where}.{each}" if where else str(each), str(each)) for each, inner in value.items()}
+        return read_variable(str(value["env"]), where)
+    found = {}
+    for each, inner in value.items():
+        inner_where = f"{where}.{each}" if where else str(each)
+        found[each] = look_up(inner, inner_where, str(each))
+    return found
 
 
 def looks_secret(name: str, value: Any) -> bool:
@@ -197,9 +231,10 @@ def looks_secret(name: str, value: Any) -> bool:
     return isinstance(value, str) and _SECRET_NAME.search(name) is not None
 
 
-def variable(name: str, where: str = "") -> str:
+def read_variable(name: str, where: str = "") -> str:
     """Return the value of an environment variable. Raises ``InvalidInput`` if it is not set."""
     value = os.environ.get(name)
-    if not value:
-        raise InvalidInput(f"{where and where + ': '}the environment variable {name} is not set")
-    return value
+    if value:
+        return value
+    place = f"{where}: " if where else ""
+    raise InvalidInput(f"{place}the environment variable {name} is not set")

@@ -306,16 +306,20 @@ class _Load(JobRun[Config, Report]):
 
     def read_existing(self) -> Rows:
         """Return the entries of the base, divided among the shares. One ``get`` per node."""
+        given = self.engine.table(self.list_tree_blocks(), loading.TREE_BLOCK).keep("number", repeatable=True)
+        base = loading.Base(self.base.path, bytes(self.base.data))
+        read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
+        return self.map_blocks("read tree", read_blocks, given, loading.SHARE_ROW, self.lake.storage)
+
+    def list_tree_blocks(self) -> list[Row]:
+        """Return the children of the root in blocks of about the same number."""
         children = len(self.base.node.children) or 1
         blocks = min(children, loading.block_count(self.engine.tasks()))
         ends = [children * block // blocks for block in range(blocks + 1)]
-        rows = []
+        rows: list[Row] = []
         for number, (start, stop) in enumerate(pairwise(ends)):
             rows.append({"number": number, "start": start, "stop": stop, "weight": stop - start})
-        base = loading.Base(self.base.path, bytes(self.base.data))
-        read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
-        given = self.engine.table(rows, loading.TREE_BLOCK).keep("number", repeatable=True)
-        return self.map_blocks("read tree", read_blocks, given, loading.SHARE_ROW, self.lake.storage)
+        return rows
 
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
         """Compare with what is there, proved, and decide what to load; return all rows of the shares, too."""

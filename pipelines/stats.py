@@ -6,8 +6,9 @@ Whether compactions keep up is read off the history (:func:`debt`): since when m
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Final
 
 from pipelines import compaction
@@ -89,19 +90,33 @@ class Deep:
 
 
 def deep(
-    lake: Lakehouse, engine: Engine | None = None, progress: Progress | None = None, *, storage: bool = False
+    lake: Lakehouse,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    *,
+    storage: bool = False,
 ) -> Deep:
     """Return the health of the version of a handle. Reads every node of it, by default in this process.
 
     With ``storage`` it also counts the files below the root by their use: a listing, and one ``get`` per node
     of all versions together.
     """
-    backend, engine = lake.backend, engine or LocalEngine()
-    version = lake.version
-    levels = _levels(lake, engine, progress or silent)
+    engine = engine or LocalEngine()
+    progress = progress or silent
+    versions = lake.backend.versions
+    levels = _measure_levels(lake, engine, progress)
     keys = sum(level.keys for level in levels)
-    hint = backend.versions.hint()
-    newest = backend.versions.latest(lake.root_node).version
+    hint = versions.hint()
+    hint_lag = None
+    if hint is not None:
+        newest = versions.latest(lake.root_node).version
+        hint_lag = max(0, newest - hint)
+    estimate = None
+    reach = None
+    if not lake.read_only:
+        estimate = compaction.estimate(lake.at(version=lake.version))
+        if storage:
+            reach = _measure_reach(lake, engine, progress)
     return Deep(
         summary=lake.stats(),
         levels=levels,
@@ -111,20 +126,22 @@ def deep(
         bytes=sum(level.bytes for level in levels),
         reads_per_lookup=_reads_per_lookup(levels),
         reads_per_lookup_after=_reads_after(keys, lake.definition.order, levels),
-        hint_lag=None if hint is None else max(0, newest - hint),
+        hint_lag=hint_lag,
         oldest_version_age_seconds=_oldest_age(lake),
-        compaction=None if lake.read_only else compaction.estimate(lake.at(version=version)),
-        reach=_reach(lake, engine, progress or silent) if storage and not lake.read_only else None,
+        compaction=estimate,
+        reach=reach,
     )
 
 
-def _levels(lake: Lakehouse, engine: Engine, progress: Progress) -> tuple[Level, ...]:
+def _measure_levels(lake: Lakehouse, engine: Engine, progress: Progress) -> tuple[Level, ...]:
     """Return the levels of a tree. One ``get`` per node."""
     if lake.read_only:
         node = lake.root_node.node
         return (Level(0, 1, len(node.keys), 0, 1.0, node.nbytes, 0),)
-    version, room, target = lake.version, lake.definition.order - 1, lake.definition.node_file_max_size_bytes
-    start, source = Start(lake.root_node.path, version, version), TreeSource(lake.storage, room + 1, files=False)
+    order = lake.definition.order
+    target = lake.definition.node_file_max_size_bytes
+    start = Start(lake.root_node.path, lake.version, lake.version)
+    source = TreeSource(lake.storage, order, files=False)
     with closing(engine):
         walked = walk(engine, source, [start], progress)
         rows = walked.ask(
@@ -135,7 +152,11 @@ def _levels(lake: Lakehouse, engine: Engine, progress: Progress) -> tuple[Level,
             sum(CASE WHEN role = {TEXT_BYTES} AND size > {target} THEN 1 ELSE 0 END) AS over_target
             FROM walked WHERE role <> {CHILD} AND size IS NOT NULL GROUP BY height ORDER BY height DESC"""
         ).list()
-    return tuple(Level(fill=round(row["keys"] / (row["nodes"] * room), 4), **row) for row in rows)
+    levels = []
+    for row in rows:
+        room = row["nodes"] * (order - 1)
+        levels.append(Level(fill=round(row["keys"] / room, 4), **row))
+    return tuple(levels)
 
 
 def _oldest_age(lake: Lakehouse) -> float | None:
@@ -143,20 +164,28 @@ def _oldest_age(lake: Lakehouse) -> float | None:
     versions = lake.backend.versions
     first = max(versions.kept_from(lake.version), lake.root_node.oldest_version)
     oldest = versions.try_readable(first, lake.root_node)
-    return None if oldest is None else round(max(0, now_millis() - oldest.created_at_millis) / 1000, 3)
+    if oldest is None:
+        return None
+    millis = max(0, now_millis() - oldest.created_at_millis)
+    return round(millis / 1000, 3)
 
 
-def _reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
-    backend, order = lake.backend, lake.definition.order
-    sweep = Sweep(engine, backend.storage, order, progress)
+def _measure_reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
+    backend = lake.backend
+    sweep = Sweep(engine, backend.storage, lake.definition.order, progress)
     try:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
         saved = live_transactions(backend.storage, sweep.transactions(), ttl, now_millis())
         current = gc_roots(backend)
-        versions = [each for each in current.starts() if each.last < FOREVER]
-        others = [each for each in (*current.starts(), *saved.starts) if each.last >= FOREVER]
-        sweep.mark([*versions, *(Start(each.path, -1, -1) for each in others)], saved.paths)
+        starts = []
+        others = []
+        for each in (*current.starts(), *saved.starts):
+            if each.last < FOREVER:
+                starts.append(each)
+            else:  # a snapshot, or a saved transaction: of no version's range
+                others.append(Start(each.path, -1, -1))
+        sweep.mark([*starts, *others], saved.paths)
         found = sweep.sizes(current.newest.version, current.boundary)
     finally:
         sweep.release()
@@ -166,17 +195,28 @@ def _reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
 def _reads_per_lookup(levels: tuple[Level, ...]) -> float:
     """Weigh the depth of each key by how many keys stand there."""
     top = levels[0].height
-    keys = sum(level.keys + level.messages for level in levels)
-    reads = sum((top - level.height + 1) * (level.keys + level.messages) for level in levels)
-    return round(reads / keys, 3) if keys else 1.0
+    keys = 0
+    reads = 0
+    for level in levels:
+        here = level.keys + level.messages
+        depth = top - level.height + 1
+        keys += here
+        reads += depth * here
+    if keys == 0:
+        return 1.0
+    return round(reads / keys, 3)
 
 
 def _reads_after(keys: int, order: int, levels: tuple[Level, ...]) -> float:
+    """Return how many nodes a lookup of a key in a leaf reads in a compacted tree."""
     if not any(level.messages for level in levels):
         return _reads_per_lookup(levels)
-    nodes, height, width = 0.0, 0, max(1.0, keys / max(1, order * 2 / 3))
+    per_node = order * 2 / 3  # a node is about two thirds full
+    height = 0
+    width = max(1.0, keys / max(1, per_node))
     while width > 1:
-        nodes, height, width = nodes + width, height + 1, width / (order * 2 / 3)
+        height += 1
+        width /= per_node
     return float(height + 1)
 
 
@@ -219,26 +259,39 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
     found = Debt(root.version, messages_of(root), threshold)
     if not found.over or lake.read_only:
         return found
-    before = (now_millis() if now is None else now) - round(max_age_seconds * 1000)
-    sampled, versions = [root], lake.backend.versions
+    if now is None:
+        now = now_millis()
+    before = now - round(max_age_seconds * 1000)
+    roots = _sample_roots(lake, before)
+    over = list(takewhile(lambda each: messages_of(each) >= threshold, roots))
+    since = over[-1].created_at_millis
+    stale = len(over) == len(roots) and since <= before
+    return replace(found, since=from_millis(since), looks=len(roots), stale=stale)
+
+
+def _sample_roots(lake: Lakehouse, before: int) -> list[Root]:
+    """Return roots from the newest back to the one that was the newest then, as far as it is kept."""
+    newest = lake.root_node
+    versions = lake.backend.versions
     try:
-        first = versions.at_timestamp(before, root)
+        first = versions.at_timestamp(before, newest)
     except VersionNotFound:  # the lakehouse, or its history, is younger than that
-        first = root
-    if count := root.version - first.version:  # back to the version that was the newest then, as far as it is kept
-        step = -(-count // (_LOOKS + 1))
-        between = versions.readable_roots(range(root.version - step, first.version, -step))
-        sampled += [*(each for each in between if each is not None and each.unreadable is None), first]
-    over: list[Root] = []
-    for each in sampled:
-        if messages_of(each) < threshold:
-            break
-        over.append(each)
-    stale = len(over) == len(sampled) and over[-1].created_at_millis <= before
-    return Debt(root.version, found.messages, threshold, from_millis(over[-1].created_at_millis), len(sampled), stale)
+        return [newest]
+    count = newest.version - first.version
+    if count == 0:
+        return [newest]
+    step = -(-count // (_LOOKS + 1))
+    roots = [newest]
+    for each in versions.readable_roots(range(newest.version - step, first.version, -step)):
+        if each is not None and each.unreadable is None:
+            roots.append(each)
+    roots.append(first)
+    return roots
 
 
 def messages_of(root: Root) -> int:
     """Return the number of buffered messages, as far as the root contains it."""
     counted = root.node.subtree_messages
-    return len(root.node.buffer) if counted is None else counted
+    if counted is None:
+        return len(root.node.buffer)
+    return counted

@@ -108,12 +108,12 @@ class SharedWork(Generic[Done]):
         """Do pieces in this process until there are none; yield what became of each."""
         taken: deque[int] = deque()
 
-        def given() -> Iterator[Any]:
+        def take_pieces() -> Iterator[Any]:
             while (index := self.next()) is not None:
                 taken.append(index)
                 yield self.pieces[index]
 
-        for result in self.work(given(), *self.storages):
+        for result in self.work(take_pieces(), *self.storages):
             yield taken.popleft(), result
 
     def next(self) -> int | None:
@@ -237,12 +237,12 @@ class Helper:
 
     def do(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Return the results of the process for pieces. Raises the error that it reports."""
-        done: Sequence[Any] = self._asked(messages)
+        done: Sequence[Any] = self._ask(messages)
         return done
 
     def barrier(self) -> None:
         """Wait until the files of the process are durable. Raises the error of that."""
-        self._asked(None)
+        self._ask(None)
 
     def end(self) -> None:
         """End the process; it has nothing left to lose."""
@@ -264,7 +264,7 @@ class Helper:
         pickle.dump(message, self._process.stdin, pickle.HIGHEST_PROTOCOL)
         self._process.stdin.flush()
 
-    def _asked(self, message: object) -> Any:
+    def _ask(self, message: object) -> Any:
         self._send(message)
         if self._process.stdout is None:
             raise EOFError("the helper has no output")

@@ -26,7 +26,7 @@ from pipelines.lakehouses import (
     ConfigError,
     label,
     named_file,
-    parsed,
+    parse_fields,
     quick_stanza,
     raw_stanzas,
     read,
@@ -76,7 +76,7 @@ def load(path: Path | None = None) -> ProjectSettings:
 def load_head(path: Path | None = None) -> Head:
     """Return the settings of the file without its stanzas, which are not read. Raises ``ConfigError``."""
     path = config_path() if path is None else path
-    return _validated(Head, _head(parsed(without_stanzas(read(path)), path)), f"{path}: ")
+    return _validated(Head, _head(parse_fields(without_stanzas(read(path)), path)), f"{path}: ")
 
 
 def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
@@ -86,7 +86,7 @@ def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
 
 def parse(text: str, path: Path) -> ProjectSettings:
     """Return the settings in the text of the file at ``path``. Raises ``ConfigError``."""
-    raw = parsed(text, path)
+    raw = parse_fields(text, path)
     stanzas, mistakes, head = raw_stanzas(text, path, raw), [], Head()
     try:
         head = _validated(Head, _head(raw), f"{path}: ")

@@ -154,7 +154,7 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         )
         if options.json:
             return output.json_of(lambda: command.run(call), _describe_commit)
-        if command.confirmed and _may_ask(options):
+        if command.asks_first and _may_ask(options):
             call.ask = partial(_ask, progress=progress)
         result = command.run(call)
         _print_result(command, options, result, progress)

@@ -349,7 +349,7 @@ class Command(click.Command):
         )
 
     @property
-    def confirmed(self) -> bool:
+    def asks_first(self) -> bool:
         """Whether a person at a terminal is shown the plan and asked before it is carried out."""
         return any(each.name == "yes" for each in self.options)
 

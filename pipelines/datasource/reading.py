@@ -107,14 +107,16 @@ class Wanted:
     namespaces: frozenset[str] | None = None
     names: frozenset[str] | None = None
 
-    def narrowed(self, column: str, values: Iterable[object]) -> Wanted | None:
-        """Return this with one filter more, or ``None`` where the filter is on another column."""
+    def narrow(self, column: str, values: Iterable[object]) -> Wanted:
+        """Return this with one filter more; a filter on another column changes nothing."""
         field = _COLUMNS.get(column)
         if field is None:
-            return None
+            return self
         found = frozenset(value for value in values if isinstance(value, str))
         before: frozenset[str] | None = getattr(self, field)
-        return replace(self, **{field: found if before is None else before & found})
+        if before is not None:
+            found &= before
+        return replace(self, **{field: found})
 
     def ranges(self, codec: KeyCodec) -> list[KeyRange]:
         """Return ranges of keys that hold everything that is wanted, ascending, and as little else as they can."""
@@ -123,10 +125,10 @@ class Wanted:
         found: list[KeyRange] = []
         for kind in KINDS:
             if self.kinds is None or kind in self.kinds:
-                found += self._of_kind(codec, kind)
+                found += self._ranges_of_kind(codec, kind)
         return found
 
-    def _of_kind(self, codec: KeyCodec, kind: str) -> list[KeyRange]:
+    def _ranges_of_kind(self, codec: KeyCodec, kind: str) -> list[KeyRange]:
         if self.namespaces is None:
             return [codec.range(kind)]
         found: list[KeyRange] = []
@@ -137,23 +139,24 @@ class Wanted:
                 elif self.names is None:
                     found.append(codec.range(kind, namespace))
                 else:
-                    found += self._named(codec, kind, namespace)
+                    found += self._ranges_of_names(codec, kind, namespace)
         return sorted(found, key=lambda each: each.lo)
 
-    def _named(self, codec: KeyCodec, kind: str, namespace: str) -> list[KeyRange]:
+    def _ranges_of_names(self, codec: KeyCodec, kind: str, namespace: str) -> list[KeyRange]:
         found: list[KeyRange] = []
         for name in self.names or ():
             with suppress(InvalidName):
-                found.append(_single(codec.encode(ObjectName(kind, namespace, name))))
+                key = codec.encode(ObjectName(kind, namespace, name))
+                found.append(_single(key))
         return found
 
     def holds(self, kind: str, namespace: str, name: str | None) -> bool:
         """Whether an object is wanted."""
-        return (
-            (self.kinds is None or kind in self.kinds)
-            and (self.namespaces is None or namespace in self.namespaces)
-            and (self.names is None or name in self.names)
-        )
+        if self.kinds is not None and kind not in self.kinds:
+            return False
+        if self.namespaces is not None and namespace not in self.namespaces:
+            return False
+        return self.names is None or name in self.names
 
 
 def _single(key: str) -> KeyRange:
@@ -199,8 +202,12 @@ class Request:
     definition_path: str
 
 
-def pinned(
-    lake: Lakehouse, table: str, wanted: Wanted, before: Lakehouse | None = None, parts: int = PARTS
+def pin(
+    lake: Lakehouse,
+    table: str,
+    wanted: Wanted,
+    before: Lakehouse | None = None,
+    parts: int = PARTS,
 ) -> tuple[Request, list[Part]]:
     """Return a read of a table at the version of a handle, and the parts to read it in.
 
@@ -214,34 +221,65 @@ def pinned(
     if lake.read_only:
         raise InvalidInput("a lakehouse of an older generation cannot be read by Spark: upgrade it first")
     if table == "versions":
-        first, last = lake.root_node.oldest_version, lake.version + 1
-        steps = range(first, last, _VERSIONS_PER_PART)
-        made = [Part(begin, min(last, begin + _VERSIONS_PER_PART)) for begin in steps]
+        made = _cut_versions(lake)
     elif table == "changes":
-        if before is None or before.codec != lake.codec or before.read_only:
-            raise InvalidInput("there is no earlier version to compare with, or its keys are encoded differently")
-        if wanted.kinds is not None or wanted.namespaces is not None:
-            made = [Part(span=Span(each.lo, f"{each.hi}\0")) for each in wanted.ranges(lake.codec)]
-        else:
-            old, new = before.root_node.node, lake.root_node.node
-            found = differing_subtrees(before.nodes, old, lake.nodes, new, parts)
-            made = [Part(span=span) for span in spans_of(found, parts)]
+        made = _cut_changes(lake, wanted, before, parts)
     elif table == "snapshots":
         made = [Part()]
+    elif table == "nodes":
+        made = _cut_children(lake, Wanted(), parts)
     else:
-        made = _of_children(lake, Wanted() if table == "nodes" else wanted, parts)
+        made = _cut_children(lake, wanted, parts)
     root, options = lake.storage.spec()
-    earlier = None if before is None else TreeRoot.of(before)
-    return Request(table, root, dict(options), TreeRoot.of(lake), earlier, lake.root_node.definition_path), made
+    request = Request(
+        table=table,
+        root=root,
+        options=dict(options),
+        new=TreeRoot.of(lake),
+        old=None if before is None else TreeRoot.of(before),
+        definition_path=lake.root_node.definition_path,
+    )
+    return request, made
 
 
-def _of_children(lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:
+def _cut_versions(lake: Lakehouse) -> list[Part]:
+    end = lake.version + 1
+    parts = []
+    for begin in range(lake.root_node.oldest_version, end, _VERSIONS_PER_PART):
+        parts.append(Part(begin, min(end, begin + _VERSIONS_PER_PART)))
+    return parts
+
+
+def _cut_changes(lake: Lakehouse, wanted: Wanted, before: Lakehouse | None, parts: int) -> list[Part]:
+    """Return spans of keys: those that are wanted, or where two versions differ."""
+    if before is None or before.codec != lake.codec or before.read_only:
+        raise InvalidInput("there is no earlier version to compare with, or its keys are encoded differently")
+    if wanted.kinds is None and wanted.namespaces is None:
+        old = before.root_node.node
+        new = lake.root_node.node
+        spans = spans_of(differing_subtrees(before.nodes, old, lake.nodes, new, parts), parts)
+    else:
+        spans = [Span(each.lo, f"{each.hi}\0") for each in wanted.ranges(lake.codec)]
+    return [Part(span=span) for span in spans]
+
+
+def _cut_children(lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:
     """Return runs of those children of the root that hold anything that is wanted."""
-    node, ranges = lake.root_node.node, wanted.ranges(lake.codec)
-    children = sorted({index for each in ranges for index in overlapping(node, each)})
+    children = _children_in(lake.root_node.node, wanted.ranges(lake.codec))
     size = max(1, -(-len(children) // parts))
-    cut = [children[start : start + size] for start in range(0, len(children), size)]
-    return [Part(each[0], each[-1] + 1, number == 0) for number, each in enumerate(cut)]
+    found = []
+    for start in range(0, len(children), size):
+        run = children[start : start + size]
+        found.append(Part(run[0], run[-1] + 1, first=start == 0))
+    return found
+
+
+def _children_in(node: Node, ranges: Sequence[KeyRange]) -> list[int]:
+    """Return which children of a node may hold keys of some ranges, in their order."""
+    found: set[int] = set()
+    for each in ranges:
+        found.update(overlapping(node, each))
+    return sorted(found)
 
 
 # -- in a task -----------------------------------------------------------------------------------------
@@ -249,8 +287,10 @@ def _of_children(lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:
 
 def rows(request: Request, part: Part, wanted: Wanted, storage: Storage | None = None) -> Iterator[Row]:
     """Yield the rows of one part of a table. A filter spares nodes; it need not leave out every other row."""
-    opened = open_storage(request.root, request.options) if storage is None else storage
-    return _READERS[request.table](_Reading(request, part, wanted, opened))
+    if storage is None:
+        storage = open_storage(request.root, request.options)
+    read = _READERS[request.table]
+    return read(_Reading(request, part, wanted, storage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,83 +301,120 @@ class _Reading:
     storage: Storage
 
     def objects(self) -> Iterator[Row]:
-        return self._objects(self.request.new.opened(self.storage))
+        return self._read_objects(self.request.new.open(self.storage))
 
-    def _objects(self, opened: OpenTree) -> Iterator[Row]:
-        split, children = self.request.new.codec.split, range(self.part.begin, self.part.end)
-        for within in self.wanted.ranges(self.request.new.codec):
+    def _read_objects(self, opened: OpenTree) -> Iterator[Row]:
+        codec = self.request.new.codec
+        children = range(self.part.begin, self.part.end)
+        for within in self.wanted.ranges(codec):
             for keys, values in scan(opened.store, opened.root, within, children=children):
                 for key, path in zip(keys, values, strict=True):
-                    name = split(key)
+                    name = codec.split(key)
                     if self.wanted.holds(*name):
                         yield *name, path
 
     def nodes(self) -> Iterator[Row]:
-        for path, node in self._walk(self.request.new.opened(self.storage), Wanted()):
+        opened = self.request.new.open(self.storage)
+        for path, node in self._walk(opened, Wanted()):
             yield (
-                path, node.height, len(node.keys), len(node.buffer), len(node.children), node.subtree_keys,
-                node.subtree_messages, node.nbytes,
-            )  # fmt: skip
+                path,
+                node.height,
+                len(node.keys),
+                len(node.buffer),
+                len(node.children),
+                node.subtree_keys,
+                node.subtree_messages,
+                node.nbytes,
+            )
 
     def messages(self) -> Iterator[Row]:
-        opened = self.request.new.opened(self.storage)
+        opened = self.request.new.open(self.storage)
         for node_path, node in self._walk(opened, self.wanted):
             for position, (key, path, txn) in enumerate(node.buffer):
                 name = self.request.new.codec.split(key)
                 if self.wanted.holds(*name):
-                    yield *name, "delete" if path is None else "set", path, txn, node_path, node.height, position
+                    action = "delete" if path is None else "set"
+                    yield *name, action, path, txn, node_path, node.height, position
 
     def files(self) -> Iterator[Row]:
-        opened, kinds = self.request.new.opened(self.storage), self.wanted.kinds
-        if kinds is None or kinds - set(KINDS):
+        opened = self.request.new.open(self.storage)
+        kinds = self.wanted.kinds
+        if kinds is None or kinds - set(KINDS):  # files that are no object's are wanted, too
             if self.part.first:
                 yield "lakehouse_def", None, None, self.request.definition_path
             for path, node in self._walk(opened, Wanted()):
-                yield "root" if node is opened.root else "node", None, None, path
-        yield from self._objects(opened)
+                kind = "root" if node is opened.root else "node"
+                yield kind, None, None, path
+        yield from self._read_objects(opened)
 
     def _walk(self, opened: OpenTree, wanted: Wanted) -> Iterator[tuple[str, Node]]:
         """Yield the nodes below this part of the root's children that meet what is wanted; the first part: the root."""
         ranges = wanted.ranges(self.request.new.codec)
         if self.part.first:
             yield self.request.new.path, opened.root
-        level = _below(opened.root, ranges, range(self.part.begin, self.part.end))
+        mine = range(self.part.begin, self.part.end)
+        level = [path for child, path in _paths_below(opened.root, ranges) if child in mine]
         while level:
             below: list[str] = []
             for path, node in zip(level, opened.store.read_many(level), strict=True):
                 yield path, node
-                below += _below(node, ranges)
+                below += [path_below for _, path_below in _paths_below(node, ranges)]
             level = below
 
     def changes(self) -> Iterator[Row]:
-        new, old = (each.opened(self.storage) for each in (self.request.new, self.request.old) if each is not None)
+        if self.request.old is None:
+            raise InvalidInput("there is no earlier version to compare with")  # a request of ours always has one
+        old = self.request.old.open(self.storage)
+        new = self.request.new.open(self.storage)
         found = diff_nodes(old.store, old.root, new.store, new.root, self.part.span)
         for each in changes(found, self.request.new.codec):
             yield each.change, each.kind, each.namespace, each.name, each.old_path, each.new_path
 
     def versions(self) -> Iterator[Row]:
-        for root in Versions(self.storage).roots(range(self.part.begin, self.part.end)):
-            if root is not None:  # None: it has expired since
-                info = version_info(root)
-                yield (
-                    info.version, info.created_at, info.operation, info.txn, info.reason,
-                    json.dumps(info.summary, sort_keys=True), info.changes, info.objects, info.namespaces, info.tables,
-                    info.views, info.messages, info.height, info.root_bytes, info.path, info.rollback_from_root,
-                )  # fmt: skip
+        numbers = range(self.part.begin, self.part.end)
+        for root in Versions(self.storage).roots(numbers):
+            if root is None:
+                continue  # it has expired since
+            info = version_info(root)
+            yield (
+                info.version,
+                info.created_at,
+                info.operation,
+                info.txn,
+                info.reason,
+                json.dumps(info.summary, sort_keys=True),
+                info.changes,
+                info.objects,
+                info.namespaces,
+                info.tables,
+                info.views,
+                info.messages,
+                info.height,
+                info.root_bytes,
+                info.path,
+                info.rollback_from_root,
+            )
 
     def snapshots(self) -> Iterator[Row]:
         path = self.request.definition_path
-        for each in snapshot_infos(decode_lakehouse(self.storage.read(path), path)):
+        definition = decode_lakehouse(self.storage.read(path), path)
+        for each in snapshot_infos(definition):
             yield (
-                each.name, each.version, each.kind, each.created_at, each.expires_at, each.root_path, each.target_uri,
-            )  # fmt: skip
+                each.name,
+                each.version,
+                each.kind,
+                each.created_at,
+                each.expires_at,
+                each.root_path,
+                each.target_uri,
+            )
 
 
-def _below(node: Node, ranges: Sequence[KeyRange], children: range | None = None) -> list[str]:
+def _paths_below(node: Node, ranges: Sequence[KeyRange]) -> list[tuple[int, str]]:
+    """Return those children of a node that may hold keys of some ranges, by number and path."""
     if node.is_leaf:
         return []
-    found = {index for each in ranges for index in overlapping(node, each)}
-    return [node.children[index] for index in sorted(found) if children is None or index in children]
+    return [(child, node.children[child]) for child in _children_in(node, ranges)]
 
 
 _READERS: Final[dict[str, Callable[[_Reading], Iterator[Row]]]] = {

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
 from pyspark.sql.types import StructType
 
-from pipelines.datasource.reading import PARTS, PRUNED, TABLES, Part, Request, Wanted, ddl, pinned, rows
+from pipelines.datasource.reading import PARTS, PRUNED, TABLES, Part, Request, Wanted, ddl, pin, rows
 from pipelines.session import ship_packages
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -65,18 +65,19 @@ class Reader(DataSourceReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take note of filters on kind, namespace and name. Spark applies them again: what is spared is nodes."""
         for each in filters:
-            if isinstance(each, EqualTo) and self._table in PRUNED:
-                self._wanted = self._wanted.narrowed(each.attribute[0], [each.value]) or self._wanted
-            elif isinstance(each, In) and self._table in PRUNED:
-                self._wanted = self._wanted.narrowed(each.attribute[0], each.value) or self._wanted
+            if self._table in PRUNED:
+                if isinstance(each, EqualTo):
+                    self._wanted = self._wanted.narrow(each.attribute[0], [each.value])
+                elif isinstance(each, In):
+                    self._wanted = self._wanted.narrow(each.attribute[0], each.value)
             yield each
 
     def partitions(self) -> list[InputPartition]:
         """Pin the version, and cut the work into parts."""
-        lake = _opened(self._options)
+        lake = _open(self._options)
+        before = _open_before(lake, self._table, self._options)
         parts = int(self._options.get("partitions", PARTS))
-        before = _before(lake, self._table, self._options)
-        request, cut = pinned(lake, self._table, self._wanted, before, parts)
+        request, cut = pin(lake, self._table, self._wanted, before, parts)
         return [_Partition(request, part, self._wanted) for part in cut]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -87,12 +88,17 @@ class Reader(DataSourceReader):
         remaining = iter(rows(partition.request, partition.part, partition.wanted))
         while some := list(islice(remaining, _BATCH)):
             columns = zip(*some, strict=True)
-            arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
+            arrays = []
+            for values, column in zip(columns, schema, strict=True):
+                arrays.append(pa.array(values, column.type))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _table(options: Mapping[str, str]) -> str:
-    unknown = sorted(name for name in options if name not in _OPTIONS and not name.startswith(STORAGE))
+    unknown = []
+    for name in sorted(options):
+        if name not in _OPTIONS and not name.startswith(STORAGE):
+            unknown.append(name)
     if unknown:
         raise InvalidInput(f"unknown option {', '.join(unknown)}; there are {', '.join(_OPTIONS)} and {STORAGE}NAME")
     table = options.get("table", "objects")
@@ -101,29 +107,38 @@ def _table(options: Mapping[str, str]) -> str:
     return table
 
 
-def _opened(options: Mapping[str, str]) -> Lakehouse:
+def _open(options: Mapping[str, str]) -> Lakehouse:
     root = options.get("path")
     if not root:
         raise InvalidInput('say which lakehouse: .load("s3://bucket/lake")')
-    storage = {name.removeprefix(STORAGE): value for name, value in options.items() if name.startswith(STORAGE)}
-    lake = Lakehouse.open(root, storage_options=storage)
-    version = _number(options, "to" if options.get("table") == "changes" and "to" in options else "version")
-    timestamp, snapshot = options.get("timestamp"), options.get("snapshot")
+    storage_options = {}
+    for name, value in options.items():
+        if name.startswith(STORAGE):
+            storage_options[name.removeprefix(STORAGE)] = value
+    lake = Lakehouse.open(root, storage_options=storage_options)
+    is_end_of_changes = options.get("table") == "changes" and "to" in options
+    version = _number(options, "to" if is_end_of_changes else "version")
+    timestamp = options.get("timestamp")
+    snapshot = options.get("snapshot")
     if version is None and timestamp is None and snapshot is None:
         return lake
     return lake.at(version=version, timestamp=timestamp, snapshot=snapshot)
 
 
-def _before(lake: Lakehouse, table: str, options: Mapping[str, str]) -> Lakehouse | None:
+def _open_before(lake: Lakehouse, table: str, options: Mapping[str, str]) -> Lakehouse | None:
     """Return the version that ``changes`` are counted from: the version ``from``, or the one before."""
     if table != "changes":
         return None
     version = _number(options, "from")
-    return lake.at(version=max(0, lake.version - 1) if version is None else version)
+    if version is None:
+        version = max(0, lake.version - 1)
+    return lake.at(version=version)
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
-    if text is not None and not text.isdigit():
+    if text is None:
+        return None
+    if not text.isdigit():
         raise InvalidInput(f"the option {name!r} must be a version number, not {text!r}")
-    return None if text is None else int(text)
+    return int(text)

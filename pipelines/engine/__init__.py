@@ -7,7 +7,7 @@ from functools import partial
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import Engine, Row, Rows
 from pipelines.engine.spark import SparkEngine
-from pipelines.job import Session, started
+from pipelines.job import Session, start_spark
 
 __all__ = ["Engine", "Row", "Rows", "open_engine"]
 
@@ -15,6 +15,6 @@ __all__ = ["Engine", "Row", "Rows", "open_engine"]
 def open_engine(name: str, session: Session) -> Engine:
     """Return an engine by its name, ``spark`` or ``local``; give back what it holds with ``close``.
 
-    Spark is started when there is work for it.
+    Spark is start_spark when there is work for it.
     """
-    return SparkEngine(partial(started, session)) if name == "spark" else LocalEngine()
+    return SparkEngine(partial(start_spark, session)) if name == "spark" else LocalEngine()

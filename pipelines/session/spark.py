@@ -80,7 +80,7 @@ def session_parallelism(spark: SparkSession) -> int:
     """
     known = _known.setdefault(spark, _Known())
     if known.parallelism is None:
-        found = _configured(spark)
+        found = _configured_parallelism(spark)
         known.parallelism = found if found or _dynamic(spark) else _settled_parallelism(spark)
     parallelism = known.parallelism or _asked_parallelism(spark)
     if known.chooses_partitions:
@@ -138,7 +138,7 @@ class _Known:
 _known: weakref.WeakKeyDictionary[SparkSession, _Known] = weakref.WeakKeyDictionary()
 
 
-def _configured(spark: SparkSession) -> int | None:
+def _configured_parallelism(spark: SparkSession) -> int | None:
     """Return the number of tasks at once in the configuration of Spark, ``None`` if it is not configured."""
     configured = _number(spark, "spark.default.parallelism")
     if configured:
@@ -327,9 +327,9 @@ class LazySession:
 
     def __call__(self) -> SparkSession:
         """Return the session, started if need be. Raises ``InvalidInput`` as :func:`get_session`."""
-        return self.start(self.chosen())
+        return self.start(self.choose_config())
 
-    def chosen(self) -> SessionConfig:
+    def choose_config(self) -> SessionConfig:
         """Return the configuration of the session. Raises ``InvalidInput`` where it is not possible."""
         return self.config() if callable(self.config) else self.config
 
@@ -344,7 +344,7 @@ def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -
         return not on_one_machine(session)
     if not isinstance(spark, LazySession):
         return False
-    config = spark.chosen()
+    config = spark.choose_config()
     return config.mode == "connect" or (config.mode == "master" and local_cores(config.master) is None)
 
 
@@ -374,7 +374,7 @@ def ship_packages(spark: SparkSession) -> None:
     if spark in _shipped:
         return
     if is_connect(spark) or local_cores(spark.conf.get("spark.master", "") or "") is None:
-        compat.ship(spark, str(zipped(trinitylake_core, pipelines)), connect=is_connect(spark))
+        compat.ship(spark, str(zip_packages(trinitylake_core, pipelines)), connect=is_connect(spark))
     _shipped.add(spark)
 
 
@@ -384,7 +384,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
-def zipped(*packages: ModuleType) -> Path:
+def zip_packages(*packages: ModuleType) -> Path:
     """Return a zip file of the Python sources of packages; it exists as long as this process.
 
     Its name holds a hash of its content: a Spark session refuses another file of a known name.
@@ -497,7 +497,7 @@ def _start(config: SessionConfig) -> SparkSession:
     builder: Any = SparkSession.builder
     builder = builder.remote(config.remote) if connect else builder.master(config.master)
     try:
-        with nullcontext() if connect else _environment(config):
+        with nullcontext() if connect else _set_environment(config):
             session: SparkSession = builder.appName(config.app_name).config(map=settings).getOrCreate()
     except ImportError as error:  # what Spark Connect needs is an extra of pyspark
         if not connect:
@@ -514,7 +514,7 @@ def _start(config: SessionConfig) -> SparkSession:
 
 
 @contextmanager
-def _environment(config: SessionConfig) -> Iterator[None]:
+def _set_environment(config: SessionConfig) -> Iterator[None]:
     """Give a starting Spark what it takes from the environment only: which Python runs the tasks, and from where."""
     before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH", SAFE_PATH)}
     python = config.conf.get("spark.pyspark.python")  # only spark-submit reads it

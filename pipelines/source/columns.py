@@ -207,7 +207,7 @@ def _type_name(text: str) -> str:
     return _ALIASES.get(word, word)
 
 
-def unknown(what: str, given: str, known: Sequence[str]) -> str:
+def describe_unknown(what: str, given: str, known: Sequence[str]) -> str:
     """Return the sentence for an unknown word, with the nearest known one."""
     close = difflib.get_close_matches(given.lower(), known, n=1)
     if close:
@@ -258,7 +258,7 @@ def _read_field(name: str, column: Mapping[str, Any], where: str) -> pa.Field:
     known = (*_COLUMN, *_PARTS.get(kind, ()))
     for key in column:
         if key not in known:
-            raise InvalidInput(f"{where}: {unknown('field', str(key), known)}")
+            raise InvalidInput(f"{where}: {describe_unknown('field', str(key), known)}")
     nullable = column.get("nullable", True)
     if not isinstance(nullable, bool):
         raise InvalidInput(f"{where}: nullable must be true or false, not {nullable!r}")
@@ -319,7 +319,7 @@ def _read_leaf_type(text: str, where: str) -> tuple[pa.DataType, str | None]:
     kind = _ALIASES.get(word, word)
     if kind not in _TYPES and kind not in _SIZED:
         known = sorted({*_TYPES, *_SIZED, *_PARTS, *_ALIASES})
-        raise InvalidInput(f"{where}: {unknown('type', word, known)}")
+        raise InvalidInput(f"{where}: {describe_unknown('type', word, known)}")
     sizes = [int(each) for each in match.groups()[1:] if each is not None]
     most = _SIZED.get(kind, 0)
     if len(sizes) > most:

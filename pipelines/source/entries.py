@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from pipelines.source.columns import new_schema_of, plain_schema, schema_of, unknown
+from pipelines.source.columns import describe_unknown, new_schema_of, plain_schema, schema_of
 from trinitylake_core.definitions import encoded_rest, encoded_table
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.keys import ObjectName
@@ -150,7 +150,7 @@ def parse_change(where: str, value: Any, actions: Collection[str] = ACTIONS) -> 
     if action not in ACTIONS:
         if str(action).startswith("rename"):
             raise InvalidInput(f"{where}: unknown action {action!r}; {_NO_RENAME}")
-        raise InvalidInput(f"{where}: {unknown('action', str(action), list(actions))}")
+        raise InvalidInput(f"{where}: {describe_unknown('action', str(action), list(actions))}")
     known = ACTIONS[action]
     if isinstance(arguments, str) and "name" not in known:
         arguments = {"namespace": arguments}
@@ -164,7 +164,7 @@ def _check_arguments(where: str, arguments: Any, known: Mapping[str, str]) -> No
         raise InvalidInput(f"{where} needs its arguments as a mapping; it takes {', '.join(known)}")
     for name, each in arguments.items():
         if name not in known:
-            raise InvalidInput(f"{where}: {unknown('field', str(name), list(known))}")
+            raise InvalidInput(f"{where}: {describe_unknown('field', str(name), list(known))}")
         wanted = known[name]
         if each is None or isinstance(each, _TYPES[wanted]):
             continue

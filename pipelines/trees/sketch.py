@@ -38,24 +38,30 @@ def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
     """Return the levels of a version from the root down. Reads at most ``width`` nodes per level."""
     nodes: list[Node] = [lake.root_node.node]
     strips: list[Strip] = []
-    room, target = lake.definition.order - 1, lake.definition.node_file_max_size_bytes
-    complete, count = True, 1
+    complete = True
+    count = 1
     while nodes:
-        strips.append(
-            Strip(
-                height=nodes[0].height or 0,
-                fill=tuple(len(node.keys) / room for node in nodes),
-                debt=tuple(node.buffer.nbytes() / target for node in nodes),
-                messages=sum(len(node.buffer) for node in nodes),
-                complete=complete,
-                nodes=count,
-            )
-        )
-        children = [path for node in nodes for path in node.children]
+        strips.append(_draw_strip(lake, nodes, complete=complete, count=count))
+        children: list[str] = []
+        for node in nodes:
+            children += node.children
         complete = complete and len(children) <= width
         count = round(count * len(children) / len(nodes))
         nodes = list(lake.nodes.read_many(spread(children, width)))
     return tuple(strips)
+
+
+def _draw_strip(lake: Lakehouse, nodes: Sequence[Node], *, complete: bool, count: int) -> Strip:
+    room = lake.definition.order - 1
+    target = lake.definition.node_file_max_size_bytes
+    return Strip(
+        height=nodes[0].height or 0,
+        fill=tuple(len(node.keys) / room for node in nodes),
+        debt=tuple(node.buffer.nbytes() / target for node in nodes),
+        messages=sum(len(node.buffer) for node in nodes),
+        complete=complete,
+        nodes=count,
+    )
 
 
 def spread(items: Sequence[T], width: int) -> list[T]:

@@ -46,7 +46,9 @@ class Slice:
 
     def weight(self) -> int:
         """Return the number of messages in it."""
-        return len(self.node.buffer) if self.node.subtree_messages is None else self.node.subtree_messages
+        if self.node.subtree_messages is None:
+            return len(self.node.buffer)
+        return self.node.subtree_messages
 
 
 Piece: TypeAlias = Ref | Slice
@@ -61,37 +63,54 @@ def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list
     total = sum(ref.weight() for ref in subtrees)
     heavy = [ref for ref in subtrees if ref.height == 1 and ref.weight() * tasks > total]
     rewriter.open_all(heavy)
-    cut = {id(ref) for ref in heavy}
+    heavy_ids = {id(ref) for ref in heavy}
     pieces: list[Piece] = []
     for ref in subtrees:
-        if id(ref) in cut:
-            bounds = [*_bounds([child.weight() for child in rewriter.open(ref).refs], total / (PIECES * tasks))]
-            pieces += (Slice(ref, start, stop, *rewriter.part_of(ref, start, stop)) for start, stop in bounds)
+        if id(ref) in heavy_ids:
+            pieces += _cut_into_slices(rewriter, ref, total / (PIECES * tasks))
         else:
             rewriter.leave(ref)
             pieces.append(ref)
     return pieces
 
 
-def _bounds(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
+def _cut_into_slices(rewriter: Rewriter, ref: Ref, limit: float) -> Iterator[Slice]:
+    weights = [leaf.weight() for leaf in rewriter.open(ref).refs]
+    for start, stop in _cut_weights(weights, limit):
+        node, within = rewriter.part_of(ref, start, stop)
+        yield Slice(ref, start, stop, node, within)
+
+
+def _cut_weights(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
     """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
-    begin, heavy, last = 0, 0, 0
-    for index, more in enumerate(weights):
-        if heavy and more and heavy + more > limit:
-            yield begin, last
+    begin = 0
+    end = 0
+    heavy = 0
+    for index, weight in enumerate(weights):
+        if weight == 0:
+            continue  # clean: it may be inside a slice, and none begins or ends with it
+        if heavy and heavy + weight > limit:
+            yield begin, end
             heavy = 0
-        begin = begin if heavy else index
-        heavy += more
-        last = index + 1 if more else last
+        if heavy == 0:
+            begin = index
+        heavy += weight
+        end = index + 1
     if heavy:
-        yield begin, last
+        yield begin, end
 
 
 HANDED_BACK: Final = pa.schema(
     {
-        "path": TEXT, "inline": BINARY, "height": INT, "low": TEXT, "high": TEXT, "keys": LONG, "messages": LONG,
+        "path": TEXT,
+        "inline": BINARY,
+        "height": INT,
+        "low": TEXT,
+        "high": TEXT,
+        "keys": LONG,
+        "messages": LONG,
     }
-)  # fmt: skip
+)
 """The columns of :func:`subtree_result`."""
 
 
@@ -101,25 +120,39 @@ def subtree_result(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[st
     What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
     """
     rewriter.open(tree)
-    inline = None
-    if tree.work is not None and len(tree.work.keys) < writer.min_keys:
-        node = rewriter.node_of(tree)
-        inline = bytes(encode(node, writer.order))
-        keys, messages = node.subtree_keys, node.subtree_messages
-    else:
+    if tree.work is None or len(tree.work.keys) >= writer.min_keys:
         rewriter.leave(rewriter.seal(tree))
-        keys, messages = tree.keys, tree.messages
+        writer.flush()
+        return _result_of(tree)
+    node = rewriter.node_of(tree)
     writer.flush()
+    result = _result_of(tree)
+    result["inline"] = bytes(encode(node, writer.order))
+    result["keys"] = node.subtree_keys
+    result["messages"] = node.subtree_messages
+    return result
+
+
+def _result_of(tree: Ref) -> dict[str, Any]:
+    """Return the columns of ``HANDED_BACK`` for a subtree in a file."""
     low, high = tree.within
-    where = {"path": tree.path, "inline": inline, "height": tree.height, "low": low, "high": high}
-    return where | {"keys": keys, "messages": messages}
+    return {
+        "path": tree.path,
+        "inline": None,
+        "height": tree.height,
+        "low": low,
+        "high": high,
+        "keys": tree.keys,
+        "messages": tree.messages,
+    }
 
 
 def adopt(rewriter: Rewriter, row: Mapping[str, Any]) -> Ref:
     """Return the subtree that :func:`subtree_result` wrote, a file or its underfull root; a rewriter proves it, too."""
-    within = row["low"], row["high"]
+    within = (row["low"], row["high"])
     if row["inline"] is not None:
-        return rewriter.ref_of(decode(row["inline"], "a node returned by a task", rewriter.store.order), within)
+        node = decode(row["inline"], "a node returned by a task", rewriter.store.order)
+        return rewriter.ref_of(node, within)
     tree = Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
     rewriter.enter(tree)
     return tree
@@ -134,10 +167,16 @@ _AHEAD: Final = 4
 """Pieces that a worker process is given at once where it reads ahead: it waits for the first reads and last writes."""
 _INPUT: Final = pa.schema(
     {
-        "task": INT, "piece": INT, "weight": LONG,
-        "path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY,
+        "task": INT,
+        "piece": INT,
+        "weight": LONG,
+        "path": TEXT,
+        "height": INT,
+        "low": TEXT,
+        "high": TEXT,
+        "pending": BINARY,
     }
-)  # fmt: skip
+)
 _OUTPUT: Final = pa.schema({"piece": INT, "row": BINARY})
 """A piece by its number, and, pickled, what :meth:`Flush.run` returned, with the nodes and bytes read for it."""
 
@@ -145,9 +184,15 @@ _OUTPUT: Final = pa.schema({"piece": INT, "row": BINARY})
 def nodes_hit(messages: int, keys: int | None, height: int, order: int) -> int:
     """Return about how many nodes of a subtree so many messages hit by chance."""
     leaves = max(1, (keys or messages) // max(1, order * 2 // 3))
-    total, width = 0.0, float(leaves)
+    hits = min(messages, 1 << 30)
+    total = 0.0
+    width = float(leaves)
     for _ in range(height + 1):
-        total += width * (1 - (1 - 1 / width) ** min(messages, 1 << 30)) if width > 1 else 1
+        if width > 1:
+            missed = (1 - 1 / width) ** hits
+            total += width * (1 - missed)
+        else:
+            total += 1
         width = max(1.0, width / (order * 2 / 3))
     return max(1, round(total))
 
@@ -163,24 +208,31 @@ class RewriteCost(NamedTuple):
 def rewrite_cost(root: Node, order: int, nodes: int) -> RewriteCost:
     """Return the cost of rewriting so many nodes, if their rows are as large as those of the root."""
     rows = max(1, len(root.keys) + len(root.buffer))
-    return RewriteCost(nodes, 2 * nodes + 2, nodes * (root.nbytes * order * 2 // (3 * rows)))
+    bytes_per_node = root.nbytes * order * 2 // (3 * rows)  # a node is about two thirds full
+    return RewriteCost(nodes, 2 * nodes + 2, nodes * bytes_per_node)
 
 
-def nodes_counted(root: Node, order: int) -> int:
+def count_nodes(root: Node, order: int) -> int:
     """Return about how many nodes a compaction rewrites, from what a root counts of each child. No request.
 
     Exact above the leaves of a root: of a lower subtree only its keys and messages are known, not where they are.
     """
-    keys, waiting = root.child_keys, root.child_messages
+    keys = root.child_keys
+    waiting = root.child_messages
     if root.is_leaf or root.height is None or keys is None or waiting is None:
-        messages = root.subtree_messages if root.subtree_messages is not None else len(root.buffer)
+        messages = root.subtree_messages
+        if messages is None:
+            messages = len(root.buffer)
         return nodes_hit(messages, root.subtree_keys, root.height or 0, order)
-    below = [*waiting]
+    below = list(waiting)
     for key in root.pending.keys:
         if root.position(key) is None:
             below[root.child_index(key)] += 1
-    height = root.height - 1
-    return 1 + sum(nodes_hit(count, keys[at], height, order) for at, count in enumerate(below) if count)
+    nodes = 1
+    for child, messages in enumerate(below):
+        if messages:
+            nodes += nodes_hit(messages, keys[child], root.height - 1, order)
+    return nodes
 
 
 def flush_all(
@@ -199,33 +251,44 @@ def flush_all(
         Corrupt, StorageError: of the first subtree that failed; nothing of the others is of use then.
     """
     weights = [piece.weight() for piece in frontier]
-    task_of = assigned(weights, min(len(weights), tasks)) if engine.name == "spark" else range(len(weights))
+    tasks_of: Sequence[int] = range(len(weights))  # processes take one piece after the other
+    if engine.name == "spark":
+        tasks_of = assign_tasks(weights, min(len(weights), tasks))
     rows = (
-        {"task": task_of[index], "piece": index, "weight": weights[index], **subtree_row(piece, store.order)}
+        {"task": tasks_of[index], "piece": index, "weight": weights[index], **subtree_row(piece, store.order)}
         for index, piece in enumerate(frontier)
     )
-    work = partial(flush_groups, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
-    given, report = engine.table(rows, _INPUT).keep("task", repeatable=True), partial(progress, "flush subtrees")
-    ahead = 1 if store.storage.concurrency == 1 else _AHEAD
-    done = engine.map_groups(
-        work, given, _OUTPUT, store.storage, by="task", weight="weight", ahead=ahead, progress=report
+    given = engine.table(rows, _INPUT).keep("task", repeatable=True)
+    report = partial(progress, "flush subtrees")
+    flushed = engine.map_groups(
+        partial(flush_groups, order=store.order, target_bytes=store.target_bytes, stamp=stamp),
+        given,
+        _OUTPUT,
+        store.storage,
+        by="task",
+        weight="weight",
+        ahead=1 if store.storage.concurrency == 1 else _AHEAD,
+        progress=report,
     )
-    found = {row["piece"]: pickle.loads(row["row"]) for row in done.stream()}  # noqa: S301 - from tasks of this job
-    for each in (given, done):
-        each.drop()
+    found = {}
+    for row in flushed.stream():
+        found[row["piece"]] = pickle.loads(row["row"])  # noqa: S301 - from tasks of this job
+    given.drop()
+    flushed.drop()
     report(sum(weights), sum(weights))
     return [found[index] for index in range(len(frontier))]
 
 
-def assigned(weights: Sequence[int], tasks: int) -> list[int]:
+def assign_tasks(weights: Sequence[int], tasks: int) -> list[int]:
     """Return a task for each weight, so that tasks are about as heavy as one another: heaviest first."""
     load = [0] * tasks
-    task_of = [0] * len(weights)
-    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
+    tasks_of = [0] * len(weights)
+    heaviest_first = sorted(range(len(weights)), key=lambda index: -weights[index])
+    for index in heaviest_first:
         task = load.index(min(load))
         load[task] += weights[index] + 1
-        task_of[index] = task
-    return task_of
+        tasks_of[index] = task
+    return tasks_of
 
 
 def subtree_row(piece: Piece, order: int) -> Row:
@@ -234,38 +297,53 @@ def subtree_row(piece: Piece, order: int) -> Row:
     A slice has no path, and its node in their place.
     """
     if isinstance(piece, Slice):
-        path, height, node = None, piece.ref.height, piece.node
+        path = None
+        height = piece.ref.height
+        node = piece.node
     else:
-        path, height, node = piece.path, piece.height, Node(buffer=piece.pending)
+        path = piece.path
+        height = piece.height
+        node = Node(buffer=piece.pending)
     low, high = piece.within
-    pending = bytes(encode(node, order))
-    return {"path": path, "height": height, "low": low, "high": high, "pending": pending}
+    return {"path": path, "height": height, "low": low, "high": high, "pending": bytes(encode(node, order))}
 
 
-def _received(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Flush:
+def _receive(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Flush:
     """Return the flush of what is in a row of :func:`subtree_row`."""
-    node, within = decode(row["pending"], "the messages for a task", store.order), (row["low"], row["high"])
+    node = decode(row["pending"], "the messages for a task", store.order)
+    within = (row["low"], row["high"])
     if row["path"] is None:
         return SliceFlush(store, node, within, stamp, behind)
-    return Flush(store, Ref(row["height"], path=row["path"], pending=node.buffer, within=within), stamp, behind)
+    ref = Ref(row["height"], path=row["path"], pending=node.buffer, within=within)
+    return Flush(store, ref, stamp, behind)
 
 
 def flush_groups(
-    groups: Iterable[Sequence[Row]], storage: Storage, *, order: int, target_bytes: int, stamp: int
+    groups: Iterable[Sequence[Row]],
+    storage: Storage,
+    *,
+    order: int,
+    target_bytes: int,
+    stamp: int,
 ) -> Iterator[list[tuple[int, bytes]]]:
     """Flush the pieces of each group, in a task or a process; yield rows of the output. See :func:`flush_subtrees`."""
     taken: deque[list[int]] = deque()
+    """The numbers of the pieces of each group that is not done."""
 
-    def pieces() -> Iterator[Row]:
+    def take_pieces() -> Iterator[Row]:
         for group in groups:
             taken.append([row["piece"] for row in group])
             yield from group
 
-    rows = list(pieces()) if isinstance(groups, Sequence) else pieces()
+    rows: Iterable[Row] = take_pieces()
+    if isinstance(groups, Sequence):  # they are all for this task, which may read ahead
+        rows = list(rows)
+    store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
     done: list[tuple[int, bytes]] = []
-    for made in flush_subtrees(NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES), rows, stamp):
-        done.append((taken[0][len(done)], pickle.dumps(made, pickle.HIGHEST_PROTOCOL)))
-        if len(done) == len(taken[0]):
+    for made in flush_subtrees(store, rows, stamp):
+        group = taken[0]
+        done.append((group[len(done)], pickle.dumps(made, pickle.HIGHEST_PROTOCOL)))
+        if len(done) == len(group):
             taken.popleft()
             yield done
             done = []
@@ -283,11 +361,13 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     before = replace(store.counts)
     with store.prefetch(taken.leaf_paths_ahead()):
         while (flush := taken.next()) is not None:
-            made, now = flush.run(), replace(store.counts)
-            read, size = now.nodes_read - before.nodes_read, now.bytes_read - before.bytes_read
+            made = flush.run()
+            now = replace(store.counts)
+            made["nodes_read"] = now.nodes_read - before.nodes_read
+            made["bytes_read"] = now.bytes_read - before.bytes_read
             before = now
-            yield made | {"nodes_read": read, "bytes_read": size}
-            del flush, made
+            yield made
+            del flush, made  # they are large, and the next piece is about to be read
     behind.finish()
 
 
@@ -297,15 +377,19 @@ class _Taken:
     def __init__(self, store: NodeStore, rows: Iterable[Row], stamp: int, behind: WriteBehind) -> None:
         self._store = store
         self._rows = iter(rows)
-        self._most = min(_OPENED, len(rows)) if isinstance(rows, Sequence) else _TAKEN
-        self._received = partial(_received, store, stamp=stamp, behind=behind)
+        self._most = _TAKEN
+        if isinstance(rows, Sequence):
+            self._most = min(_OPENED, len(rows))
+        self._receive = partial(_receive, store, stamp=stamp, behind=behind)
         self._waiting: deque[Flush] = deque()
 
     def next(self) -> Flush | None:
         """Return the next piece to flush, or ``None`` when there is none."""
         if not self._waiting:
             self._take(1)
-        return self._waiting.popleft() if self._waiting else None
+        if not self._waiting:
+            return None
+        return self._waiting.popleft()
 
     def leaf_paths_ahead(self) -> Iterator[str]:
         """Yield the leaves that will be read, while the topmost nodes of the next pieces are being read."""
@@ -323,14 +407,17 @@ class _Taken:
                 yield from paths
 
     def _opening(self) -> deque[tuple[Flush, Future[Node] | None]]:
-        store = self._store
-        return deque(
-            (flush, store.storage.submit(partial(store.read, flush.ref.path or "")) if flush.unread else None)
-            for flush in self._take(self._most)
-        )
+        """Take pieces, and begin to read their topmost nodes."""
+        found: deque[tuple[Flush, Future[Node] | None]] = deque()
+        for flush in self._take(self._most):
+            node = None
+            if flush.unread:
+                node = self._store.storage.submit(partial(self._store.read, flush.ref.path or ""))
+            found.append((flush, node))
+        return found
 
     def _take(self, most: int) -> list[Flush]:
-        taken = [self._received(row) for row in islice(self._rows, most)]
+        taken = [self._receive(row) for row in islice(self._rows, most)]
         self._waiting += taken
         return taken
 
@@ -366,10 +453,15 @@ class Flush:
     def run(self) -> dict[str, Any]:
         """Flush the subtree, prove it, and begin to write its nodes; an underfull root comes back inline."""
         self.begun = True
-        writer = self._writer
-        root = subtree_result(self._rewriter, writer, self._rewriter.flush(self.ref, dirty_children))
-        written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
-        return {**root, **written, "proved": self._rewriter.is_proved()}
+        flushed = self._rewriter.flush(self.ref, dirty_children)
+        return subtree_result(self._rewriter, self._writer, flushed) | self._counts()
+
+    def _counts(self) -> dict[str, Any]:
+        return {
+            "nodes_written": len(self._writer.written),
+            "bytes_written": self._writer.bytes_written,
+            "proved": self._rewriter.is_proved(),
+        }
 
 
 class SliceFlush(Flush):
@@ -382,57 +474,60 @@ class SliceFlush(Flush):
     def run(self) -> dict[str, Any]:
         """Flush the leaves, prove it, and begin to write them; underfull ones come back inline."""
         self.begun = True
-        rewriter, writer = self._rewriter, self._writer
-        low, high = self.ref.within
-        work = rewriter.flush_apart(self.ref, dirty_children)
-        children = [self._handed_back(child) for child in work.refs]
-        for row, pivot, value in zip(children, work.keys, work.values, strict=False):  # none is behind the last one
-            row |= {"pivot": pivot, "value": None if isinstance(value, DeletedPivot) else value}
-        rewriter.leave_pivots(work)
-        writer.flush()
-        where = {"path": None, "inline": None, "height": self.ref.height, "low": low, "high": high}
-        written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
-        counts = {"keys": _counted(children), "messages": None, **written}
-        return {**where, **counts, "proved": rewriter.is_proved(), "children": children}
+        work = self._rewriter.flush_apart(self.ref, dirty_children)
+        leaves = [self._hand_back(leaf) for leaf in work.refs]
+        for row, pivot, value in zip(leaves, work.keys, work.values, strict=False):  # none is behind the last one
+            row["pivot"] = pivot
+            row["value"] = None if isinstance(value, DeletedPivot) else value
+        self._rewriter.leave_pivots(work)
+        self._writer.flush()
+        result = _result_of(self.ref)
+        result["path"] = None
+        result["keys"] = _count_entries(leaves)
+        result["messages"] = None
+        return result | self._counts() | {"children": leaves}
 
-    def _handed_back(self, leaf: Ref) -> dict[str, Any]:
+    def _hand_back(self, leaf: Ref) -> dict[str, Any]:
         if leaf.work is not None:
             return subtree_result(self._rewriter, self._writer, leaf)
         self._rewriter.leave(leaf)
-        low, high = leaf.within
-        where = {"path": leaf.path, "inline": None, "height": leaf.height, "low": low, "high": high}
-        return where | {"keys": leaf.keys, "messages": leaf.messages}
+        return _result_of(leaf)
 
 
-def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Row]) -> dict[int, Ref]:
+def adopt_all(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Row]) -> dict[int, Ref]:
     """Return the results of tasks, by the identity of the subtree that each replaces, in the proof of ``rewriter``.
 
     The results of slices are put into their nodes, and replace nothing else.
     """
     found: dict[int, Ref] = {}
     parts: list[tuple[Slice, Work]] = []
-    for piece, each in zip(pieces, done, strict=True):
+    for piece, row in zip(pieces, done, strict=True):
         if isinstance(piece, Slice):
-            part = _part(rewriter, each)
+            part = _adopt_slice(rewriter, row)
             parts.append((piece, part))
             found |= {id(ref): ref for ref in part.refs}
         else:
-            found[id(piece)] = adopt(rewriter, each)
+            found[id(piece)] = adopt(rewriter, row)
     for piece, part in reversed(parts):  # from the right: what is left of a slice keeps its place
         rewriter.replace_children(piece.ref, piece.start, piece.stop, part)
     return found
 
 
-def _counted(children: Sequence[Row]) -> int:
+def _count_entries(leaves: Sequence[Row]) -> int:
     """Return the number of entries in the leaves of a slice and in the pivots between them."""
-    pivots = sum(row["value"] is not None for row in children[:-1])
-    return pivots + sum(row["keys"] or 0 for row in children)
+    in_leaves = sum(row["keys"] or 0 for row in leaves)
+    pivots = sum(row["value"] is not None for row in leaves[:-1])
+    return in_leaves + pivots
 
 
-def _part(rewriter: Rewriter, row: Row) -> Work:
-    children = row["children"]
-    if _counted(children) != row["keys"]:  # each side's proof is of what it has: neither would notice
+def _adopt_slice(rewriter: Rewriter, row: Row) -> Work:
+    leaves = row["children"]
+    if _count_entries(leaves) != row["keys"]:  # each side's proof is of what it has: neither would notice
         raise Corrupt("a slice lost leaves on its way: nothing was committed; please report this as a bug")
-    between = [(row["pivot"], row["value"]) for row in children[:-1]]
-    keys, values = [key for key, _ in between], [DeletedPivot() if value is None else value for _, value in between]
-    return Work(keys, values, [adopt(rewriter, row) for row in children])
+    keys = []
+    values = []
+    for leaf in leaves[:-1]:
+        value = leaf["value"]
+        keys.append(leaf["pivot"])
+        values.append(DeletedPivot() if value is None else value)
+    return Work(keys, values, [adopt(rewriter, leaf) for leaf in leaves])

@@ -174,7 +174,7 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     threads = DeadlinePool()
     monkeypatch.setattr(poll, "POLLS", threads)
     monkeypatch.setattr(LakehouseTick, "poll_seconds", 0.5)
-    monkeypatch.setattr(resources, "hurried", short(resources.hurried))
+    monkeypatch.setattr(resources, "hurry", short(resources.hurry))
     options = {"endpoint_url": f"http://127.0.0.1:{silent}", "anon": True, "region": "eu-central-1"}
     hangs = settings.model_copy(update={"root": "s3://hangs/lake/", "storage_options": options})
     began = time.monotonic()
@@ -206,8 +206,8 @@ def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
         "read_timeout": "2",
         "connect_timeout": 3,
         "request_timeout": 8,
-    } == resources.hurried("s3://b/x", given)
-    assert "read_timeout" not in resources.hurried("file:///x", {})
+    } == resources.hurry("s3://b/x", given)
+    assert "read_timeout" not in resources.hurry("file:///x", {})
 
 
 def test_the_check_can_be_executed_by_hand(

@@ -13,7 +13,7 @@ import pytest
 
 import pipelines
 import trinitylake_core
-from pipelines.session.spark import zipped
+from pipelines.session.spark import zip_packages
 from tests.support.lakes import content, filled, reopened
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
@@ -74,7 +74,7 @@ def test_the_steps_make_an_environment_that_tasks_need_nothing_beside(tmp_path: 
     with run_slow_s3(tmp_path) as server:
         lake = filled(Lakehouse.create(server.new_root(), storage_options=server.options, order=4), tables=20)
         before = content(lake.refresh())
-        arguments = [lake.root, json.dumps(server.options), str(zipped(trinitylake_core, pipelines))]
+        arguments = [lake.root, json.dumps(server.options), str(zip_packages(trinitylake_core, pipelines))]
         python = str(environment / "bin" / "python")
         done = subprocess.run(
             [python, "-I", "-c", textwrap.dedent(_PROGRAM), *arguments], capture_output=True, text=True, check=False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.datasource.reading import PRUNED, TABLES, Wanted, pinned, rows
+from pipelines.datasource.reading import PRUNED, TABLES, Wanted, pin, rows
 from tests.support.lakes import compacted, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -37,7 +37,7 @@ def read(lake: Lakehouse, table: str, parts: int = 3, before: Lakehouse | None =
 
 
 def _read(lake: Lakehouse, table: str, parts: int, before: Lakehouse | None, wanted: Wanted) -> Iterator[Any]:
-    request, cut = pinned(lake, table, wanted, before, parts)
+    request, cut = pin(lake, table, wanted, before, parts)
     for part in cut:
         for row in rows(request, part, wanted, lake.storage):
             assert len(TABLES[table]) == len(row)

@@ -101,7 +101,7 @@ def test_openmetrics_are_what_prometheus_reads() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"retries": 9, "read_timeout": 60}])
 def test_a_survey_waits_for_no_storage_long(given: dict[str, float]) -> None:
-    assert (1, 6) == tuple(fleet.hurried("s3://x/", given)[name] for name in ("retries", "read_timeout"))
+    assert (1, 6) == tuple(fleet.hurry("s3://x/", given)[name] for name in ("retries", "read_timeout"))
 
 
 @pytest.fixture

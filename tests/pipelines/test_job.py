@@ -12,7 +12,7 @@ import pytest
 
 import pipelines
 from pipelines import clean, compaction, expire, restore, rollback, undo
-from pipelines.job import Job, Meter, Stopwatch, dry_run, refuse_unknown, started
+from pipelines.job import Job, Meter, Stopwatch, dry_run, refuse_unknown, start_spark
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
@@ -40,9 +40,9 @@ def test_unknown_engines_and_a_missing_session_are_refused() -> None:
     with pytest.raises(InvalidInput, match="engine must be one of spark, local, auto"):
         refuse_unknown("fast")
     with pytest.raises(InvalidInput, match="needs a Spark session"):
-        started(None)
+        start_spark(None)
     with pytest.raises(InvalidInput, match="needs a Spark session"):
-        started(lambda: None)  # type: ignore[arg-type, return-value]
+        start_spark(lambda: None)  # type: ignore[arg-type, return-value]
 
 
 def test_phases_follow_each_other() -> None:

@@ -29,13 +29,13 @@ from pipelines.session import (
 )
 from pipelines.session import spark as spark_session
 from pipelines.session.spark import (
-    _environment,
     _java_version,
+    _set_environment,
     check_connect_server,
     check_java,
     java_settings,
     local_cores,
-    zipped,
+    zip_packages,
 )
 from trinitylake_core import InvalidInput
 
@@ -157,12 +157,12 @@ def test_a_connect_url_without_host_or_port_is_refused(url: str) -> None:
 
 
 def test_the_shipped_zip_holds_both_packages_and_depends_on_their_content_only() -> None:
-    path = zipped(trinitylake_core, pipelines)
+    path = zip_packages(trinitylake_core, pipelines)
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     assert {"trinitylake_core/__init__.py", "pipelines/session/spark.py"} <= set(names)
     assert all(name.endswith(".py") for name in names)
-    again = zipped.__wrapped__(trinitylake_core, pipelines)
+    again = zip_packages.__wrapped__(trinitylake_core, pipelines)
     assert path.name == again.name
     assert path.read_bytes() == again.read_bytes()
 
@@ -376,12 +376,12 @@ def test_whoever_knows_better_says_how_many_tasks_run_at_once() -> None:
 def test_the_python_of_the_tasks_is_the_one_in_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark reads this setting in spark-submit only."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/other/python")
-    with _environment(SessionConfig(conf={"spark.pyspark.python": "./environment/bin/python"})):
+    with _set_environment(SessionConfig(conf={"spark.pyspark.python": "./environment/bin/python"})):
         assert "./environment/bin/python" == os.environ["PYSPARK_PYTHON"]
-    with _environment(SessionConfig()):
+    with _set_environment(SessionConfig()):
         assert "/other/python" == os.environ["PYSPARK_PYTHON"]
     monkeypatch.delenv("PYSPARK_PYTHON")
-    with _environment(SessionConfig()):
+    with _set_environment(SessionConfig()):
         assert sys.executable == os.environ["PYSPARK_PYTHON"]
     assert "PYSPARK_PYTHON" not in os.environ
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from pipelines.trees.subtrees import Piece, Slice, assigned, split_for_tasks
+from pipelines.trees.subtrees import Piece, Slice, assign_tasks, split_for_tasks
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.rewrite import Rewriter
 
@@ -90,7 +90,7 @@ def _busy(pieces: list[Piece]) -> float:
     """Return how many of the cores are busy on average, each taking the next task when it is done with one."""
     weights = [piece.weight() for piece in pieces]
     tasks = [0] * min(TASKS, len(weights))
-    for task, weight in zip(assigned(weights, len(tasks)), weights, strict=True):
+    for task, weight in zip(assign_tasks(weights, len(tasks)), weights, strict=True):
         tasks[task] += weight
     cores = [0] * CORES
     for weight in tasks:

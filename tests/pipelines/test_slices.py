@@ -62,7 +62,7 @@ def _in_turn(
     """Flush pieces as tasks do that know nothing of one another."""
     del engine, progress
     pieces += frontier
-    tasks_of = subtrees.assigned([piece.weight() for piece in frontier], tasks)
+    tasks_of = subtrees.assign_tasks([piece.weight() for piece in frontier], tasks)
     done: dict[int, Row] = {}
     for task in set(tasks_of):
         mine = [index for index in range(len(frontier)) if tasks_of[index] == task]
@@ -126,14 +126,14 @@ def test_a_slice_that_loses_a_leaf_on_its_way_is_not_committed(
     base: Lakehouse, tmp_path: Path, pieces: list[Piece], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = change(_copy(base, tmp_path / "dirty"), range(0, OBJECTS, 3))
-    true_part = subtrees._part
+    true_part = subtrees._adopt_slice
     lost: list[Row] = []
 
     def part(rewriter: Rewriter, row: Row) -> Any:
         lost.append(row["children"].pop(1))
         return true_part(rewriter, row)
 
-    monkeypatch.setattr(subtrees, "_part", part)
+    monkeypatch.setattr(subtrees, "_adopt_slice", part)
     version = lake.version
     with pytest.raises(Corrupt, match="a slice lost leaves"):
         compaction.run(lake, compaction.Config(engine="spark", tasks=12, restarts=0))

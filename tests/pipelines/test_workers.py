@@ -76,7 +76,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     Watched.started, Watched.pids = [], []
     monkeypatch.setattr(worker_pool, "Helper", Watched)
     # From its second subtree on this process waits until a worker has some, or is gone.
-    real, done = subtrees._received, []
+    real, done = subtrees._receive, []
 
     def received(*arguments: Any, **more: Any) -> Flush:
         if done:
@@ -87,7 +87,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
         done.append(None)
         return real(*arguments, **more)
 
-    monkeypatch.setattr(subtrees, "_received", received)
+    monkeypatch.setattr(subtrees, "_receive", received)
     yield Watched.started
     assert not [pid for pid in Watched.pids if psutil.pid_exists(pid)]
 
@@ -235,14 +235,14 @@ def test_a_task_lets_go_of_what_it_flushed(
     store, frontier = _to_flush(dirty, {"durable": False, "max_concurrency": concurrency})
     rows = [subtree_row(ref, store.order) for ref in frontier]
     made: list[weakref.ref[Flush]] = []
-    received = subtrees._received
+    received = subtrees._receive
 
     def noted(*arguments: Any, **more: Any) -> Flush:
         flush = received(*arguments, **more)
         made.append(weakref.ref(flush))
         return flush
 
-    monkeypatch.setattr(subtrees, "_received", noted)
+    monkeypatch.setattr(subtrees, "_receive", noted)
     held = []
     gc.freeze()  # what other tests left is not searched again and again
     request.addfinalizer(gc.unfreeze)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
 
 from pipelines import compaction, version_ref
 from pipelines import load as loading
@@ -29,36 +30,38 @@ from trinitylake_core.durations import describe_duration
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.storage import check_conformance
 
+_LOAD_OPTIONS: Final = (
+    option(
+        "--existing",
+        choices=EXISTING,
+        default=REFUSE,
+        help="what to do with an object that exists already: refuse the load (default), skip the object, or "
+        "replace its definition",
+    ),
+    ENGINE,
+    DRY_RUN,
+    VERBOSE,
+    REASON,
+    option(
+        "--source-storage-option",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="an option for the storage of SOURCE (default: the options for ROOT)",
+    ),
+    option(
+        "--catalog-property",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="a property of the Iceberg catalog that SOURCE names: type=sql, uri=..., warehouse=...",
+    ),
+    *SPARK,
+)
+
 
 @command(
     "load",
     "trinitylake load file:///data/lake s3://exports/catalog/ --engine auto --reason 'the old metastore' --dry-run",
-    options=(
-        option(
-            "--existing",
-            choices=EXISTING,
-            default=REFUSE,
-            help="what to do with an object that exists already: refuse the load (default), skip the object, or "
-            "replace its definition",
-        ),
-        ENGINE,
-        DRY_RUN,
-        VERBOSE,
-        REASON,
-        option(
-            "--source-storage-option",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="an option for the storage of SOURCE (default: the options for ROOT)",
-        ),
-        option(
-            "--catalog-property",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="a property of the Iceberg catalog that SOURCE names: type=sql, uri=..., warehouse=...",
-        ),
-        *SPARK,
-    ),
+    options=_LOAD_OPTIONS,
     arguments={
         "SOURCE": "path or URI of a file, or of a directory of files: .jsonl, .ndjson or .json, optionally with .gz; "
         "or iceberg:NAME, a catalog that PyIceberg opens"

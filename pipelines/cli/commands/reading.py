@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, option, or_else, take_first
@@ -242,6 +242,10 @@ class Level:
     fill: float
     bytes: int
 
+    def cells(self) -> list[Any]:
+        """Return the values."""
+        return list(asdict(self).values())
+
     def cells_for_people(self) -> list[Any]:
         """Return the values, shares in per cent and bytes with their unit."""
         cells = asdict(self)
@@ -251,10 +255,17 @@ class Level:
         return list(cells.values())
 
 
+_TREE_OPTIONS: Final = (
+    option("--depth", type=int, metavar="N", help="read at most N levels below the root"),
+    FORMAT,
+    *AT,
+)
+
+
 @command(
     "tree",
     "trinitylake tree file:///data/lake --depth 2",
-    options=(option("--depth", type=int, metavar="N", help="read at most N levels below the root"), FORMAT, *AT),
+    options=_TREE_OPTIONS,
     details="Reads every node down to the requested depth.",
 )
 def tree(call: Call) -> Result:
@@ -264,9 +275,10 @@ def tree(call: Call) -> Result:
     facts = {"version": lake.version, "order": lake.definition.order}
     header = [name.replace("_", " ") for name in Level.__slots__]
     shown = report.table(header, [level.cells_for_people() for level in levels])
-    exact = report.table(header, [list(asdict(level).values()) for level in levels])
+    exact = report.table(header, [level.cells() for level in levels])
     data = {"root": lake.root, **facts, "levels": levels}
-    return Result(data, in_order(report.fields(facts), shown), table=exact)
+    lines = in_order(report.fields(facts), shown)
+    return Result(data, lines, table=exact)
 
 
 def _read_levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from pipelines import export as exporting
 from pipelines import restore as restoring
@@ -98,25 +99,26 @@ _VERIFY = option(
 # -- rollback and restore ------------------------------------------------------------------------------
 
 
+_ROLLBACK_OPTIONS: Final = (
+    option("--to-version", metavar="V", group="to", help=f"the version to go back to: {version_ref.MEANING}"),
+    option("--to-timestamp", metavar="T", group="to", help="the version that was the newest at time T, ISO 8601, UTC"),
+    option("--to-snapshot", metavar="NAME", group="to", help="the version that this snapshot names"),
+    REASON,
+    DRY_RUN,
+    YES,
+    option("--force", is_flag=True, help="also undo what is committed while this runs"),
+    EXPECTED_VERSION,
+    _VERIFY,
+    _NO_TABLES,
+    ENGINE,
+    *SPARK,
+)
+
+
 @command(
     "rollback",
     "trinitylake rollback file:///data/lake --to-version 41 --reason 'bad deploy, ticket 4711' --dry-run",
-    options=(
-        option("--to-version", metavar="V", group="to", help=f"the version to go back to: {version_ref.MEANING}"),
-        option(
-            "--to-timestamp", metavar="T", group="to", help="the version that was the newest at time T, ISO 8601, UTC"
-        ),
-        option("--to-snapshot", metavar="NAME", group="to", help="the version that this snapshot names"),
-        REASON,
-        DRY_RUN,
-        YES,
-        option("--force", is_flag=True, help="also undo what is committed while this runs"),
-        EXPECTED_VERSION,
-        _VERIFY,
-        _NO_TABLES,
-        ENGINE,
-        *SPARK,
-    ),
+    options=_ROLLBACK_OPTIONS,
     details="""\
 Commits a new version with the content of the older one. The files of the target that the newest version does not
 use are read first; if one is missing or damaged, it is named and nothing is changed. Where files are known to be
@@ -144,47 +146,50 @@ def _next_step(call: Call, done: rolling_back.Report | restoring.Report) -> Iter
         yield f"to carry out exactly this plan, use --expected-version {done.version_before} instead of --dry-run"
 
 
+_RESTORE_OPTIONS: Final = (
+    option(
+        "--only",
+        multiple=True,
+        metavar="PATTERN",
+        help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; a backslash takes the next "
+        "character as it is, 'a\\.b.c' is c in a.b; may be repeated",
+    ),
+    option("--version", metavar="V", group="from", help=f"as they were at this version: {version_ref.MEANING}"),
+    option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
+    option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
+    option(
+        "--from",
+        "source",
+        metavar="ROOT2",
+        help="as they are in this lakehouse, such as a backup; the version is one of its own (default: its newest)",
+    ),
+    option(
+        "--from-storage-option",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="an option for the storage of ROOT2 (default: the options for ROOT)",
+    ),
+    REASON,
+    DRY_RUN,
+    YES,
+    option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
+    option(
+        "--damaged",
+        is_flag=True,
+        help="with --from: also bring back matching objects whose definition file is missing or damaged; reads the "
+        "definition of each",
+    ),
+    EXPECTED_VERSION,
+    _NO_TABLES,
+    ENGINE,
+    *SPARK,
+)
+
+
 @command(
     "restore",
     "trinitylake restore file:///data/lake --only 'sales.*' --version 41 --reason 'dropped by mistake' --dry-run",
-    options=(
-        option(
-            "--only",
-            multiple=True,
-            metavar="PATTERN",
-            help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; a backslash takes the next "
-            "character as it is, 'a\\.b.c' is c in a.b; may be repeated",
-        ),
-        option("--version", metavar="V", group="from", help=f"as they were at this version: {version_ref.MEANING}"),
-        option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
-        option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
-        option(
-            "--from",
-            "source",
-            metavar="ROOT2",
-            help="as they are in this lakehouse, such as a backup; the version is one of its own (default: its newest)",
-        ),
-        option(
-            "--from-storage-option",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="an option for the storage of ROOT2 (default: the options for ROOT)",
-        ),
-        REASON,
-        DRY_RUN,
-        YES,
-        option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
-        option(
-            "--damaged",
-            is_flag=True,
-            help="with --from: also bring back matching objects whose definition file is missing or damaged; reads the "
-            "definition of each",
-        ),
-        EXPECTED_VERSION,
-        _NO_TABLES,
-        ENGINE,
-        *SPARK,
-    ),
+    options=_RESTORE_OPTIONS,
     details="""\
 One ordinary transaction: objects that do not match are left alone, and writers that change them meanwhile are
 not affected. A namespace that restored objects need is restored with them. With --from their definitions are
@@ -253,19 +258,22 @@ def undo(call: Call) -> Result:
 # -- export --------------------------------------------------------------------------------------------
 
 
+_EXPORT_OPTIONS: Final = (
+    option("--version", metavar="V", help=f"the version to export: {version_ref.MEANING} (default: the newest)"),
+    option("--history", is_flag=True, help="export all retained versions and all snapshots"),
+    option("--tables", is_flag=True, help="also copy the files of MANAGED Iceberg tables: metadata and data"),
+    DRY_RUN,
+    VERBOSE,
+    ENGINE,
+    TARGET_OPTION,
+    *SPARK,
+)
+
+
 @command(
     "export",
     "trinitylake export file:///data/lake s3://backup/lake --history",
-    options=(
-        option("--version", metavar="V", help=f"the version to export: {version_ref.MEANING} (default: the newest)"),
-        option("--history", is_flag=True, help="export all retained versions and all snapshots"),
-        option("--tables", is_flag=True, help="also copy the files of MANAGED Iceberg tables: metadata and data"),
-        DRY_RUN,
-        VERBOSE,
-        ENGINE,
-        TARGET_OPTION,
-        *SPARK,
-    ),
+    options=_EXPORT_OPTIONS,
     arguments={"TARGET": "root URI of the copy: empty, or an older export of the same lakehouse"},
     details="""\
 The copy is a lakehouse of its own. Only new files are copied, and each is read back and compared; an interrupted

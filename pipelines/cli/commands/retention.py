@@ -113,31 +113,34 @@ def clean(call: Call) -> Result:
     return delete(call, clean_job, clean_job.Config, call.spark)
 
 
+_VERIFY_OPTIONS: Final = (
+    option(
+        "--version",
+        metavar="V",
+        group="which",
+        help=f"check this version: {version_ref.MEANING} (default: the newest)",
+    ),
+    option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
+    option("--definitions", is_flag=True, help="also read and parse every definition"),
+    option("--tables", is_flag=True, help="also check that the metadata file of each Iceberg table exists"),
+    option("--deep", is_flag=True, help="with --tables: read all metadata, and ask for every data file"),
+    option(
+        "--sample",
+        "--table-sample",
+        "sample",
+        type=float,
+        metavar="SHARE",
+        help="with --tables: check a share of them, 0 to 1",
+    ),
+    ENGINE,
+    *SPARK,
+)
+
+
 @command(
     "verify",
     "trinitylake verify file:///data/lake --all --definitions",
-    options=(
-        option(
-            "--version",
-            metavar="V",
-            group="which",
-            help=f"check this version: {version_ref.MEANING} (default: the newest)",
-        ),
-        option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
-        option("--definitions", is_flag=True, help="also read and parse every definition"),
-        option("--tables", is_flag=True, help="also check that the metadata file of each Iceberg table exists"),
-        option("--deep", is_flag=True, help="with --tables: read all metadata, and ask for every data file"),
-        option(
-            "--sample",
-            "--table-sample",
-            "sample",
-            type=float,
-            metavar="SHARE",
-            help="with --tables: check a share of them, 0 to 1",
-        ),
-        ENGINE,
-        *SPARK,
-    ),
+    options=_VERIFY_OPTIONS,
 )
 def verify(call: Call) -> Result:
     """Check one version, or all."""

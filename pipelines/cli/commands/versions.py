@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Final
 
 from pipelines import diff as diffing
 from pipelines import version_ref
@@ -27,23 +27,26 @@ _HEADER = ("version", "created", "operation", "changes", "objects", "messages", 
 # -- history -------------------------------------------------------------------------------------------
 
 
+_HISTORY_OPTIONS: Final = (
+    option("--limit", type=int, metavar="N", help="print at most N versions"),
+    FORMAT,
+    option("--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, or an age such as 1d"),
+    option(
+        "--operation",
+        multiple=True,
+        metavar="OP",
+        choices=spec.OPERATIONS,
+        help=f"only versions made by this operation ({', '.join(spec.OPERATIONS)}); may be repeated",
+    ),
+    option("--object", "changed", metavar="NAME", help="only versions that changed this object"),
+    *following.OPTIONS,
+)
+
+
 @command(
     "history",
     "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
-    options=(
-        option("--limit", type=int, metavar="N", help="print at most N versions"),
-        FORMAT,
-        option("--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, or an age such as 1d"),
-        option(
-            "--operation",
-            multiple=True,
-            metavar="OP",
-            choices=spec.OPERATIONS,
-            help=f"only versions made by this operation ({', '.join(spec.OPERATIONS)}); may be repeated",
-        ),
-        option("--object", "changed", metavar="NAME", help="only versions that changed this object"),
-        *following.OPTIONS,
-    ),
+    options=_HISTORY_OPTIONS,
     details="""\
 With --follow it prints later versions as they are committed, oldest first: one JSON document a line, with the objects
 that the version changed. A file that --to names knows where to go on; elsewhere --after does. A version that expired
