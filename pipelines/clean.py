@@ -197,7 +197,7 @@ def run(
     Costs a listing, one ``get`` per node of all kept versions together, and one ``put`` and ``head`` for the storage's
     time. With orphans another listing, a commit, and one ``delete`` for a thousand of them.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         review: called with what would be removed, after the first listing and marking; ``False`` removes nothing.
         cancel: checked before the fence is committed, and before anything is deleted.
 

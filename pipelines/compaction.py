@@ -163,7 +163,7 @@ def run(
 ) -> Report:
     """Compact the newest version of a lakehouse; the handle moves to it.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         review: called with the plan, before anything is written; ``False`` writes nothing.
         cancel: checked right before the root is created.
 

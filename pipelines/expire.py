@@ -213,7 +213,7 @@ def run(
     of the roots, and one ``delete`` for a thousand of them. For a review it also walks the trees of all versions, each
     shared node read once, and lists everything.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         review: called with the plan: the versions that expire and the files that this frees; ``False`` changes nothing.
         cancel: checked before the root is created, before the boundary is raised, and before roots are deleted.
 

@@ -197,7 +197,7 @@ def run(
 ) -> Report:
     """Export a lakehouse; it is only read.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         target_root: root URI of the copy: empty, or an older export of the same lakehouse.
         storage_options: the storage options of the target.
         review: called with the plan of the copy, before anything is written; ``False`` writes nothing.

@@ -1,9 +1,16 @@
 """The shape of every job: its engine, its progress, and the time and requests that it takes.
 
-A job is a module with a frozen ``Config``, ``run``, and a frozen ``Report`` of what was done (:class:`Job`). Between
-planning and acting ``run`` calls a ``review`` with the report of what it would do; a dry run is a review that returns
-``False`` (:func:`dry_run`). Some jobs also have ``estimate``: about what ``run`` would do, from the top of the tree,
-cheap enough to be made each time that a sensor runs.
+A job is a module with a frozen ``Config``, ``run``, and a frozen ``Report`` of what was done. The arguments of ``run``:
+
+    lake      any handle of the lakehouse
+    config    the options, checked when they were made
+    spark     a Spark session, or a function that returns one and is called only if Spark is needed
+    review    called with the report of what the job would do, between planning and acting, before anything is committed
+              or deleted; ``False`` ends the job with that report. A dry run is such a review (:func:`dry_run`)
+    cancel    checked before each commit and deletion; raises if the job must stop
+    progress  called with phase, done and total
+Some jobs also have ``estimate``: about what ``run`` would do, from the top of the tree, cheap enough to be made each
+time that a sensor runs.
 """
 
 from __future__ import annotations
@@ -29,8 +36,6 @@ else:
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with the phase, what is done of it, and of how much (``None`` = unknown); often, and from any thread."""
 
-_C_contra = TypeVar("_C_contra", contravariant=True)
-_R_co = TypeVar("_R_co", covariant=True)
 _R = TypeVar("_R")
 _K = TypeVar("_K")
 
@@ -49,7 +54,11 @@ def dry_run(report: object) -> bool:
 
 
 class Cancel(Protocol):
-    """What can stop a job while it runs."""
+    """What can stop a job while it runs.
+
+    It is the only way to stop one. The core, which deletes nothing on its own, knows no job: it has one moment at which
+    giving up is safe, right before a root is created, and calls ``before_commit`` there. A job passes ``cancel.check``.
+    """
 
     def check(self) -> None:
         """Raise if the job must stop. Called before each commit, and before files are deleted."""
@@ -62,35 +71,6 @@ class _NeverCancelled:
 
 NEVER_CANCELLED: Final[Cancel] = _NeverCancelled()
 """For a job that nothing stops."""
-
-
-class Job(Protocol[_C_contra, _R_co]):
-    """A job on one lakehouse, as the module that contains it."""
-
-    def run(
-        self,
-        lake: Lakehouse,
-        config: _C_contra,
-        spark: Session = None,
-        *,
-        review: Review[_R_co] | None = None,
-        cancel: Cancel | None = None,
-        progress: Progress | None = None,
-    ) -> _R_co:
-        """Do the work and return the report.
-
-        Args:
-            lake: any handle of the lakehouse.
-            config: the options.
-            spark: a Spark session, or a function that returns one and is called only if Spark is needed.
-            review: called with the plan; ``False`` ends the job before it changes anything.
-            cancel: checked before each commit and deletion.
-            progress: called with phase, done and total.
-
-        REQUIRES: ``config`` was validated when it was made; a session is needed only where its engine is ``spark``.
-        ENSURES: the report is frozen. ``review`` was called before anything was committed or deleted; where it returned
-        ``False``, nothing was, and the report is the one it was called with.
-        """
 
 
 ENGINES: Final = ("spark", "local", "auto")

@@ -143,7 +143,7 @@ def run(
 ) -> Report:
     """Load the objects in a file, or in the files of a directory, as a version; the handle moves to it.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
         review: called with what would be loaded, when every line is checked; ``False`` writes nothing.
         cancel: checked right before the root is created.

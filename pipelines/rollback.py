@@ -133,7 +133,7 @@ def run(
 ) -> Report:
     """Roll the lakehouse back; the handle moves to the newest version.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         review: called with every change named, when the target is proved; ``False`` writes nothing.
         cancel: checked right before the root is created.
 

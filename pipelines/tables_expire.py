@@ -175,7 +175,7 @@ def run(
     Costs the nodes that contain the tables, one ``get`` for each definition and for the metadata of each MANAGED table;
     then for each hundred tables that lose something, a ``get`` and a ``put`` each, and a commit.
 
-    The arguments are those of every job (:class:`pipelines.job.Job`), and:
+    The arguments are those of every job (:mod:`pipelines.job`), and:
         review: called with what would expire; ``False`` changes nothing.
         cancel: checked before each version.
 

@@ -372,7 +372,10 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
 
 
 class _Taken:
-    """Pieces that were taken and are not flushed yet. No reference to a flushed one remains: it is large."""
+    """Pieces that were taken and are not flushed yet. No reference to a flushed one remains: it is large.
+
+    What is read ahead is bounded by the store's own window (``NodeStore.prefetch``). This says only which leaves come.
+    """
 
     def __init__(self, store: NodeStore, rows: Iterable[Row], stamp: int, behind: WriteBehind) -> None:
         self._store = store

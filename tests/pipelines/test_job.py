@@ -6,16 +6,42 @@ import importlib
 import pkgutil
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import pytest
 
 import pipelines
 from pipelines import clean, compaction, expire, restore, rollback, undo
-from pipelines.job import Job, Meter, Stopwatch, dry_run, refuse_unknown, start_spark
+from pipelines.job import Cancel, Meter, Progress, Review, Session, Stopwatch, dry_run, refuse_unknown, start_spark
 from tests.support.lakes import content, filled, new_lake
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
+
+_C_contra = TypeVar("_C_contra", contravariant=True)
+_R_co = TypeVar("_R_co", covariant=True)
+
+
+class Job(Protocol[_C_contra, _R_co]):
+    """A job on one lakehouse, as the module that contains it."""
+
+    def run(
+        self,
+        lake: Lakehouse,
+        config: _C_contra,
+        spark: Session = None,
+        *,
+        review: Review[_R_co] | None = None,
+        cancel: Cancel | None = None,
+        progress: Progress | None = None,
+    ) -> _R_co:
+        """Do the work and return the report (``pipelines/job.py`` says what each argument is).
+
+        REQUIRES: ``config`` was validated when it was made; a session is needed only where its engine is ``spark``.
+        ENSURES: the report is frozen. ``review`` was called before anything was committed or deleted; where it returned
+        ``False``, nothing was, and the report is the one it was called with.
+        """
+
 
 # The contracts of pipelines.job are held against the jobs by the type checker: a job that breaks one does not pass.
 CLEAN: Final[Job[clean.Config, clean.Report]] = clean
