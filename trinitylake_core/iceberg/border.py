@@ -13,9 +13,7 @@ Properties that name a storage stay what they are: data, which is stored and giv
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, Union, get_args
@@ -35,11 +33,10 @@ from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core import errors as ours
 from trinitylake_core.iceberg.errors import words_of
-from trinitylake_core.iceberg.references import PACKED
+from trinitylake_core.iceberg.reading.metadata_json import bounded_text
+from trinitylake_core.iceberg.references import UnreadableTable, decoded, references_in
 from trinitylake_core.tables import full_uri
 
-LARGEST_METADATA: Final = 256 << 20
-"""So many bytes a metadata file may have, once it is unpacked."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -184,17 +181,26 @@ def table_metadata(data: bytes, location: str) -> TableMetadata:
     Raises ``ValidationError``: the file is no such metadata, too large, or contradicts itself.
     """
     what = f"{location} is not a file of table metadata"
+    document = _document(data, location)
     with in_our_words(what):
-        text = _unpacked(data, location).decode()
         try:
-            metadata = TableMetadataUtil.parse_raw(text)
-        except ValidationError as error:
-            inner = error.args[0] if error.args else None
-            if not isinstance(inner, PydanticError) or not _is_about_blobs(inner):
+            metadata = TableMetadataUtil.parse_obj(document)
+        except PydanticError as error:
+            if not _is_about_blobs(error):
                 raise
-            metadata = _with_open_statistics(text)
+            metadata = _with_open_statistics(_document(data, location))  # the model may have changed the other one
     _refuse_contradictions(metadata, what)
     return without_code(metadata)
+
+
+def _document(data: bytes, location: str) -> dict[str, Any]:
+    """Return table metadata as JSON, of which every job can tell the files. Raises ``ValidationError``."""
+    try:
+        document = decoded(data, location)
+        references_in(document, location)
+    except UnreadableTable as error:
+        raise ValidationError(f"{location} {str(error).removeprefix('it ')}") from None
+    return document
 
 
 def view_metadata(data: bytes, location: str) -> ViewMetadata:
@@ -203,7 +209,7 @@ def view_metadata(data: bytes, location: str) -> ViewMetadata:
     Raises ``ValidationError``: the file is no such metadata, or too large.
     """
     with in_our_words(f"{location} is not a file of view metadata"):
-        return without_code(ViewMetadata.model_validate_json(_unpacked(data, location)))
+        return without_code(ViewMetadata.model_validate_json(bounded_text(data)))
 
 
 _Metadata = TypeVar("_Metadata", TableMetadata, ViewMetadata)
@@ -225,29 +231,16 @@ def as_json(metadata: TableMetadata | ViewMetadata) -> str:
         return metadata.model_dump_json(exclude_none=True, by_alias=True, warnings=False)
 
 
-def _unpacked(data: bytes, location: str) -> bytes:
-    """Return the content of a metadata file. Raises ``ValidationError``: it is too large, or not what its name says."""
-    if location.endswith(PACKED):
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        data = unpacker.decompress(data, LARGEST_METADATA + 1)
-        if len(data) <= LARGEST_METADATA and not unpacker.eof:
-            raise ValidationError("the file ends early")
-    if len(data) > LARGEST_METADATA:
-        raise ValidationError(f"the file has more than {LARGEST_METADATA} bytes")
-    return data
-
-
 def _is_about_blobs(error: PydanticError) -> bool:
     """Whether nothing but types of blobs kept PyIceberg's model from taking the metadata."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return all("statistics" in each["loc"] and each["loc"][-1] == "type" for each in found)
 
 
-def _with_open_statistics(text: str) -> TableMetadata:
+def _with_open_statistics(document: dict[str, Any]) -> TableMetadata:
     """Return table metadata whose statistics hold blobs of types that PyIceberg does not know."""
-    document = json.loads(text)
     statistics = [OpenStatistics.model_validate(each) for each in document.pop("statistics")]
-    metadata = TableMetadataUtil.parse_raw(json.dumps(document))
+    metadata = TableMetadataUtil.parse_obj(document)
     return metadata.model_copy(update={"statistics": statistics})
 
 

@@ -9,17 +9,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.view.metadata import ViewMetadata
 
-from trinitylake_core.errors import FileMissing, InvalidLocation
+from trinitylake_core.errors import FileMissing, InvalidLocation, NotAFile
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.errors import MetadataMissing
-from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
+from trinitylake_core.iceberg.reading import limits
+from trinitylake_core.iceberg.reading.files import read_file
+from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS, UnreadableTable
 from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, Located, base_uri, former_root, full_uri, here, path_below
@@ -190,19 +192,22 @@ class Places:
 
         Raises:
             MetadataMissing: there is no such file.
+            ValidationError: something else is there, or it is larger than such a file may be.
             InvalidLocation: it is no place where a file can be, or a scheme that this catalog does not read.
         """
         try:
             if self._is_of_storage(location):
                 storage, path = self._located.find(location)
-                return storage.read(path)
+                return read_file(storage, path, location)
             with self.file_io(location).new_input(location).open() as stream:
-                return stream.read(border.LARGEST_METADATA + 1)
+                return stream.read(limits.METADATA_BYTES + 1)
         except (FileMissing, FileNotFoundError):
             raise MetadataMissing(
                 f"metadata file {location} is missing: an engine may have expired it; look at an older version, "
                 "or roll back or restore the table"
             ) from None
+        except (NotAFile, UnreadableTable) as error:
+            raise ValidationError(f"{location} cannot be read: {error}") from None
 
     def write(self, metadata: TableMetadata | ViewMetadata, location: str) -> str | None:
         """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""

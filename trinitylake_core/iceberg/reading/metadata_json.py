@@ -10,10 +10,10 @@ from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.codecs import GZIP_MAGIC, gunzip
 from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ELEMENTS: Final = b"[{,:"
+_TOO_MANY: Final = f"it has more than {limits.METADATA_ELEMENTS:,} values"
 
 
 def decoded(data: bytes, location: str) -> dict[str, Any]:
@@ -69,9 +69,12 @@ def _parse(text: str) -> dict[str, Any]:
 
 def _refuse_large(data: bytes) -> None:
     """Refuse what parsing would make large or deep, by its brackets and commas outside of strings."""
-    bare = _STRING.sub(b"", data)
+    if data.count(b'"') > 2 * limits.METADATA_ELEMENTS:  # each value is one string at the most, with two quotes
+        raise Malformed(_TOO_MANY)
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    bare = b"".join(unescaped.split(b'"')[::2])
     if sum(bare.count(each) for each in _ELEMENTS) > limits.METADATA_ELEMENTS:
-        raise Malformed(f"it has more than {limits.METADATA_ELEMENTS:,} values")
+        raise Malformed(_TOO_MANY)
     brackets = bare.translate(None, _NO_BRACKETS)
     for _ in range(limits.METADATA_DEPTH):  # each round takes the innermost level out
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
