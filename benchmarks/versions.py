@@ -144,7 +144,7 @@ def measure(folder: Path, objects: int, commits: int, engines: list[str]) -> dic
         figures[f"export after {commits} commits, {engine}"] = exported(spark, lake, target, engine)
         figures[f"rollback, {engine}"] = rolled_back(spark, lake, version, engine)
         figures[f"rollback by 1, {engine}"] = rolled_back(spark, lake, lake.refresh().version - 1, engine)
-        lake.rollback(version=version, reason="benchmark", preflight=lambda _: ())
+        lake.rollback(version=version, reason="benchmark")
     figures["diff"] = compared(lake, objects, 1000)
     figures["timestamp"] = travelled(folder / "times")
     return figures

@@ -26,7 +26,7 @@ from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
-from trinitylake_core.recovery.recover import require_reason
+from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
 
@@ -274,9 +274,9 @@ TABLE: Final = {
         options=rollback.Config,
         work=_recover(rollback),
         description="Returns the whole catalog to an older version, by committing a new version with the same content. "
-        "First reads and proves the files of the target that the newest version does not use, with `verify: all` every "
-        "file. Undone versions stay readable. With `dry_run: true`, the default, it only shows the plan: what would be "
-        "added, removed and changed, and whose versions would be undone.",
+        "First reads and proves the files of the target that the newest version does not use; the job `verify` proves "
+        "every file of a version. Undone versions stay readable. With `dry_run: true`, the default, it only shows the "
+        "plan: what would be added, removed and changed, and whose versions would be undone.",
         dry_run=True,
         filled_in={"version": None, "reason": ""},
         damaged=lambda _: True,

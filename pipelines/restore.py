@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from pipelines import diff
-from pipelines.integrity.preflight import Preflight
+from pipelines.integrity.definition_prover import DefinitionProver
 from pipelines.job import (
-    NEVER_CANCELLED,
     Cancel,
     Progress,
     Review,
@@ -21,12 +21,13 @@ from pipelines.job import (
 )
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
-from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
+from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.recovery.recover import refuse_no_source, require_reason
+from trinitylake_core.recovery.plan import require_reason
+from trinitylake_core.recovery.restore import Restore, plan_restore, refuse_no_source
+from trinitylake_core.recovery.selection import Side
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import open_storage
-from trinitylake_core.versions import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,10 @@ class Report(ShortRepr):
         yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
+_TAKEN_TOGETHER: Final = 1024
+"""So many changes are handed over from the comparison to the restore at once."""
+
+
 def run(
     lake: Lakehouse,
     config: Config,
@@ -142,59 +147,76 @@ def run(
         ReadOnly, StorageError.
     """
     watch = Stopwatch()
-    compare = diff.Config("local" if config.engine == "local" else "auto")
-    source = None
-    if config.source is not None:
-        storage = open_storage(config.source, config.source_options)
-        if storage.root == lake.root:
-            raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
-        source = Lakehouse.open(storage, damaged=True)
-    backend = lake.backend if source is None else source.backend
-    preflight = Preflight(spark, backend, config.engine, config.spark_from_files, progress or silent)
-    preflight.tables = config.tables if source is None else None  # a copy of the catalog holds no files of tables
-
-    def differ(old: Root, new: Root) -> Iterator[Change]:
-        return diff.run(Lakehouse(lake.backend, old), Lakehouse(backend, new), compare, spark)
-
-    shown: list[Report] = []
-    approved = True
-
-    def reported(plan: RecoveryPlan) -> Report:
-        watch.lap("all")
-        return Report(
-            version_before=plan.version,
-            version_after=plan.version_after,
-            dry_run=False,
-            plan=plan,
-            engine=preflight.checked.engine.name,
-            definitions_checked=preflight.checked.definitions,
-            bytes_read=preflight.checked.bytes,
-            seconds=dict(watch.seconds),
-            tables_checked=preflight.checked.tables,
-            tables_unknown=preflight.checked.tables_unknown,
-        )
-
-    def reviewed(plan: RecoveryPlan) -> bool:
-        nonlocal approved
-        shown.append(replace(reported(plan), dry_run=True, tables=states_after(backend.storage, plan.changes)))
-        approved = review is None or review(shown[0])
-        return approved
-
-    done = lake.restore(
+    source = _open_source(lake, config)
+    restore = plan_restore(
+        lake.backend,
         config.only,
-        **config.target.keywords(),
-        source=source,
+        config.target,
         reason=config.reason,
+        source=None if source is None else Side(source.backend, source.root_node),
         exact=config.exact,
         damaged=config.damaged,
         expected_version=config.expected_version,
-        preflight=preflight.definitions,
-        differ=differ,
-        review=None if review is None else reviewed,
-        before_commit=(cancel or NEVER_CANCELLED).check,
     )
-    if not approved:
-        return shown[0]
-    if done.version_after is not None:
+    plan = _plan(restore, config, spark)
+    prover = DefinitionProver(
+        restore.there.backend.storage,
+        spark,
+        config.engine,
+        config.spark_from_files,
+        tables=None if restore.copies else config.tables,  # a copy of the catalog holds no files of tables
+        progress=progress or silent,
+    )
+    if review is not None or not restore.copies:  # what is copied is proved when it is read
+        restore.refuse_damaged(prover.find_damaged(restore.coming_back()))
+    tables: tuple[TableState, ...] = ()
+    if review is not None:
+        tables = states_after(restore.there.backend.storage, plan.changes)
+        planned = _report(plan, tables, prover, watch, dry_run=True)
+        if not review(planned):
+            return planned
+    plan = restore.commit(plan, None if cancel is None else cancel.check)
+    if plan.version_after is not None:
         lake.catch_up()  # no request: an error now would report a job that is done as a failure
-    return replace(reported(done), tables=shown[0].tables if shown else ())
+    return _report(plan, tables, prover, watch, dry_run=False)
+
+
+def _open_source(lake: Lakehouse, config: Config) -> Lakehouse | None:
+    """Return the other lakehouse that objects come from, if one is named, at the newest version that can be read."""
+    if config.source is None:
+        return None
+    storage = open_storage(config.source, config.source_options)
+    if storage.root == lake.root:
+        raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
+    return Lakehouse.open(storage, damaged=True)
+
+
+def _plan(restore: Restore, config: Config, spark: Session) -> RecoveryPlan:
+    """Compare the two versions, here or in tasks, and return what changes."""
+    compare = diff.Config("local" if config.engine == "local" else "auto")
+    here = Lakehouse(restore.here.backend, restore.here.root)
+    there = Lakehouse(restore.there.backend, restore.there.root)
+    with restore.still_kept():
+        changes = diff.run(here, there, compare, spark)
+        while part := list(islice(changes, _TAKEN_TOGETHER)):
+            restore.select(part)
+    return restore.plan()
+
+
+def _report(
+    plan: RecoveryPlan, tables: tuple[TableState, ...], prover: DefinitionProver, watch: Stopwatch, *, dry_run: bool
+) -> Report:
+    watch.lap("all")
+    return Report(
+        version_before=plan.version,
+        version_after=plan.version_after,
+        dry_run=dry_run,
+        plan=plan,
+        engine=prover.engine.name,
+        definitions_checked=prover.definitions,
+        bytes_read=prover.bytes,
+        seconds=dict(watch.seconds),
+        tables_checked=prover.tables,
+        tables_unknown=prover.tables_unknown,
+        tables=tables,
+    )

@@ -1,19 +1,17 @@
 """Rollback: return the whole catalog to an older version (format, section 6).
 
-One comparison with the newest version finds what changes, and proves the nodes and definitions of the target that the
-newest version does not share. Then the changes are reviewed, and one commit follows.
+Plan, prove, commit: one comparison with the newest version finds what changes, and proves the nodes and definitions of
+the target that the newest version does not share. Then the changes are reviewed, and one commit follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
-from pipelines.integrity.preflight import Preflight
+from pipelines.integrity.definition_prover import DefinitionProver
 from pipelines.job import (
-    NEVER_CANCELLED,
     Cancel,
     Meter,
     Progress,
@@ -25,19 +23,10 @@ from pipelines.job import (
 )
 from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
 from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
-from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, RecoveryTarget
-from trinitylake_core.recovery.recover import require_reason
+from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
+from trinitylake_core.recovery.plan import require_reason
+from trinitylake_core.recovery.rollback import Rollback, plan_rollback
 from trinitylake_core.short_repr import ShortRepr
-
-CHANGED: Final = "changed"
-ALL: Final = "all"
-VERIFY: Final = (CHANGED, ALL)
-
-
-def refuse_unverified(verify: str) -> None:
-    """Raise ``InvalidInput`` for a way to prove the target that does not exist."""
-    if verify not in VERIFY:
-        raise InvalidInput(f"verify must be one of {', '.join(VERIFY)}, not {verify!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,6 @@ class Config:
             on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
-        verify: ``changed`` proves the nodes and definitions that the newest version does not share, ``all`` every one.
     """
 
     version: int | None = None
@@ -67,10 +55,8 @@ class Config:
     engine: str = "auto"
     spark_from_files: int = 400_000
     tables: float | None = EVERY
-    verify: str = CHANGED
 
     def __post_init__(self) -> None:
-        refuse_unverified(self.verify)
         refuse_unknown(self.engine)
         refuse_no_share(self.tables)
         require_reason(self.reason)
@@ -104,7 +90,6 @@ class Report(ShortRepr):
     tables_checked: int = 0
     tables_unknown: int = 0
     tables: tuple[TableState, ...] = ()
-    verify: str = CHANGED
 
     def summary(self) -> Iterator[str]:
         """Yield what the rollback did, or would do, and what was read to prove its target."""
@@ -114,8 +99,10 @@ class Report(ShortRepr):
         else:
             yield f"version {self.version_after} committed, with the content of {then}"
         nodes, definitions = count(self.nodes_checked, "node"), count(self.definitions_checked, "definition")
-        read = f"{nodes} below the root and {definitions} read, all intact"
-        yield read if self.verify == ALL else f"{read}; the rest was not read: the newest version uses it"
+        yield (
+            f"{nodes} below the root and {definitions} read, all intact; the rest was not read: the newest version "
+            "uses it"
+        )
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield what changes, where Iceberg tables go back to, and what is undone."""
@@ -145,46 +132,56 @@ def run(
     """
     watch = Stopwatch()
     meter = Meter(lake.storage)
-    preflight = Preflight(spark, lake.backend, config.engine, config.spark_from_files, progress or silent)
-    preflight.tables = config.tables
-    whole = config.verify == ALL
-    planned: list[Report] = []
-
-    def reported(plan: RecoveryPlan) -> Report:
-        checked = preflight.checked
-        in_tasks = checked.engine.not_counted(checked.nodes + checked.definitions + checked.tables)
-        watch.lap("all")
-        return Report(
-            version_before=plan.version,
-            version_after=plan.version_after,
-            dry_run=plan.version_after is None,
-            plan=plan,
-            engine=checked.engine.name,
-            nodes_checked=checked.nodes or plan.nodes_proved,
-            definitions_checked=checked.definitions,
-            bytes_read=checked.bytes,
-            requests=meter.requests() + in_tasks,
-            seconds=dict(watch.seconds),
-            tables_checked=checked.tables,
-            tables_unknown=checked.tables_unknown,
-            verify=config.verify,
-        )
-
-    def reviewed(plan: RecoveryPlan) -> bool:
-        planned.append(replace(reported(plan), tables=states_after(lake.storage, plan.changes)))
-        return review is None or review(planned[0])
-
-    done = lake.rollback(
-        **config.target.keywords(),
-        reason=config.reason,
+    prover = DefinitionProver(
+        lake.storage,
+        spark,
+        config.engine,
+        config.spark_from_files,
+        tables=config.tables,
+        progress=progress or silent,
+    )
+    rollback = plan_rollback(
+        lake.backend,
+        config.target,
+        config.reason,
         force=config.force,
         expected_version=config.expected_version,
-        preflight=preflight if whole else None,
-        definitions=(lambda _: ()) if whole else preflight.definitions,
-        review=None if review is None else reviewed,
-        before_commit=(cancel or NEVER_CANCELLED).check,
     )
-    if done.version_after is None:
-        return planned[0]
+    plan = _prove(rollback, prover)
+    tables: tuple[TableState, ...] = ()
+    if review is not None:
+        tables = states_after(lake.storage, plan.changes)
+        planned = _report(plan, tables, prover, meter, watch)
+        if not review(planned):
+            return planned
+    plan = rollback.commit(plan, None if cancel is None else cancel.check)
     lake.catch_up()  # no request: an error now would report a job that is done as a failure
-    return replace(reported(done), tables=planned[0].tables if planned else ())
+    return _report(plan, tables, prover, meter, watch)
+
+
+def _prove(rollback: Rollback, prover: DefinitionProver) -> RecoveryPlan:
+    """Prove what comes back: the nodes while the versions are compared, and the definitions here, or in tasks."""
+    for changes in rollback.changes_to_prove():
+        rollback.add_findings(prover.find_damaged(changes))
+    return rollback.proved_plan()
+
+
+def _report(
+    plan: RecoveryPlan, tables: tuple[TableState, ...], prover: DefinitionProver, meter: Meter, watch: Stopwatch
+) -> Report:
+    watch.lap("all")
+    return Report(
+        version_before=plan.version,
+        version_after=plan.version_after,
+        dry_run=plan.version_after is None,
+        plan=plan,
+        engine=prover.engine.name,
+        nodes_checked=plan.nodes_proved,
+        definitions_checked=prover.definitions,
+        bytes_read=prover.bytes,
+        requests=meter.requests() + prover.requests_in_tasks(),
+        seconds=dict(watch.seconds),
+        tables_checked=prover.tables,
+        tables_unknown=prover.tables_unknown,
+        tables=tables,
+    )

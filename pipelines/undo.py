@@ -13,7 +13,7 @@ from pipelines.history import changes_objects, selector
 from pipelines.job import Cancel, Progress, Review, Session, dry_run, refuse_unknown
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
-from trinitylake_core.recovery.recover import require_reason
+from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import to_millis
 
@@ -35,7 +35,6 @@ class Config:
         force: also undo what other writers commit while this runs.
         expected_version: the newest version when the plan that you reviewed was made.
         engine: the engine of the proof, as of a rollback.
-        verify: what of the target is proved, as of a rollback.
     """
 
     since: str | None = None
@@ -46,11 +45,9 @@ class Config:
     force: bool = False
     expected_version: int | None = None
     engine: str = "auto"
-    verify: str = rollback.CHANGED
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
-        rollback.refuse_unverified(self.verify)
         require_reason(self.reason)
         if not (self.since or self.author or self.matching):
             raise InvalidInput("undo needs at least one of since, author and matching")
@@ -118,7 +115,6 @@ def run(
             force=config.force,
             expected_version=newest if config.expected_version is None else config.expected_version,
             engine=config.engine,
-            verify=config.verify,
         ),
         spark,
         review=None if review is None else lambda planned: review(Report(undone, others, planned)),

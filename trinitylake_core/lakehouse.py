@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
 
@@ -16,7 +16,7 @@ from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_first
 from trinitylake_core.commits.commit import commit, is_other_generation, now_millis, require_writable, whoami
 from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
-from trinitylake_core.commits.rolled_back import RolledBack, newest_base, refuse_lost
+from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import (
     LakehouseDef,
     LakehouseOptions,
@@ -26,18 +26,9 @@ from trinitylake_core.definitions import (
 )
 from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
-from trinitylake_core.recovery import recover
-from trinitylake_core.recovery.plan import (
-    DefinitionsPreflight,
-    Differ,
-    Preflight,
-    RecoveryPlan,
-    Review,
-    default_definitions_preflight,
-    plan_of,
-    planned_rollback,
-    prove_intact,
-)
+from trinitylake_core.recovery.plan import RecoveryPlan, find_damaged_definitions, require_reason
+from trinitylake_core.recovery.restore import plan_restore
+from trinitylake_core.recovery.rollback import plan_rollback, prove_rollback
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotChange, SnapshotInfo, new_snapshot, snapshot_infos, without_snapshot
@@ -173,11 +164,14 @@ class Lakehouse(CatalogView):
 
     def refresh(self) -> Self:
         """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
-        root = self._backend.newest()
-        self._backend.note_newest(root)
-        self._stand_on(root)
+        self._stand_on(self._find_newest())
         self._pinned = False
         return self
+
+    def _find_newest(self) -> Root:
+        newest = self._backend.newest()
+        self._backend.note_newest(newest)
+        return newest
 
     def catch_up(self) -> Self:
         """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
@@ -430,7 +424,8 @@ class Lakehouse(CatalogView):
         Raises:
             InvalidInput, ReadOnly, UnsafeStorage, StorageError.
         """
-        backend, base = self._backend, recover.newest_root(self._backend)
+        backend = self._backend
+        base = self._find_newest()
         require_writable(backend, base)
         if not properties:
             raise InvalidInput("name at least one property to set or to remove")
@@ -477,8 +472,9 @@ class Lakehouse(CatalogView):
             LakehouseFrozen: another author has frozen it.
             ReadOnly, UnsafeStorage, StorageError.
         """
-        reason = recover.require_reason(reason)
-        backend, base = self._backend, recover.newest_root(self._backend)
+        reason = require_reason(reason)
+        backend = self._backend
+        base = self._find_newest()
         require_writable(backend, base)
         end = None if until is None else from_millis(to_millis(until))
         new = Freeze(reason, whoami(), from_millis(now_millis()), end)
@@ -567,21 +563,18 @@ class Lakehouse(CatalogView):
         dry_run: bool = False,
         force: bool = False,
         expected_version: int | None = None,
-        preflight: Preflight | None = None,
-        definitions: DefinitionsPreflight | None = None,
-        review: Review | None = None,
-        before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Commit a new version with the content of an older version or of a snapshot. History only grows.
 
         The nodes and definitions of the target that the newest version does not use are read and proved first; the
-        rest is in use now.
+        rest is in use now. To look at the plan in between, or to prove definitions elsewhere, take the three steps of
+        :mod:`trinitylake_core.recovery.rollback`.
 
         The newest version and its root may be damaged. See :meth:`open` with ``damaged``.
 
-        Costs the plan (``planned_rollback``: it follows what is undone), one ``get`` for each of the newest 20 versions
-        undone, one ``create`` and at most two ``put``; and ``preflight``, if it is given. Over a root that cannot be
-        read, one ``put`` and one ``head`` more.
+        Costs the comparison (``Rollback.changes_to_prove``: it follows what is undone), one ``get`` for each definition
+        that comes back and for each of the newest 20 versions undone, one ``create`` and at most two ``put``. Over a
+        root that cannot be read, one ``put`` and one ``head`` more.
 
         Args:
             version: the target by number.
@@ -591,10 +584,6 @@ class Lakehouse(CatalogView):
             dry_run: return the plan, with every change named; nothing is written.
             force: also undo what other writers commit while this runs.
             expected_version: the newest version when the plan that you reviewed was made.
-            preflight: a function that proves the whole target; by default none does.
-            definitions: a function that proves the definitions that come back; by default they are read here.
-            review: called with the plan, every change named, before anything is written; ``False``: return the plan.
-            before_commit: called right before the root is created; raising there gives the rollback up.
 
         Compactions, snapshots and expirations in between change no object, and stop nothing.
 
@@ -604,26 +593,12 @@ class Lakehouse(CatalogView):
             Corrupt: a file of the target is missing or damaged; named.
             PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         """
-        reason = recover.require_reason(reason)
-        backend, newest = self._backend, newest_base(self._backend)
-        base = newest.root
-        if expected_version is not None and not force:
-            recover.refuse_outdated(backend.versions, expected_version, base)
-        target = RecoveryTarget(version, timestamp, snapshot).root(backend)
-        require_writable(backend, base)
-        if target.path == base.path:
-            raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
-        with recover.still_kept(backend, base, target):
-            if preflight is not None:
-                prove_intact(target, preflight(target))
-            definitions = definitions or default_definitions_preflight(backend)
-            planned = planned_rollback(backend, newest, target, reason, definitions)
-        if dry_run or (review is not None and not review(planned)):
-            return planned
-        summary = commit_summary(reason=reason, target_version=target.version)
-        change = RolledBack(backend, target, summary, force=force)
-        root = commit(backend, base, change, before_commit=before_commit)
-        return replace(planned, version_after=root.version)
+        target = RecoveryTarget(version, timestamp, snapshot)
+        rollback = plan_rollback(self._backend, target, reason, force=force, expected_version=expected_version)
+        plan = prove_rollback(rollback)
+        if dry_run:
+            return plan
+        return rollback.commit(plan)
 
     def restore(
         self,
@@ -638,12 +613,11 @@ class Lakehouse(CatalogView):
         damaged: bool = False,
         dry_run: bool = False,
         expected_version: int | None = None,
-        preflight: DefinitionsPreflight | None = None,
-        differ: Differ | None = None,
-        review: Review | None = None,
-        before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Restore selected objects from a version, as one ordinary transaction.
+
+        To look at the plan in between, or to compare and prove elsewhere, take the three steps of
+        :mod:`trinitylake_core.recovery.restore`.
 
         Costs the nodes that the two versions do not share, one ``get`` for each definition that comes back, and a
         commit. Objects that have the same definition here and in ``source`` are left alone, so it may be repeated.
@@ -663,10 +637,6 @@ class Lakehouse(CatalogView):
                 lakehouses name the same file. Two more ``get`` for each object that matches.
             dry_run: return the plan; nothing is written.
             expected_version: the newest version when the plan that you reviewed was made.
-            preflight: a function that proves the definitions to restore; by default they are read here.
-            differ: a function that compares two versions; by default it runs in this process.
-            review: called with the plan before anything is written; ``False``: return the plan.
-            before_commit: called right before the root is created; raising there gives the restore up.
 
         Raises:
             InvalidInput: no reason, no pattern, or names that are too long here.
@@ -677,38 +647,24 @@ class Lakehouse(CatalogView):
             CommitConflict: another writer changed one of these objects.
             PlanOutdated: another writer changed objects since the plan.
         """
-        reason = recover.require_reason(reason)
-        recover.refuse_no_source(source, damaged=damaged)
-        backend, copy = self._backend, source is not None
-        here = Side(backend, recover.newest_root(backend, expected_version))
-        target, lake = RecoveryTarget(version, timestamp, snapshot), self if source is None else source
-        there = Side(lake.backend, lake.root_node if copy and not target.is_given else target.root(lake.backend))
-        require_writable(backend, here.root)
-        if not only:
-            raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
-        patterns = [only] if isinstance(only, str) else list(only)
-        reviewed = dry_run or review is not None
-        with nullcontext() if copy else recover.still_kept(backend, here.root, there.root):
-            changes = recover.changes_to_restore(here, there, patterns, differ, copy=copy, exact=exact, damaged=damaged)
-            if reviewed or not copy:  # what is copied is proved when it is read
-                back = [change for change in changes if change.new_path is not None]
-                prove_intact(there.root, (preflight or default_definitions_preflight(there.backend))(back))
-        planned = plan_of(backend, spec.OP_RESTORE, here.root, there.root, changes, reason)
-        planned = replace(planned, source=lake.root if copy else None)
-        if dry_run or (review is not None and not review(planned)) or not changes:
-            return planned
-        facts = {"target_version": planned.target_version, "only": patterns, "counts": planned.counts}
-        facts |= {"source": planned.source} if copy else {}
-        kind = recover.CopyingIn if copy else recover.BringingBack
-        txn = kind(backend, here.root, reason=reason, operation=spec.OP_RESTORE, facts=facts)
-        txn.take(there, changes)
-
-        def proved() -> None:
-            txn.prove_copies()
-            if before_commit is not None:
-                before_commit()
-
-        return replace(planned, version_after=txn.commit(before_commit=proved))
+        restore = plan_restore(
+            self._backend,
+            only,
+            RecoveryTarget(version, timestamp, snapshot),
+            reason=reason,
+            source=None if source is None else Side(source.backend, source.root_node),
+            exact=exact,
+            damaged=damaged,
+            expected_version=expected_version,
+        )
+        with restore.still_kept():
+            restore.select(restore.differences())
+        plan = restore.plan()
+        if dry_run or not restore.copies:  # what is copied is proved when it is read
+            restore.refuse_damaged(find_damaged_definitions(restore.there.backend, restore.coming_back()))
+        if dry_run:
+            return plan
+        return restore.commit(plan)
 
 
 def _way_back(versions: Versions) -> str:

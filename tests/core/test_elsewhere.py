@@ -24,6 +24,9 @@ from trinitylake_core import (
     VersionNotFound,
 )
 from trinitylake_core.definitions import encode
+from trinitylake_core.recovery.restore import plan_restore
+from trinitylake_core.recovery.selection import Side
+from trinitylake_core.recovery.target import RecoveryTarget
 
 
 @pytest.fixture
@@ -166,7 +169,11 @@ def test_what_arrives_damaged_is_not_committed(lake: Lakehouse, backup: Lakehous
 def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lakehouse) -> None:
     """A conflict where they change the same object, none elsewhere; a cleaning makes it write again."""
 
-    def beside(act: Callable[[Lakehouse], None]) -> Callable[[], None]:
+    def bring_in(only: str, act: Callable[[Lakehouse], None]) -> None:
+        source = Side(backup.backend, backup.root_node)
+        restore = plan_restore(lake.backend, [only], RecoveryTarget(), reason="r", source=source)
+        restore.select(restore.differences())
+        plan = restore.plan()
         done: list[bool] = []
 
         def before_commit() -> None:
@@ -174,7 +181,7 @@ def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lake
                 done.append(True)
                 act(reopened(lake))
 
-        return before_commit
+        restore.commit(plan, before_commit)
 
     def same(other: Lakehouse) -> None:
         with other.transaction() as txn:
@@ -191,11 +198,11 @@ def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lake
         assert clean_job.run(other, config).orphan_files
 
     with pytest.raises(CommitConflict):
-        lake.restore(["ns0.*"], source=backup, reason="r", before_commit=beside(same))
+        bring_in("ns0.*", same)
     with lake.refresh().transaction() as txn:
         txn.drop_namespace("ns0")
-    lake.restore(["ns0.t000"], source=backup, reason="r", before_commit=beside(different))
-    lake.restore(["ns0.t003"], source=backup, reason="r", before_commit=beside(clean))
+    bring_in("ns0.t000", different)
+    bring_in("ns0.t003", clean)
     after = reopened(lake)
     assert ["t000", "t003"] == after.tables("ns0")
     assert "free" in after.namespaces()

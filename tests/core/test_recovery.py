@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from trinitylake_core import (
     SnapshotNotFound,
     VersionExpired,
     VersionNotFound,
-    Violation,
     spec,
 )
 from trinitylake_core.commits.changes import NewDefinition, SameContent, commit_summary
@@ -33,7 +32,10 @@ from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
 from trinitylake_core.recovery.patterns import Pattern, exactly
-from trinitylake_core.recovery.plan import SINCE_SHOWN
+from trinitylake_core.recovery.plan import RecoveryPlan
+from trinitylake_core.recovery.restore import plan_restore
+from trinitylake_core.recovery.rollback import SINCE_SHOWN, plan_rollback, prove_rollback
+from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.versions import Root, from_millis
 
 EXPIRED = 4
@@ -242,14 +244,23 @@ def test_a_dry_run_names_what_changes_and_who_committed_what(lake: Lakehouse) ->
 # -- races ---------------------------------------------------------------------------------------------
 
 
-def meanwhile(action: Callable[[], object]) -> Callable[[Root], Iterator[Violation]]:
-    """Return a pre-flight during which somebody else acts."""
+def roll_back(
+    lake: Lakehouse, target: RecoveryTarget, act: Callable[[], object], *, force: bool = False
+) -> RecoveryPlan:
+    """Roll back while somebody else acts, between the proof and the commit."""
+    rollback = plan_rollback(lake.backend, target, "r", force=force)
+    plan = prove_rollback(rollback)
+    act()
+    return rollback.commit(plan)
 
-    def preflight(_: Root) -> Iterator[Violation]:
-        action()
-        return iter(())
 
-    return preflight
+def bring_back(lake: Lakehouse, only: str, act: Callable[[], object], *, exact: bool = False) -> RecoveryPlan:
+    """Restore objects from version 7 while somebody else acts, between the plan and the commit."""
+    restore = plan_restore(lake.backend, [only], RecoveryTarget(7), reason="r", exact=exact)
+    restore.select(restore.differences())
+    plan = restore.plan()
+    act()
+    return restore.commit(plan)
 
 
 def test_a_commit_between_plan_and_act_stops_a_rollback(sound: Lakehouse) -> None:
@@ -258,12 +269,12 @@ def test_a_commit_between_plan_and_act_stops_a_rollback(sound: Lakehouse) -> Non
             txn.create_namespace("new")
 
     with pytest.raises(PlanOutdated, match=r"version 8 \(commit by .*: mine\); read the new plan"):
-        sound.rollback(version=3, reason="r", preflight=meanwhile(commit_one))
+        roll_back(sound, RecoveryTarget(3), commit_one)
     assert (8, "commit") == (sound.refresh().version, sound.info().operation)
 
 
 def test_force_undoes_what_came_in_between(sound: Lakehouse) -> None:
-    plan = sound.rollback(version=3, reason="r", force=True, preflight=meanwhile(lambda: drop(sound)))
+    plan = roll_back(sound, RecoveryTarget(3), lambda: drop(sound), force=True)
     assert (7, 9) == (plan.version, plan.version_after)
     after = sound.refresh()
     assert after.at(version=3).digest() == after.digest()
@@ -276,7 +287,7 @@ def test_what_changes_no_object_stops_no_rollback(sound: Lakehouse) -> None:
         reopened(sound).create_snapshot("nightly")
         expire(reopened(sound), 2)
 
-    plan = sound.rollback(version=3, reason="r", preflight=meanwhile(maintain))
+    plan = roll_back(sound, RecoveryTarget(3), maintain)
     assert 11 == plan.version_after
     after = sound.refresh()
     assert (["nightly"], 2) == ([each.name for each in after.snapshots()], after.root_node.oldest_version)
@@ -287,7 +298,7 @@ def test_what_changes_no_object_stops_no_rollback(sound: Lakehouse) -> None:
 def test_a_snapshot_dropped_meanwhile_is_refused(sound: Lakehouse) -> None:
     sound.create_snapshot("mine", version=3)
     with pytest.raises(SnapshotNotFound, match="dropped in the meantime"):
-        sound.rollback(snapshot="mine", reason="r", preflight=meanwhile(lambda: reopened(sound).drop_snapshot("mine")))
+        roll_back(sound, RecoveryTarget(snapshot="mine"), lambda: reopened(sound).drop_snapshot("mine"))
 
 
 def test_expected_version_proves_a_plan_again(sound: Lakehouse) -> None:
@@ -366,13 +377,12 @@ def test_a_restore_conflicts_as_a_transaction_does(
     with sound.transaction() as txn:
         txn.alter_table("ns1", "t001", properties={"a": "b"})
 
-    def preflight(_: Any) -> Iterator[Violation]:
+    def meanwhile() -> None:
         with reopened(sound).transaction() as other:
             between(other)
-        return iter(())
 
     def restore() -> object:
-        return sound.restore("ns1.t001", version=7, reason="r", preflight=preflight)
+        return bring_back(sound, "ns1.t001", meanwhile)
 
     if error is None:
         restore()
@@ -387,13 +397,12 @@ def test_a_table_put_into_a_namespace_that_a_restore_drops_is_a_conflict(sound: 
     with sound.transaction() as txn:
         txn.create_namespace("late")
 
-    def preflight(_: Any) -> Iterator[Violation]:
+    def meanwhile() -> None:
         with reopened(sound).transaction() as other:
             other.create_table("late", "one")
-        return iter(())
 
     with pytest.raises(CommitConflict, match=r"late\.one"):
-        sound.restore("late", version=7, reason="r", exact=True, preflight=preflight)
+        bring_back(sound, "late", meanwhile, exact=True)
 
 
 # -- snapshots -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines import expire, restore, rollback, snapshot
+from pipelines import expire, restore, rollback, snapshot, verify
 from pipelines.job import dry_run
 from tests.pipelines.conftest import Run
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
@@ -37,13 +37,12 @@ def session(engine: str, request: pytest.FixtureRequest) -> Any:
 # -- jobs ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verify", rollback.VERIFY)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rollback_proves_its_target_and_commits_once(
-    lake: Lakehouse, engine: str, verify: str, request: pytest.FixtureRequest
+    lake: Lakehouse, engine: str, request: pytest.FixtureRequest
 ) -> None:
     spark = session(engine, request)
-    config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine, verify=verify)
+    config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine)
     planned = rollback.run(lake, config, spark, review=dry_run)
     assert ({"added": 11, "removed": 0, "changed": 1}, None) == (planned.plan.counts, planned.version_after)
     assert ["nightly deploy"] == [info.reason for info in planned.plan.since]
@@ -53,9 +52,8 @@ def test_a_rollback_proves_its_target_and_commits_once(
     target = lake.at(version=GOOD)
     assert (GOOD + 2, GOOD + 2, target.digest()) == (done.version_after, lake.version, lake.digest())
     assert (1, 1) == (spent.create, spent.put)
-    everything = len(content(target)), nodes(target)
-    read = done.definitions_checked, done.nodes_checked
-    assert read == everything if verify == rollback.ALL else (12 == read[0] < everything[0] and read[1] < everything[1])
+    assert 12 == done.definitions_checked < len(content(target))
+    assert done.nodes_checked < nodes(target)
     assert spent.get <= 14 + (done.nodes_checked + done.definitions_checked if engine == "local" else 0)
     assert engine == done.engine
     assert [] == list(lake.check(definitions=True))
@@ -96,22 +94,21 @@ def wide_lake(directory: Path, tables: int) -> Lakehouse:
     return lake.refresh()
 
 
-@pytest.mark.parametrize("verify", rollback.VERIFY)
-def test_a_damaged_file_is_found_before_it_is_brought_back(lake: Lakehouse, verify: str) -> None:
-    """One that the newest version uses as well is found where everything is proved."""
+def test_a_damaged_file_is_found_before_it_is_brought_back(lake: Lakehouse) -> None:
+    """One that the newest version uses as well is in use now: `verify` of the target finds it, and no rollback does."""
     surgery, target = Surgery(lake.root, lake.definition.order), content(lake.at(version=GOOD))
     shared = next(path for key, path in target.items() if content(lake).get(key) == path)
     back = next(path for path in target.values() if path not in content(lake).values())
-    config = rollback.Config(version=GOOD, reason="r", engine="local", verify=verify)
-    for path, found in ((shared, verify == rollback.ALL), (back, True)):
-        kept = lake.storage.read(path)
-        surgery.write(path, b"\x07")
-        if found:
-            with pytest.raises(Corrupt, match=path):
-                rollback.run(lake, config)
-        else:
-            assert rollback.run(lake, config, review=dry_run).dry_run
-        surgery.write(path, kept)
+    config = rollback.Config(version=GOOD, reason="r", engine="local")
+    kept = lake.storage.read(shared)
+    surgery.write(shared, b"\x07")
+    assert rollback.run(lake, config, review=dry_run).dry_run
+    found = verify.run(lake, verify.Config(GOOD, definitions=True, engine="local"))
+    assert {shared} == {each.file for each in found.findings}
+    surgery.write(shared, kept)
+    surgery.write(back, b"\x07")
+    with pytest.raises(Corrupt, match=back):
+        rollback.run(lake, config)
 
 
 def test_damaged_nodes_of_the_target_are_named_together(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root
 
+_Name = tuple[str, str, str | None]
+"""Kind, namespace, and name of an object: keys may differ between two lakehouses."""
+
 
 class Side(NamedTuple):
     """A version, and the files of its lakehouse."""
@@ -29,49 +32,91 @@ class Side(NamedTuple):
         return codec_of(self.backend.definition(self.root), sdk=self.backend.versions.sdk)
 
 
-def to_restore(
-    here: Side, there: Side, only: Sequence[str], differing: Iterable[Change], *, exact: bool
-) -> list[Change]:
-    """Return the changes of a restore: the objects that match, and the missing namespaces that they need.
+class Selection:
+    """What a restore takes from the changes between two versions: objects that match, and namespaces that they need.
 
     Args:
         here: the newest version.
         there: the version that the objects come from, of this lakehouse or another.
         only: patterns.
-        differing: the changes from ``here`` to ``there``.
         exact: drop objects that match and are not in ``there``.
+        remember: remember the name of each object that differs, for :meth:`of_one_file`.
+
+    Raises:
+        InvalidInput: a pattern may name objects in several namespaces.
     """
-    patterns = [Pattern(text) for text in only]
-    for pattern in patterns:
-        _refuse_ambiguous(here, there, pattern)
-    found: list[Change] = []
-    gone: dict[str, Change] = {}
-    unmatched = set(patterns)
-    for change in differing:
-        matching = [pattern for pattern in patterns if pattern.matches(change.namespace, change.name)]
-        unmatched.difference_update(matching)
-        if matching and (exact or change.change != diff.REMOVED):
-            found.append(change)
-        elif change.kind == NAMESPACE and change.change == diff.ADDED:
-            gone[change.namespace] = change
-    _refuse_unknown(here, there, [pattern for pattern in patterns if pattern in unmatched])
-    _refuse_left_behind(here, found)
-    needed = {change.namespace for change in found if change.new_path is not None}
-    return [gone[name] for name in sorted(needed & gone.keys())] + found
 
+    def __init__(self, here: Side, there: Side, only: Sequence[str], *, exact: bool, remember: bool = False) -> None:
+        self._here = here
+        self._there = there
+        self._exact = exact
+        self._remember = remember
+        self._patterns = [Pattern(text) for text in only]
+        for pattern in self._patterns:
+            _refuse_ambiguous(here, there, pattern)
+        self._unmatched = set(self._patterns)
+        self._found: list[Change] = []
+        self._new_namespaces: dict[str, Change] = {}
+        """Those of ``there`` that do not exist here, and that nobody asked for."""
+        self._differing: set[_Name] = set()
 
-def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> None:
-    """Raise for a pattern that names nothing: a typing error must not pass for success."""
-    unknown = [each.text for each in patterns if not any(_names(side, each) for side in (there, here))]
-    if unknown:
-        named = ", ".join(each or repr(each) for each in unknown)
-        where = "" if there.backend.storage.root == here.backend.storage.root else f" of {there.backend.storage.root}"
+    def take(self, differing: Iterable[Change]) -> None:
+        """Take what is wanted of some of the changes from ``here`` to ``there``."""
+        for change in differing:
+            if self._remember:
+                self._differing.add((change.kind, change.namespace, change.name))
+            asking = [pattern for pattern in self._patterns if pattern.matches(change.namespace, change.name)]
+            self._unmatched.difference_update(asking)
+            if asking and (self._exact or change.change != diff.REMOVED):
+                self._found.append(change)
+            elif change.kind == NAMESPACE and change.change == diff.ADDED:
+                self._new_namespaces[change.namespace] = change
+
+    def changes(self) -> list[Change]:
+        """Return the changes of the restore, once all differences were taken. A few ``get`` for each unmatched pattern.
+
+        Raises:
+            ObjectNotFound: a pattern names nothing on either side.
+            NamespaceNotEmpty: a namespace would be dropped, but not everything in it.
+        """
+        unmatched = [pattern for pattern in self._patterns if pattern in self._unmatched]
+        self._refuse_unknown(unmatched)
+        _refuse_left_behind(self._here, self._found)
+        needed = {change.namespace for change in self._found if change.new_path is not None}
+        missing = sorted(needed & self._new_namespaces.keys())
+        return [self._new_namespaces[name] for name in missing] + self._found
+
+    def of_one_file(self) -> Iterator[Change]:
+        """Yield the objects that match and have a file of the same name on both sides: all that did not differ."""
+        here = self._here
+        for index, pattern in enumerate(self._patterns):
+            earlier = self._patterns[:index]
+            for entry in matching(here.backend.nodes, here.root.node, here.codec, pattern):
+                name = (entry.kind, entry.namespace, entry.name)
+                if name in self._differing:
+                    continue
+                if any(other.matches(entry.namespace, entry.name) for other in earlier):
+                    continue
+                yield Change(diff.CHANGED, *name, entry.key, entry.path, entry.path)
+
+    def _refuse_unknown(self, patterns: Sequence[Pattern]) -> None:
+        """Raise for a pattern that names nothing: a typing error must not pass for success."""
+        unknown = []
+        for pattern in patterns:
+            if not _names_something(self._there, pattern) and not _names_something(self._here, pattern):
+                unknown.append(pattern.text)
+        if not unknown:
+            return
+        here, there = self._here, self._there
+        named = ", ".join(text or repr(text) for text in unknown)
+        root_uri = there.backend.storage.root
+        of_other = "" if root_uri == here.backend.storage.root else f" of {root_uri}"
         raise ObjectNotFound(
-            f"{named} names nothing in version {there.root.version}{where} nor in version {here.root.version}"
+            f"{named} names nothing in version {there.root.version}{of_other} nor in version {here.root.version}"
         )
 
 
-def _names(side: Side, pattern: Pattern) -> bool:
+def _names_something(side: Side, pattern: Pattern) -> bool:
     """Whether a pattern matches an object of a version. A few ``get`` for a plain name; else as ``matching``."""
     if pattern.is_plain:
         return next(_find_named(side, pattern), None) is not None
@@ -94,9 +139,10 @@ def matching(
 
 def _find_named(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
     """Yield the objects of a version that a plain pattern names. A few ``get`` each."""
+    codec = side.codec
     for name in pattern.readings():
         try:
-            key = side.codec.encode(name)
+            key = codec.encode(name)
         except InvalidName:
             continue
         if search.lookup(side.backend.nodes, side.root.node, key) is not None:
@@ -107,26 +153,39 @@ def _refuse_ambiguous(here: Side, there: Side, pattern: Pattern) -> None:
     """Raise if a plain pattern names objects in different namespaces: a guess may be the wrong one."""
     if not pattern.is_plain or len(list(pattern.readings())) < 2:
         return
-    meant = {(name.namespace, name.name) for side in (there, here) for name in _find_named(side, pattern)}
-    if len(meant) > 1:
-        named = ", ".join(
-            f"{exactly(namespace, name)!r} ({f'namespace {namespace!r}' if not name else f'{name!r} in {namespace!r}'})"
-            for namespace, name in sorted(meant, key=lambda each: (each[0], each[1] or ""))
-        )
-        raise InvalidInput(f"{pattern.text!r} is ambiguous; write one of {named}")
+    meant = set()
+    for side in (there, here):
+        for name in _find_named(side, pattern):
+            meant.add((name.namespace, name.name or ""))
+    if len(meant) < 2:
+        return
+    choices = []
+    for namespace, name_inside in sorted(meant):
+        if name_inside:
+            choices.append(f"{exactly(namespace, name_inside)!r} ({name_inside!r} in {namespace!r})")
+        else:
+            choices.append(f"{exactly(namespace, None)!r} (namespace {namespace!r})")
+    raise InvalidInput(f"{pattern.text!r} is ambiguous; write one of {', '.join(choices)}")
 
 
 def _refuse_left_behind(here: Side, changes: Sequence[Change]) -> None:
     """Raise if a namespace is dropped, but not everything in it."""
-    codec, store, node = here.codec, here.backend.nodes, here.root.node
-    dropped = {change.key for change in changes if change.new_path is None}
-    for change in changes:
-        if change.kind == NAMESPACE and change.new_path is None:
-            ranges = [codec.range(kind, change.namespace) for kind in (TABLE, VIEW)]
-            inside = [each for within in ranges for each in entries(store, node, codec, within)]
-            if left := [each for each in inside if each.key not in dropped]:
+    dropped = [change for change in changes if change.new_path is None]
+    dropped_keys = {change.key for change in dropped}
+    for change in dropped:
+        if change.kind != NAMESPACE:
+            continue
+        for entry in _entries_inside(here, change.namespace):
+            if entry.key not in dropped_keys:
                 raise NamespaceNotEmpty(
                     f"namespace {change.namespace!r} did not exist in that version, but cannot be dropped without "
-                    f"{label(left[0].namespace, left[0].name)!r}, which does not match; add the pattern "
+                    f"{label(entry.namespace, entry.name)!r}, which does not match; add the pattern "
                     f"'{change.namespace}.*'"
                 )
+
+
+def _entries_inside(side: Side, namespace: str) -> Iterator[ObjectEntry]:
+    """Yield the tables and the views of a namespace. Reads the nodes that hold them."""
+    codec = side.codec
+    for kind in (TABLE, VIEW):
+        yield from entries(side.backend.nodes, side.root.node, codec, codec.range(kind, namespace))

@@ -89,12 +89,7 @@ _NO_TABLES = option(
     callback=lambda _, __, given: None if given else 1.0,
     help="do not prove that the metadata files of Iceberg tables still exist",
 )
-_VERIFY = option(
-    "--verify",
-    choices=rolling_back.VERIFY,
-    default=rolling_back.CHANGED,
-    help="prove what the newest version does not share (changed, the default), or every file of the target (all)",
-)
+
 
 # -- rollback and restore ------------------------------------------------------------------------------
 
@@ -108,7 +103,6 @@ _ROLLBACK_OPTIONS: Final = (
     YES,
     option("--force", is_flag=True, help="also undo what is committed while this runs"),
     EXPECTED_VERSION,
-    _VERIFY,
     _NO_TABLES,
     ENGINE,
     *SPARK,
@@ -122,8 +116,9 @@ _ROLLBACK_OPTIONS: Final = (
     details="""\
 Commits a new version with the content of the older one. The files of the target that the newest version does not
 use are read first; if one is missing or damaged, it is named and nothing is changed. Where files are known to be
-damaged, --verify all reads every file of the target. Undone versions stay readable, and a rollback can be
-rolled back. --dry-run prints what would be added, removed and changed, and who committed what since.""",
+damaged, `trinitylake verify ROOT --version V --definitions` reads every file of a version before you return to it.
+Undone versions stay readable, and a rollback can be rolled back. --dry-run prints what would be added, removed and
+changed, and who committed what since.""",
 )
 def rollback(call: Call) -> Result:
     """Roll back."""
@@ -236,7 +231,6 @@ def restore(call: Call) -> Result:
         YES,
         option("--force", is_flag=True, help="also undo what is committed while this runs"),
         EXPECTED_VERSION,
-        _VERIFY,
         ENGINE,
         *SPARK,
     ),
