@@ -60,6 +60,9 @@ REPAIRS: Final = {
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
+DRAWN: Final = (dg.MarkdownMetadataValue, dg.TableMetadataValue)
+"""The kinds of metadata that a run without work keeps from the last one that had some."""
+
 if TYPE_CHECKING:
     Result: TypeAlias = dg.MaterializeResult[Any]
 else:
@@ -156,12 +159,33 @@ def step(
             refuse_after_failed_checks(context, scope, settings)
 
         def launched(lake: Lakehouse, watch: Supervisor) -> Result:
-            return work(Launch(lake, settings, chosen, chosen.dry_run, context, watch))
+            result = work(Launch(lake, settings, chosen, chosen.dry_run, context, watch))
+            return result._replace(metadata={**(result.metadata or {}), **watch.engine_metadata()})
 
         timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout
         return run_supervised(context, settings, spark, launched, timeout=timeout)
 
     return decorate(done)
+
+
+def page_of_idle_run(launch: Launch, metadata: reports.Metadata) -> reports.Metadata:
+    """Return the page of a run that had nothing to do: its metadata, and what the last run that did something drew.
+
+    Dagster shows the newest materialisation, so a run without work would wipe the picture and the tables. No engine is
+    named, because none ran. One query.
+    """
+    context = launch.context
+    shown = {name: each for name, each in metadata.items() if name not in {"engine", "plan_engine"}}
+    if not isinstance(context, dg.AssetExecutionContext):
+        return shown
+    partition = context.run.tags.get(PARTITION_TAG)
+    only = dg.AssetRecordsFilter(context.asset_key, asset_partitions=None if partition is None else [partition])
+    for record in context.instance.fetch_materializations(only, limit=1).records:
+        last = record.asset_materialization
+        if last is not None:
+            drawn = {name: each for name, each in last.metadata.items() if isinstance(each, DRAWN)}
+            shown = drawn | shown
+    return shown
 
 
 def refuse_after_failed_checks(context: dg.AssetExecutionContext, scope: Scope, settings: LakehouseSettings) -> None:
@@ -178,7 +202,7 @@ def refuse_after_failed_checks(context: dg.AssetExecutionContext, scope: Scope, 
         if last is None or last.passed or last.severity is not dg.AssetCheckSeverity.ERROR:
             continue
         raise dg.Failure(
-            f"nothing was deleted: the last check `{check}` of this lakehouse failed: {last.description} "
+            f"nothing was deleted: the last {check} check of this lakehouse failed: {last.description}. "
             f"{REPAIRS[check]}, and materialise `{asset}` with its check again",
             allow_retries=False,
         )
@@ -307,8 +331,12 @@ def _compacted(launch: Launch) -> Result:
             more = {"picture": pictures.trees(shown), "predicted_and_realised": reports.of_gains(gains)}
         except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
             more = {"picture_not_drawn": str(error)}
+    metadata = reports.of_report(report, **more)
+    if report.version_after is None and not launch.dry:
+        # a row of zeros in the plots of what compactions rewrote says less than none
+        metadata = page_of_idle_run(launch, {"outcome": metadata["outcome"]})
     return dg.MaterializeResult(
-        metadata=reports.of_report(report, **more),
+        metadata=metadata,
         data_version=dg.DataVersion(str(report.version_after or report.version_before)),
     )
 

@@ -409,7 +409,8 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         def launched(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
             dry = context.op_config.get(DRY_RUN, False)
             with acting_as(context.op_config.get(AUTHOR) or context.run.tags.get(_USER_TAG)):
-                return row.work(Launch(lake, settings, options, dry, context, supervisor))
+                shown = row.work(Launch(lake, settings, options, dry, context, supervisor))
+            return shown | supervisor.engine_metadata()
 
         metadata = run_supervised(context, settings, spark, launched, damaged=row.damaged(options))
         context.log.info(metadata["outcome"])

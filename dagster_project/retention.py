@@ -11,7 +11,17 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, Result, step
+from dagster_project.assets import (
+    BACKUP,
+    COMPACTION,
+    EXPIRATION,
+    HEALTH,
+    ORPHANS,
+    SNAPSHOTS,
+    Result,
+    page_of_idle_run,
+    step,
+)
 from dagster_project.config.settings import Orphans, Retention
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import pictures, reports
@@ -99,6 +109,8 @@ def deleting(
             done = reviewed(partial(run, launch, file.as_uri()), show, launch.supervisor, dry=launch.dry)
         metadata = reports.of_deletion(*plans[-1], None if launch.dry else done)
         launch.context.log.info(metadata["outcome"])
+        if not launch.dry and not done.attempted and getattr(done, "version_after", None) is None:
+            metadata = page_of_idle_run(launch, metadata)
         if done.failed:
             raise dg.Failure(
                 f"{done.failed} files could not be deleted; the next run tries again. See `failures`; usually "

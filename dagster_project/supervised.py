@@ -22,6 +22,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.resources import SparkResource, hang_up, open_lakehouse
 from pipelines.job import Review, dry_run
 from pipelines.session import LazySession, SessionConfig
+from pipelines.session.usage import SparkUsage, measure_usage
 from trinitylake_core import Lakehouse, errors
 
 if TYPE_CHECKING:
@@ -87,14 +88,33 @@ class Supervisor:
         self._run_id = context.run.run_id
         self._start = session.start
         self._session: SparkSession | None = None
+        self._usage_before: SparkUsage | None = None
         self._stop = threading.Event()
         self.latest: tuple[str, int, int | None] | None = None
 
     def _started(self, config: SessionConfig) -> SparkSession:
         self._refuse_stopped()
         self._session = self._start(config)
+        if self._usage_before is None:  # the steps of a run share a session
+            self._usage_before = measure_usage(self._session)
         self._refuse_stopped()
         return self._session
+
+    def engine_metadata(self) -> dict[str, Any]:
+        """Return which engine ran and why, and, where Spark did, what it did: for people."""
+        shown: dict[str, Any] = {}
+        if self.spark.choices:
+            shown["engine_chosen"] = "\n".join(dict.fromkeys(self.spark.choices))
+        if self._session is None:
+            return shown
+        usage = measure_usage(self._session).since(self._usage_before)
+        shown |= {"spark_application": usage.application_id, "spark_master": usage.master}
+        if usage.ui is not None:
+            shown["spark_ui"] = dg.MetadataValue.url(usage.ui)
+        if usage.tasks is not None and usage.executors is not None:
+            shown |= {"spark_tasks": usage.tasks, "spark_executors": usage.executors}
+            shown["spark_shuffle_bytes"] = usage.shuffle_bytes
+        return shown
 
     def progress(self, phase: str, done: int, total: int | None = None, /) -> None:
         """Report progress. Cheap: the main thread logs it now and then.

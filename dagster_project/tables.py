@@ -173,6 +173,8 @@ def _expired(launch: Launch) -> assets.Result:
     done = reviewed(run, plans.append, watch, dry=launch.dry)
     metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
     launch.context.log.info(metadata["outcome"])
+    if not launch.dry and done.version_after is None:
+        metadata = assets.page_of_idle_run(launch, metadata)
     idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
     remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
     left_alone = _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)

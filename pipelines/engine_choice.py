@@ -57,6 +57,8 @@ def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> 
     if engine == "auto" and chosen == "spark" and (cause := _start_failure(spark)):
         chosen, why = "local", f"Spark could not be started: {cause}"
     _LOG.info("engine %s: %s", chosen, why)
+    if isinstance(spark, LazySession):
+        spark.choices.append(f"{chosen}: {why}")
     return open_engine(chosen, spark)
 
 

@@ -319,11 +319,13 @@ class LazySession:
         config: which Spark, or a function that returns that, and is called when Spark is needed and no sooner.
         start: the function that starts it.
         failures: why it could not be started, where the job went on without it (``pipelines.engine_choice``).
+        choices: the engines that were chosen with it, each with the reason, as ``local: the work is ...``.
     """
 
     config: SessionConfig | Callable[[], SessionConfig]
     start: Callable[[SessionConfig], SparkSession] = get_session
     failures: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    choices: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(self) -> SparkSession:
         """Return the session, started if need be. Raises ``InvalidInput`` as :func:`get_session`."""

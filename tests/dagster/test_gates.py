@@ -92,7 +92,7 @@ def test_no_version_expires_while_the_backup_cannot_be_read(
     for asset in (assets.EXPIRATION, assets.ORPHANS):
         later = materialise(guarded, asset, instance)
         (failure,) = later.get_step_failure_events()
-        assert "nothing was deleted: the last check `backup_verified`" in str(failure.event_specific_data)
+        assert "nothing was deleted: the last backup_verified check" in str(failure.event_specific_data)
     assert versions == [each.version for each in lake.refresh().history()][-len(versions) :]
 
     repair()

@@ -1,0 +1,62 @@
+"""What a Spark session has done: shown to people, and decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipelines.session.spark import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class SparkUsage:
+    """Where a session runs, and what it has done.
+
+    Attributes:
+        application_id: the name by which Spark's UI, its history server and the cluster know it.
+        master: where its tasks run.
+        ui: the address of Spark's own UI; ``None`` where it has none.
+        executors: how many processes run tasks; in ``local`` mode the driver is the one. ``None``: unknown, as over
+            Spark Connect, whose server does not tell its clients.
+        tasks: how many tasks have ended; ``None``: unknown.
+        shuffle_bytes: what tasks wrote for others to read, in bytes; ``None``: unknown.
+    """
+
+    application_id: str
+    master: str
+    ui: str | None = None
+    executors: int | None = None
+    tasks: int | None = None
+    shuffle_bytes: int | None = None
+
+    def since(self, before: SparkUsage | None) -> SparkUsage:
+        """Return what was done since an earlier measurement of the same session."""
+        if before is None or before.tasks is None or self.tasks is None:
+            return self
+        shuffled = (self.shuffle_bytes or 0) - (before.shuffle_bytes or 0)
+        return replace(self, tasks=self.tasks - before.tasks, shuffle_bytes=shuffled)
+
+
+def measure_usage(spark: SparkSession) -> SparkUsage:
+    """Return what a session has done so far. A few calls to Spark's Java process, and no job."""
+    if is_connect(spark):
+        return SparkUsage(
+            application_id=spark.conf.get("spark.app.id", None) or "unknown",
+            master=spark.conf.get("spark.master", None) or "a Spark Connect server",
+        )
+    context = spark.sparkContext
+    # Spark's public API for Python tells executors and tasks only by its UI, which may be switched off
+    summaries = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
+    executors = [summaries.apply(number) for number in range(summaries.size())]
+    workers = [each for each in executors if each.id() != "driver" and each.isActive()]
+    return SparkUsage(
+        application_id=context.applicationId,
+        master=str(context.master),
+        ui=context.uiWebUrl,
+        executors=len(workers) or 1,
+        tasks=sum(each.completedTasks() for each in executors),
+        shuffle_bytes=sum(each.totalShuffleWrite() for each in executors),
+    )
