@@ -434,7 +434,7 @@ class Cleaning(JobRun[Config, Report]):
         cannot be read any more relies on the file (see ``advance_boundary`` in ``expiration``).
         """
         if self.backend.versions.boundary() < fence.oldest_version:
-            self.backend.refuse_no_compare_and_set(fence)
+            self.backend.refuse_no_compare_and_set()
             raise_boundary(self.backend.versions, fence.oldest_version)
 
 

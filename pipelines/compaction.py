@@ -234,7 +234,7 @@ class _Compaction(JobRun[Config, Report]):
         refused = self.review_plan(planned)
         if refused is not None:
             return refused
-        self.backend.refuse_unsafe(self.base)
+        self.backend.refuse_unsafe()
         engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
         with closing(engine):
             pieces, flushed = self.flush(engine, planned.nodes, frontier)

@@ -265,7 +265,7 @@ class _Expiration(JobRun[Config, Report]):
             if not self.review(planned):
                 return planned
         self.report = replace(self.report, kept=kept if boundary == self.oldest else ())
-        self.backend.refuse_no_compare_and_set(self.retained.newest)
+        self.backend.refuse_no_compare_and_set()
         self.act(boundary)
         return self.counted(self.report)
 

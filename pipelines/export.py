@@ -405,7 +405,7 @@ class _Export:
 
     def create_roots(self, to: Destination) -> int:
         """Create the roots that are missing; return their bytes."""
-        to.prepare(self.source.root_node.definition_path if self.definition is None else self.definition[0])
+        to.prepare()
         size, count = 0, len(to.missing)
         for done, (path, data) in enumerate(self.roots(to.missing)):
             self.progress("roots", done, count)

@@ -231,7 +231,7 @@ class _Load(JobRun[Config, Report]):
                 return planned
             if not counts.added + counts.replaced:
                 return self.report(counts)
-            self.lake.backend.refuse_unsafe(self.base)
+            self.lake.backend.refuse_unsafe()
             trees = self.build(both)
             self.watch.lap("build")
         return self.commit(counts, trees)

@@ -532,7 +532,7 @@ class Lakehouse(CatalogView):
         newest = self._backend.newest_seen
         require_writable(self._backend, newest)
         snapshot = new_snapshot(root, name, kind=kind, target_uri=target_uri, expire_at_millis=expire)
-        self._backend.refuse_unsafe(newest)
+        self._backend.refuse_unsafe()
         summary = commit_summary(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
         change = SnapshotChange(self._backend, newest, root, name, snapshot, summary)
         made = commit(self._backend, newest, change, before_commit=before_commit)

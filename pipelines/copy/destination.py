@@ -37,7 +37,6 @@ class Destination:
         newest: the newest root there; ``None`` if there is no lakehouse.
         said: the content of its boundary file; ``None`` without one.
         roots: the versions whose roots are there and count.
-        definition: path and bytes of the lakehouse definition there, once :meth:`prepare` has found it.
         claim: the content of the boundary file since :meth:`prepare`, if it had to claim the place.
         created: the roots that were created.
     """
@@ -48,7 +47,6 @@ class Destination:
     newest: Root | None
     said: bytes | None
     roots: tuple[int, ...] = ()
-    definition: tuple[str, bytes] = ("", b"")
     claim: bytes | None = None
     created: list[str] = field(default_factory=list)
 
@@ -73,17 +71,15 @@ class Destination:
         """The versions to remove."""
         return [version for version in self.roots if version < self.first]
 
-    def prepare(self, definition_path: str) -> None:
-        """Make the copied files durable, and prove with the lakehouse definition that no root can be overwritten.
+    def prepare(self) -> None:
+        """Make the copied files durable, and prove that no root can be overwritten.
 
         Raises:
             UnsafeStorage: the storage ignores exclusive creation; or compare-and-set, and the boundary has to move.
             Refused: another export to the same place, or a writer, was at work there.
         """
         self.storage.barrier()
-        definition = self.storage.read(definition_path)
-        self.storage.prove_exclusive_create(definition_path, definition)
-        self.definition = definition_path, definition
+        self.storage.prove_exclusive_create()
         if self.follows and self.boundary == self.first:
             return
         if self.movable() and not self.follows:
@@ -98,7 +94,7 @@ class Destination:
             UnsafeStorage: it cannot, and it has to move.
         """
         try:
-            self.storage.prove_compare_and_set(*self.definition)
+            self.storage.prove_compare_and_set()
         except UnsafeStorage:
             if self.boundary != self.first:
                 raise

@@ -61,7 +61,7 @@ def gc_roots(backend: LakehouseBackend, *, heal: bool = False) -> GcRoots:
     newest = backend.newest()
     backend.note_newest(newest)
     if heal and boundary > newest.oldest_version:
-        backend.refuse_no_compare_and_set(newest)
+        backend.refuse_no_compare_and_set()
         lowered = lower_lying_boundary(backend.versions)
         boundary = boundary if lowered is None else lowered
     return gc_roots_at(backend, boundary, newest)

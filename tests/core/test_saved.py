@@ -192,7 +192,7 @@ def test_a_running_root_that_is_announced_and_missing_stops_no_cleaning(lake: La
 
 def test_saving_again_costs_one_put_more(lake: Lakehouse) -> None:
     txn = saving_again(lake, save(lake))
-    txn._backend.refuse_no_compare_and_set(txn.base)  # once for each process
+    txn._backend.refuse_no_compare_and_set()  # once for each process
     before = txn._backend.storage.counts.snapshot()
     txn.save()
     spent = txn._backend.storage.counts - before
@@ -254,7 +254,7 @@ def test_a_resumed_commit_costs_one_put_and_two_deletes_more(lake: Lakehouse) ->
     saved = save(reopened(lake))
     other = reopened(lake)
     again = other.resume_transaction(saved)
-    again._backend.refuse_no_compare_and_set(again.base)  # once for each process
+    again._backend.refuse_no_compare_and_set()  # once for each process
     before = other.storage.counts.snapshot()
     again.commit()
     spent = other.storage.counts - before
@@ -342,7 +342,7 @@ def test_a_save_without_a_cleaning_in_between_is_written_once(lake: Lakehouse) -
     handle = reopened(lake)
     txn = handle.transaction()
     txn.create_table("ns", "saved")
-    txn._backend.refuse_no_compare_and_set(txn.base)  # once for each process
+    txn._backend.refuse_no_compare_and_set()  # once for each process
     before = handle.storage.counts.snapshot()
     txn.save()
     spent = handle.storage.counts - before

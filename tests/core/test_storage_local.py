@@ -108,33 +108,6 @@ class TestLocalStorageInThreadsWithoutSync(_LocalSuite):
     OPTIONS: ClassVar[dict[str, Any]] = {"durable": False, "max_concurrency": 8}
 
 
-class TestMemoryStorage(StorageSuite):
-    """Any other fsspec file system, here the one in memory."""
-
-    @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        """The memory of this process."""
-        return f"memory://{tmp_path.as_posix().lstrip('/')}/", {"retry_base_seconds": 0.001}
-
-    @pytest.fixture
-    def put_raw(self, place: Place) -> Callable[[str, bytes], None]:
-        """The memory of this process."""
-        import fsspec
-
-        return lambda path, data: fsspec.filesystem("memory").pipe_file(place[0] + path, data)
-
-    @pytest.fixture
-    def get_raw(self, place: Place) -> Callable[[str], bytes]:
-        """The memory of this process."""
-        import fsspec
-
-        return lambda path: fsspec.filesystem("memory").cat_file(place[0] + path)
-
-    # processes do not share this memory
-    test_one_of_many_processes_wins = None  # type: ignore[assignment]
-    test_no_increment_is_lost_between_processes = None  # type: ignore[assignment]
-
-
 # Roots.
 
 
@@ -229,10 +202,8 @@ def test_a_percent_encoded_root_names_the_decoded_directory(tmp_path: Path) -> N
     assert b"x" == (place / "root").read_bytes()
 
 
-def test_unknown_schemes_and_options_are_clear_errors(root: str) -> None:
+def test_unknown_options_are_clear_errors(root: str) -> None:
     """A typing mistake is told at once."""
-    with pytest.raises(InvalidInput, match="no file system for nonsense"):
-        open_storage("nonsense://x/y")
     with pytest.raises(InvalidInput, match="durble"):
         open_storage(root, {"durble": False})
     with pytest.raises(InvalidInput, match="retries must be a number"):
@@ -245,17 +216,11 @@ def test_unknown_schemes_and_options_are_clear_errors(root: str) -> None:
         open_storage(root, {"sync": "never"})
 
 
-def test_a_file_system_without_a_known_lock_is_read_only(tmp_path: Path) -> None:
-    """The default in fsspec of asking first and writing then is not exclusive, so it is not used."""
-    (tmp_path / "file").write_bytes(b"x")
-    storage = open_storage(f"local://{tmp_path}")
-    assert b"x" == storage.read("file")
-    with pytest.raises(UnsafeStorage, match="trusted"):
-        storage.create("root", b"")
-    with pytest.raises(UnsafeStorage, match="trusted"):
-        storage.prove_exclusive_create("file", b"x")
-    open_storage(f"local://{tmp_path}", {"exclusive_create": "trusted"}).create("root", b"y")
-    assert b"y" == (tmp_path / "root").read_bytes()
+@pytest.mark.parametrize("root", ["memory://x", "hdfs://host/x", "ftp://host/x", "local:///tmp/x"])
+def test_other_file_systems_are_refused_with_what_there_is(root: str) -> None:
+    """What fsspec has elsewhere looks whether a file is there and writes then: no lock at all."""
+    with pytest.raises(InvalidLocation, match=r"is not supported. A lakehouse lies on a disk .*s3://"):
+        open_storage(root)
 
 
 # The lock of compare-and-set.
@@ -317,7 +282,7 @@ def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeyp
     """And one that has none says so."""
     monkeypatch.setattr(disk_lock.fcntl, "flock", lambda descriptor, how: None)
     with pytest.raises(UnsafeStorage, match="ignores locks"):
-        storage.prove_compare_and_set("file", b"x")
+        storage.prove_compare_and_set()
 
     def unsupported(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -329,26 +294,11 @@ def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeyp
 
 def test_the_lock_is_no_file_of_the_lakehouse(storage: Storage, directory: Path) -> None:
     """It is not listed, makes nothing exist, and is not swept."""
-    storage.prove_compare_and_set("file", b"x")
+    storage.prove_compare_and_set()
     assert [disk_lock.LOCK_FILE] == [path.name for path in directory.iterdir()]
     assert ([], [], False) == (list(storage.list()), list(storage.list_dirs()[1]), storage.exists())
     assert 0 == storage.remove_temporary(older_than_seconds=-1)
     assert (directory / disk_lock.LOCK_FILE).exists()
-
-
-def test_other_file_systems_refuse_to_compare_and_set(tmp_path: Path) -> None:
-    """Reading, then writing, is no such operation, and it is all that fsspec has."""
-    (tmp_path / "file").write_bytes(b"x")
-    storage = open_storage(f"local://{tmp_path}", {"exclusive_create": "trusted"})
-    state = storage.read_tagged("file")
-    assert b"x" == state.data
-    for refused in (
-        lambda: storage.compare_and_set("file", b"y", state),
-        lambda: storage.prove_compare_and_set("file", b"x"),
-    ):
-        with pytest.raises(UnsafeStorage, match="cannot be compared and set"):
-            refused()
-    assert b"x" == (tmp_path / "file").read_bytes()
 
 
 # Temporary files.

@@ -83,7 +83,6 @@ from trinitylake_core.storage import open_storage
 storage = open_storage(sys.argv[1])
 storage.write('file', b'x')
 storage.create('root', b'1')
-storage.prove_exclusive_create('root', b'1')
 state = storage.compare_and_set('state', b'1', storage.read_tagged('state'))
 storage.read('root'), storage.read_range('root', 0, 1), storage.info('root'), list(storage.read_many(['file'] * 3))
 heavy = {'asyncio', 'botocore', 'aiobotocore', 'aiohttp', 'fsspec', 's3fs', 'numpy', 'pyarrow'}

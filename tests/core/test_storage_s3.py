@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.faults import FaultPlan, attach
 from tests.support.moto_s3 import IGNORES_IF_MATCH
+from tests.support.proofs import forget_proofs
 from tests.support.s3_servers import SECRET, S3Server, free_port
 from tests.support.storage_suite import Place, StorageSuite, refuses_after_a_fork
 from trinitylake_core.errors import (
@@ -75,7 +76,6 @@ def test_counted_requests_are_the_real_ones(storage: Storage, moto_server: S3Ser
     storage.create("root", b"1")
     with pytest.raises(AlreadyExists):
         storage.create("root", b"2")
-    storage.prove_exclusive_create("root", b"1")
     storage.replace("hint", b"1", durable=False)
     storage.read("root")
     with pytest.raises(FileMissing):
@@ -89,7 +89,7 @@ def test_counted_requests_are_the_real_ones(storage: Storage, moto_server: S3Ser
     before = moto_server.requests("?delete")
     storage.delete_many(["root", "d/1"])  # names are in the body
     assert 1 == moto_server.requests("?delete") - before
-    expected = {"get": 4, "put": 6, "create": 3, "head": 1, "list": 3, "delete": 1, "bytes_written": 7, "bytes_read": 3}
+    expected = {"get": 4, "put": 6, "create": 2, "head": 1, "list": 3, "delete": 1, "bytes_written": 7, "bytes_read": 3}
     assert expected == storage.counts.as_dict()
 
 
@@ -162,8 +162,8 @@ def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Ser
     assert {"root": b"first", "d/ü b": b"2"} == dict(storage.read_many(["root", "d/ü b"]))
     assert {"root", "d/ü b"} == {info.path for info in storage.list()}
     for _ in range(2):
-        with pytest.raises(UnsafeStorage, match="ignores exclusive creation"):
-            storage.prove_exclusive_create("root", b"first")
+        with pytest.raises(UnsafeStorage, match="does not keep the promise of exclusive creation"):
+            storage.prove_exclusive_create()
     assert b"first" == storage.read("root")
     with pytest.raises(FileMissing):
         storage.read("missing")
@@ -184,10 +184,11 @@ def test_a_store_that_ignores_compare_and_set_is_found_out(moto_server: S3Server
     """It may honour exclusive creation all the same. The proof fails, again and again, and harms nothing."""
     storage = open_storage(f"{moto_server.new_root()}{IGNORES_IF_MATCH}/", options)
     storage.create("immutable", b"data")
-    storage.prove_exclusive_create("immutable", b"data")
+    storage.prove_exclusive_create()
+    forget_proofs()  # another root of this bucket may have proven it
     for _ in range(2):
-        with pytest.raises(UnsafeStorage, match="ignores compare-and-set"):
-            storage.prove_compare_and_set("immutable", b"data")
+        with pytest.raises(UnsafeStorage, match="does not keep the promise of compare-and-set"):
+            storage.prove_compare_and_set()
     assert b"data" == storage.read("immutable")
 
 
@@ -199,16 +200,16 @@ def test_the_doctor_tells_a_store_that_ignores_compare_and_set(moto_server: S3Se
     assert "two expirations at a time" in failed[0].detail
 
 
-def test_the_proof_of_compare_and_set_is_made_once_a_process_and_root(moto_server: S3Server) -> None:
-    """A second handle of the same root trusts the first one's proof; another root does not."""
-    root = moto_server.new_root()
-    counts = []
-    for place in (root, root, moto_server.new_root()):
-        storage = open_storage(place, moto_server.options)
-        storage.replace("immutable", b"x")
-        storage.prove_compare_and_set("immutable", b"x")
-        counts.append(storage.counts.put - 1)
-    assert [1, 0, 1] == counts
+def test_a_proof_is_made_once_a_process_and_bucket(moto_server: S3Server) -> None:
+    """Another root in the same bucket trusts it; a store is one, whatever lies in it."""
+    forget_proofs()
+    requests = []
+    for root in (moto_server.new_root(), moto_server.new_root()):
+        storage = open_storage(root, moto_server.options)
+        storage.prove_exclusive_create()
+        storage.prove_compare_and_set()
+        requests.append((storage.counts.create, storage.counts.put))
+    assert [(4 * 8 + 8 * 2, 4 * 8 + 8 * 2 + 12), (0, 0)] == requests
 
 
 @pytest.mark.parametrize(
@@ -236,18 +237,6 @@ def test_refused_preconditions_are_told_from_failures(status: int, code: str, ma
     assert mapped is type(refused)
     assert not isinstance(refused, TransientError) or refused.undone
     assert refused_swap("s3://bucket/file", ConnectionError()) is None
-
-
-def test_the_proof_is_made_once_a_process_and_root(moto_server: S3Server) -> None:
-    """A second handle of the same root trusts the first one's proof; another root does not."""
-    root = moto_server.new_root()
-    counts = []
-    for place in (root, root, moto_server.new_root()):
-        storage = open_storage(place, moto_server.options)
-        storage.replace("root", b"x")
-        storage.prove_exclusive_create("root", b"x")
-        counts.append(storage.counts.create)
-    assert [1, 0, 1] == counts
 
 
 # Failures.

@@ -133,10 +133,10 @@ def test_a_locale_without_the_letters_of_a_path_reads_and_writes_it(tmp_path: Pa
     assert [] == Lakehouse.open("läke").namespaces()
 
 
-def test_a_missing_client_library_is_wrong_input_in_one_line(run: Run) -> None:
+def test_a_storage_of_another_kind_is_wrong_input_in_one_line(run: Run) -> None:
     code, _, told = run("ls", "hdfs://nowhere/x")
     assert (2, 1) == (code, told.count("\n"))
-    assert told.startswith("error: hdfs://nowhere/x/: the client library of hdfs:// is missing: ")
+    assert told.startswith("error: root URI 'hdfs://nowhere/x/': hdfs:// is not supported. A lakehouse lies on a disk")
 
 
 # -- 5, 11, 12: which version is meant -------------------------------------------------------------------

@@ -87,8 +87,8 @@ def test_a_phase_that_comes_again_counts_as_a_whole() -> None:
     assert 50 <= watch.seconds["tasks"]
 
 
-def test_a_meter_counts_from_where_it_began_over_all_storages() -> None:
-    one, two = open_storage("memory://meter/one"), open_storage("memory://meter/two")
+def test_a_meter_counts_from_where_it_began_over_all_storages(tmp_path: Path) -> None:
+    one, two = open_storage(f"file://{tmp_path}/one"), open_storage(f"file://{tmp_path}/two")
     one.replace("a", b"before")
     meter = Meter(one, two)
     assert ({}, 0) == (meter.by_kind(), meter.requests())

@@ -26,9 +26,11 @@ def read(storage: Storage, name: str, size: int, block_bytes: int) -> list[tuple
 
 
 @given(TEXTS, st.booleans(), st.integers(1, 40))
-def test_each_line_is_in_one_block(parts: list[bytes], ends: bool, block_bytes: int) -> None:
+def test_each_line_is_in_one_block(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], ends: bool, block_bytes: int
+) -> None:
     data = b"\n".join(parts) + (b"\n" if ends else b"")
-    storage = open_storage("memory://lines")
+    storage = open_storage(f"file://{tmp_path_factory.getbasetemp()}/lines", {"durable": False})
     storage.replace("f.jsonl", data)
     expected = [part for part in data.split(b"\n") if part.strip()]
     found = read(storage, "f.jsonl", len(data), block_bytes)

@@ -152,10 +152,11 @@ class SimStorage(BaseStorage):
     def _put(self, path: str, data: Data) -> None:
         self.store.put("put", path, data)
 
-    def _create(self, path: str, data: Data) -> None:
+    def _create(self, path: str, data: Data) -> str:
         if path in self.store.objects and self.store.exclusive:
             raise AlreadyExists(f"{self.root}{path} already exists")
         self.store.put("create", path, data)
+        return ""
 
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         found = self.store.objects.get(path)
@@ -201,10 +202,10 @@ class SimStorage(BaseStorage):
         """Return whether anything is there. One ``list``."""
         return bool(self._retrying("list", "", lambda: self._listed("")))
 
-    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+    def prove_exclusive_create(self) -> None:
         """Need no proof: :meth:`_create` refuses. No request."""
 
-    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+    def prove_compare_and_set(self) -> None:
         """Need no proof: :meth:`_swap` compares. No request."""
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:

@@ -7,9 +7,13 @@
         server.faults()   # which faults there were, and how often
 
 It answers a few thousand requests per second on one core, so that a cluster can wait for its answers at the same
-time. What it does not know: multipart uploads, versions, signatures (everything is let in). Decisions about
-preconditions are atomic: it has one thread. A stalled request is carried out when the stall ends, long after its
-client has given up: a request without a waiting client is the hardest to get right.
+time. What it does not know: multipart uploads, signatures (everything is let in). Decisions about preconditions are
+atomic: it has one thread. A stalled request is carried out when the stall ends, long after its client has given up: a
+request without a waiting client is the hardest to get right.
+
+``kind`` makes it another store: ``versioned`` keeps versions as S3 does; ``forgetful`` as Ceph 16 does, which ignores
+``If-None-Match`` from the moment on at which versioning is switched on; ``hasty`` looks whether a file is there and
+writes it a moment later; ``locked`` wants a checksum with every write, as a bucket with object lock does.
 
 It also knows the generations of Google Cloud Storage, whose XML requests are those of S3 otherwise: what is asked with
 ``x-goog-if-generation-match`` is decided by them.
@@ -26,7 +30,7 @@ import sys
 import time
 import urllib.request
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,8 +40,11 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import escape
 
-from tests.support.s3_servers import S3Server, free_port, server_process
+from tests.support.s3_servers import BUCKET, S3Server, free_port, server_process
 
+PLAIN, VERSIONED, FORGETFUL, HASTY, LOCKED = "plain", "versioned", "forgetful", "hasty", "locked"
+_KEEPING: Final = {VERSIONED, FORGETFUL}
+_GAP_SECONDS: Final = 0.002
 FAULTS: Final = ("slow down", "drop after", "late", "stall", "trickle")
 """503; the connection is reset after the work; an answer after 2 s; one after 40 s; one that comes byte by byte."""
 ADMIN: Final = "/_admin"
@@ -47,6 +54,8 @@ _BYTE_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 0.02
 _END: Final = b"\r\n\r\n"
 _KEYS: Final = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
+_CHECKSUM: Final = "x-amz-checksum-"
+_REMEMBERED: Final = 300
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -73,9 +82,17 @@ class SlowS3(S3Server):
             body: bytes = answer.read()
         return body
 
-    def set(self, **settings: float) -> None:
-        """Set ``delay`` (seconds for each request), ``share`` (of each fault) and ``seed``; forget what was."""
+    def set(self, **settings: float | str) -> None:
+        """Set ``delay`` (seconds for each request), ``share`` (of each fault) and ``seed``; forget what was.
+
+        Also ``kind``, one of the kinds of stores, which stays as it is otherwise; and ``refuse``, a code by which every
+        request is refused with status 403.
+        """
         self._admin(json.dumps(settings).encode())
+
+    def requests_seen(self) -> list[dict[str, str]]:
+        """Return the last requests since :meth:`set`: method, host, target, and the headers that say who asks how."""
+        return list(self._admin(b"")["seen"])
 
     def faults(self) -> Counter[str]:
         """Return the number of requests since :meth:`set`, by their outcome."""
@@ -117,15 +134,34 @@ class _Object:
     etag: str
     stored: float
     generation: int
+    version: str = "null"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that each answer about this object has."""
+        found = {"ETag": self.etag, "x-goog-generation": str(self.generation)}
+        if self.version != "null":
+            found["x-amz-version-id"] = self.version
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
     method: str
+    host: str
+    bucket: str
     key: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """What a test asks about: who is asked for what, and how it is signed and checked."""
+        found = {"method": self.method, "host": self.host, "key": self.key, "bucket": self.bucket}
+        told = ("authorization", "x-amz-security-token", "proxy-authorization", "content-md5")
+        found |= {name: text for name, text in self.headers.items() if name in told or name.startswith(_CHECKSUM)}
+        return found
 
     @property
     def is_google(self) -> bool:
@@ -143,7 +179,10 @@ class _Bucket:
     """What is stored; one answer for each request."""
 
     def __init__(self) -> None:
+        self.kind = PLAIN
         self.objects: dict[str, _Object] = {}
+        self._older: dict[str, list[_Object]] = defaultdict(list)
+        """Versions that do not show any more, oldest first; below a deletion they stay."""
         self._names: list[str] | None = []
         self._generation = 1_700_000_000_000_000
 
@@ -151,41 +190,93 @@ class _Bucket:
         """Carry a request out and return the whole answer."""
         match asked.method:
             case "PUT":
-                return self._put(asked)
+                return self.refusal(asked) or self.put(asked)
             case "POST":
                 return self._delete_many(asked.body.decode())
             case "DELETE":
-                if asked.key not in self.objects and asked.is_google:
-                    return _error("404 Not Found", "NoSuchKey")
-                self._drop(asked.key)
-                return _answer("204 No Content")
+                return self._delete(asked)
+            case _ if "versions" in asked.query:
+                return self._list_versions(asked.query)
             case _ if "list-type" in asked.query:
                 return self._list(asked.query)
         return self._get(asked)
 
-    def _put(self, asked: _Request) -> bytes:
+    def refusal(self, asked: _Request) -> bytes | None:
+        """Return the answer that refuses a write, ``None`` if nothing speaks against it."""
         now = self.objects.get(asked.key)
         match, generation = asked.headers.get("if-match"), asked.headers.get("x-goog-if-generation-match")
+        wants_new = asked.headers.get("if-none-match") == "*" and self.kind != FORGETFUL
+        has_checksum = "content-md5" in asked.headers or any(name.startswith(_CHECKSUM) for name in asked.headers)
+        if self.kind == LOCKED and not has_checksum:
+            return _error("400 Bad Request", "InvalidRequest")
         if generation is not None and int(generation) != (now.generation if now is not None else 0):
             return _error("412 Precondition Failed", "PreconditionFailed")
-        if (asked.headers.get("if-none-match") == "*" and now is not None) or (match and now and now.etag != match):
+        if (wants_new and now is not None) or (match and now and now.etag != match):
             return _error("412 Precondition Failed", "PreconditionFailed")
         if match and now is None:
             return _error("404 Not Found", "NoSuchKey")
-        if now is None:
+        return None
+
+    def put(self, asked: _Request) -> bytes:
+        """Store what was sent, whatever is there."""
+        if asked.key not in self.objects:
             self._names = None
         etag = f'"{hashlib.md5(asked.body, usedforsecurity=False).hexdigest()}"'
         self._generation += 1
-        self.objects[asked.key] = _Object(asked.body, etag, time.time(), self._generation)
-        return _answer("200 OK", b"", **{"ETag": etag, "x-goog-generation": str(self._generation)})
+        version = f"v{self._generation}" if self.kind in _KEEPING else "null"
+        self._hide(asked.key)
+        self.objects[asked.key] = _Object(asked.body, etag, time.time(), self._generation, version)
+        return _answer("200 OK", b"", **self.objects[asked.key].headers)
+
+    def _hide(self, key: str) -> None:
+        """Keep what shows under a key as an older version, if the bucket keeps any."""
+        now = self.objects.pop(key, None)
+        if now is not None and self.kind in _KEEPING:
+            self._older[key].append(now)
+
+    def _delete(self, asked: _Request) -> bytes:
+        version = asked.query.get("versionId")
+        if version is not None:
+            self._remove_version(asked.key, version)
+        elif asked.key not in self.objects and asked.is_google:
+            return _error("404 Not Found", "NoSuchKey")
+        else:
+            self._drop(asked.key)
+        return _answer("204 No Content")
+
+    def _remove_version(self, key: str, version: str) -> None:
+        """Remove a version for good; the one before it shows again if it was the newest."""
+        older = self._older[key]
+        now = self.objects.get(key)
+        self._older[key] = [each for each in older if each.version != version]
+        if now is not None and now.version == version:
+            self._names = None
+            del self.objects[key]
+            if self._older[key]:
+                self.objects[key] = self._older[key].pop()
+
+    def _list_versions(self, query: Mapping[str, str]) -> bytes:
+        prefix = query.get("prefix", "")
+        keys = sorted({*self.objects, *(key for key, older in self._older.items() if older)})
+        entries = []
+        for key in keys:
+            if not key.startswith(prefix):
+                continue
+            now = self.objects.get(key)
+            for each in [*([now] if now else []), *reversed(self._older[key])]:
+                is_latest = str(each is now).lower()
+                entries.append(
+                    f"<Version><Key>{escape(key)}</Key><VersionId>{each.version}</VersionId>"
+                    f"<IsLatest>{is_latest}</IsLatest><Size>{len(each.data)}</Size></Version>"
+                )
+        return _xml(f"<ListVersionsResult><IsTruncated>false</IsTruncated>{''.join(entries)}</ListVersionsResult>")
 
     def _get(self, asked: _Request) -> bytes:
         found = self.objects.get(asked.key)
         if found is None:
             return _error("404 Not Found", "NoSuchKey")
         stored = formatdate(found.stored, usegmt=True)
-        headers = {"ETag": found.etag, "Last-Modified": stored, "Content-Type": "application/octet-stream"}
-        headers["x-goog-generation"] = str(found.generation)
+        headers = {"Last-Modified": stored, "Content-Type": "application/octet-stream", **found.headers}
         if "range" not in asked.headers:
             return _answer("200 OK", found.data, **headers)
         first, _, last = asked.headers["range"].removeprefix("bytes=").partition("-")
@@ -196,13 +287,19 @@ class _Bucket:
         return _answer("206 Partial Content", found.data[begin:end], **headers)
 
     def _drop(self, key: str) -> None:
-        if self.objects.pop(key, None) is not None:
+        if key in self.objects:
             self._names = None
+            self._hide(key)
 
     def _delete_many(self, body: str) -> bytes:
-        for name in _KEYS.findall(body):
+        names = _KEYS.findall(body)
+        for name in names:
             self._drop(name.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-        return _xml("<DeleteResult/>")
+        if "<Quiet>true</Quiet>" in body:
+            return _xml("<DeleteResult/>")
+        marker = "<DeleteMarker>true</DeleteMarker>" if self.kind in _KEEPING else ""
+        deleted = "".join(f"<Deleted><Key>{name}</Key>{marker}</Deleted>" for name in names)
+        return _xml(f"<DeleteResult>{deleted}</DeleteResult>")
 
     def _list(self, query: Mapping[str, str]) -> bytes:
         if self._names is None:
@@ -262,10 +359,13 @@ class _Server:
         self.bucket = _Bucket()
         self.set({})
 
-    def set(self, settings: Mapping[str, float]) -> None:
+    def set(self, settings: Mapping[str, Any]) -> None:
         """Take new settings and forget what was counted."""
         self.delay, self.share = settings.get("delay", 0.0), settings.get("share", 0.0)
         self.chance = random.Random(settings.get("seed", 0))
+        self.refused_by: str | None = settings.get("refuse")
+        self.bucket.kind = settings.get("kind", self.bucket.kind)
+        self.seen: deque[dict[str, str]] = deque(maxlen=_REMEMBERED)
         self.faults: Counter[str] = Counter()
         self.held = {"longest": 0.0, "once": 0.0}
         self.waited = self.seconds = 0.0
@@ -277,7 +377,8 @@ class _Server:
         if body:
             self.set(json.loads(body))
         busy = {"requests": self.requests, "seconds": self.seconds, "waited": self.waited}
-        return _answer("200 OK", json.dumps({"faults": self.faults, "busy": busy, "held": self.held}).encode())
+        found = {"faults": self.faults, "busy": busy, "held": self.held, "seen": list(self.seen)}
+        return _answer("200 OK", json.dumps(found).encode())
 
     def fault(self) -> str:
         """Return the fault of the next request, or none."""
@@ -310,6 +411,7 @@ class _Server:
 
     async def _serve(self, asked: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether the connection goes on."""
+        self.seen.append(asked.summary)
         fault = self.fault()
         self.faults[fault or "none"] += 1
         self.began(1)
@@ -322,7 +424,7 @@ class _Server:
             if fault == "slow down":
                 writer.write(_error("503 Slow Down", "SlowDown"))
                 return True
-            answer = self.bucket.answer(asked)
+            answer = await self._answer(asked)
             if fault == "drop after":
                 writer.transport.abort()
                 return False
@@ -338,6 +440,15 @@ class _Server:
         finally:
             self.began(-1)
         return True
+
+    async def _answer(self, asked: _Request) -> bytes:
+        if self.refused_by is not None:
+            return _error("403 Forbidden", self.refused_by)
+        if self.bucket.kind != HASTY or asked.method != "PUT":
+            return self.bucket.answer(asked)
+        refusal = self.bucket.refusal(asked)
+        await asyncio.sleep(_GAP_SECONDS)
+        return refusal or self.bucket.put(asked)
 
     async def _hold(self, asked: _Request, began: float, reader: asyncio.StreamReader, seconds: float) -> None:
         """Let a request wait until so long after it began; note when its client goes away before that."""
@@ -363,9 +474,16 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _
     body = await reader.readexactly(int(length[1])) if length else b""
     method, target, _ = first.split(" ")
     path, _, query = target.partition("?")
-    key = unquote(path[1:]) if path == ADMIN else unquote(path[1:].partition("/")[2])
+    host = headers.get("host", "")
+    if "://" in path:  # a client that takes this server for its proxy
+        host, _, path = path.partition("://")[2].partition("/")
+        path = f"/{path}"
+    if path == ADMIN or host.startswith(f"{BUCKET}."):
+        bucket, key = "", path[1:]
+    else:
+        bucket, _, key = path[1:].partition("/")
     named = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
-    return _Request(method, key, named, headers, body)
+    return _Request(method, host, bucket, unquote(key), named, headers, body)
 
 
 async def _main(port: int) -> None:

@@ -238,9 +238,9 @@ class StorageSuite:
     def test_the_proof_accepts_a_safe_store(self, storage: Storage) -> None:
         """The proof changes nothing, and a second one in the same process costs nothing."""
         storage.create("root", b"data")
-        storage.prove_exclusive_create("root", b"data")
+        storage.prove_exclusive_create()
         before = storage.counts.snapshot()
-        storage.prove_exclusive_create("root", b"data")
+        storage.prove_exclusive_create()
         assert 0 == (storage.counts - before).requests()
         assert b"data" == storage.read("root")
 
@@ -444,9 +444,9 @@ class StorageSuite:
     def test_the_proof_accepts_a_store_that_compares(self, storage: Storage) -> None:
         """The proof changes nothing, and a second one in the same process costs nothing."""
         storage.create("immutable", b"data")
-        storage.prove_compare_and_set("immutable", b"data")
+        storage.prove_compare_and_set()
         before = storage.counts.snapshot()
-        storage.prove_compare_and_set("immutable", b"data")
+        storage.prove_compare_and_set()
         assert 0 == (storage.counts - before).requests()
         assert b"data" == storage.read("immutable")
         assert ["immutable"] == [info.path for info in storage.list()]

@@ -47,6 +47,7 @@ from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA, request_key, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
 from tests.support.moto_s3 import RAW
+from tests.support.proofs import prove_for_long
 from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
@@ -68,7 +69,7 @@ from trinitylake_core.rest.principals import MANAGE, Principal
 from trinitylake_core.rest.requests import Request
 from trinitylake_core.rest.table_routes import commit_tables
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
-from trinitylake_core.storage import Storage, base, open_storage
+from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.tables import DIRECTORY as TABLES
 from trinitylake_core.tables import METADATA_LOCATION, base_uri
 from trinitylake_core.transactions.requests import Repeated, RequestKey, asked_by
@@ -766,6 +767,7 @@ class S3Place(Place):
         self.root = root or server.new_root()
         self.options = {**server.options, **HURRY}
         self._url = f"{server.endpoint}{RAW}{self.root.removeprefix('s3://')}"
+        prove_for_long(self.root, self.options)
 
     def files(self) -> Files:
         """Ask the server; one request, which no storage object counts."""
@@ -911,8 +913,7 @@ def _copy(files: Files) -> Iterator[Path]:
 
 
 def disturbed(operation: Operation, arg: Any, open_at: Open, plan: FaultPlan) -> None:
-    """Run an operation with every storage it opened under one plan, as the first of its process would."""
-    base._proven.clear()
+    """Run an operation with every storage it opened under one plan."""
     opened: list[Storage] = []
 
     def opening(path: str) -> Storage:

@@ -23,7 +23,6 @@ class LakehouseBackend:
         self.versions = versions
         self.newest_seen = newest_seen
         self.strict = strict
-        self._proven = False
         definition = versions.definition(newest_seen)
         self._identity = _identity(definition)
         self.nodes = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
@@ -94,24 +93,20 @@ class LakehouseBackend:
             return self.versions.newest_readable()[0]
         return newest
 
-    def refuse_unsafe(self, base: Root) -> None:
-        """Refuse a storage that ignores exclusive creation, before anything is written to it.
+    def refuse_unsafe(self) -> None:
+        """Refuse a storage that does not create exclusively, before anything is written to it.
 
-        Proved by creating again the lakehouse definition of ``base``: it is there, and never changes. A root
-        would do, too, but if it has expired since, the proof would create it again.
-        Raises ``UnsafeStorage``. One ``create`` the first time a process writes below a root.
+        Costs a race (:meth:`Storage.prove_exclusive_create`) the first time a process writes to a bucket, and again
+        some minutes or some hundred commits later. Raises ``UnsafeStorage``.
         """
-        if not self._proven:
-            self.storage.prove_exclusive_create(base.definition_path, self.versions.definition_data(base))
-            self._proven = True
+        self.storage.prove_exclusive_create()
 
-    def refuse_no_compare_and_set(self, base: Root) -> None:
-        """Refuse a storage that cannot compare and set, before the boundary depends on it. Raises ``UnsafeStorage``.
+    def refuse_no_compare_and_set(self) -> None:
+        """Refuse a storage that cannot compare and set, before the boundary depends on it.
 
-        Proved by replacing the lakehouse definition of ``base`` by itself, under a condition that does not hold. One
-        ``put`` the first time in a process on an object store.
+        Costs a race (:meth:`Storage.prove_compare_and_set`), as :meth:`refuse_unsafe`. Raises ``UnsafeStorage``.
         """
-        self.storage.prove_compare_and_set(base.definition_path, self.versions.definition_data(base))
+        self.storage.prove_compare_and_set()
 
     def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
         """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.

@@ -10,9 +10,9 @@ from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis, whoami
-from trinitylake_core.commits.confirm import confirm_commit, remove_quietly
+from trinitylake_core.commits.confirm import confirm_commit
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import CommitConflict, UnsafeStorage
+from trinitylake_core.errors import CommitConflict
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Messages, Node
@@ -313,13 +313,9 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None 
         empty = Node(subtree_keys=0, subtree_messages=0)
         draft = Draft(empty, spec.OP_CREATE, new_id(), commit_summary(), counts=ObjectCounts())
     storage = versions.storage
+    storage.prove_exclusive_create()
     path, data = lakehouse_def_path(), encode(message)
     storage.write_many([(path, data)])
-    try:
-        storage.prove_exclusive_create(path, data)
-    except UnsafeStorage:
-        remove_quietly(storage, [path])
-        raise
     draft.system = definition_rows(path, data) | draft.system
     node = finished(None, draft, now_millis())
     content = encode_node(node, message.order, versions.path(0))

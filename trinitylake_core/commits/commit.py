@@ -115,7 +115,7 @@ def commit(
         LakehouseReplaced, ReadOnly, UnsafeStorage.
     """
     require_writable(backend, base)
-    backend.refuse_unsafe(base)
+    backend.refuse_unsafe()
     began = now_millis() if began_at_millis is None else began_at_millis
     ttl = backend.definition(base).txn_ttl_millis
     fences = fences or Fences(backend.storage, base)

@@ -1,8 +1,8 @@
 """Disks and object stores behind one port.
 
 ``port`` is what the rest of the code may ask for. Every request passes through ``base``, which counts and retries it,
-and mends lost answers. The backends are ``local``, ``objects`` (with ``s3`` and ``blobs``) and ``generic``.
-``conformance`` proves a place fit for a lakehouse.
+and mends lost answers. The backends are ``local``, and ``objects`` with ``s3`` and ``blobs``. An object store has to
+prove that it decides (``checked``, by ``proof``). ``conformance`` proves a place fit for a lakehouse.
 """
 
 from trinitylake_core.storage.conformance import ConformanceResult, check_conformance

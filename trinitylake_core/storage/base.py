@@ -2,7 +2,7 @@
 
 A backend provides the raw requests. :meth:`BaseStorage._request` counts one and passes it to the interceptor, if a test
 set one. Requests that may be repeated are repeated here. After a lost answer to any other request the file is read back
-and compared. A store that must prove its preconditions inherits from :class:`CheckedByTrying`.
+and compared. A store that must prove that it decides inherits from ``checked.CheckedByTrying``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -23,10 +23,10 @@ from trinitylake_core.errors import (
     OutcomeUnknown,
     StorageError,
     TrinityLakeError,
-    UnsafeStorage,
 )
 from trinitylake_core.storage.failures import Outdated, TransientError, sanitise, secrets_of
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
+from trinitylake_core.storage.proof import Sample
 from trinitylake_core.storage.requests import CommonOptions, RequestThreads
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class BaseStorage(Storage):
     """The operations of the port over a handful of raw requests: counting, fault injection, retries, parallelism."""
 
     DEFAULTS: ClassVar[CommonOptions] = CommonOptions()
+    #: the rounds in which ``trinitylake doctor`` lets racers race here
+    SAMPLE: ClassVar[Sample] = Sample(crowds=20, racers=8, duels=0)
 
     #: set by tests to make requests fail; ``None`` in production
     interceptor: Interceptor | None = None
@@ -77,8 +79,11 @@ class BaseStorage(Storage):
     def _put(self, path: str, data: Data) -> None: ...
 
     @abc.abstractmethod
-    def _create(self, path: str, data: Data) -> None:
-        """Create exclusively; raise ``AlreadyExists`` when the path is taken."""
+    def _create(self, path: str, data: Data) -> str:
+        """Create exclusively; raise ``AlreadyExists`` when the path is taken.
+
+        Return the version that the store gave the file, "" where it keeps no versions.
+        """
 
     @abc.abstractmethod
     def _head(self, path: str) -> FileInfo: ...
@@ -98,6 +103,17 @@ class BaseStorage(Storage):
     @abc.abstractmethod
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
         """Map an error of the backend to one of ours, ``TransientError`` if another try may help."""
+
+    def twin(self) -> Self:
+        """Return another storage at the same root that shares no connection with this one, but counts with it.
+
+        What proves that a store decides needs two. No request.
+        """
+        other = type(self)(self.root, self._given)
+        other.counts = self.counts
+        other._lock = self._lock  # noqa: SLF001 - another one of this class
+        other.interceptor = self.interceptor
+        return other
 
     # Requests.
 
@@ -199,11 +215,21 @@ class BaseStorage(Storage):
     # Creating exclusively.
 
     def create(self, path: str, data: Data) -> None:
-        self._guard(path)
-        self._settle(path, data, partial(self._create, path, data))
+        self.create_settled(path, data)
 
-    def _settle(self, path: str, data: Data, create: Callable[[], None]) -> None:
-        """Carry out ``create`` until it is known whether this call or another process made the file."""
+    def create_settled(self, path: str, data: Data) -> str | None:
+        """Create a file as :meth:`create` does, whether the store is proven or not.
+
+        Return the version that the store gave it, "" where it keeps none, ``None`` if the answer was lost.
+        """
+        self._guard(path)
+        return self._settle(path, data, partial(self._create, path, data))
+
+    def _settle(self, path: str, data: Data, create: Callable[[], T]) -> T | None:
+        """Carry out ``create`` until it is known whether this call or another process made the file.
+
+        Return what ``create`` returned, ``None`` if its answer was lost and the file turned out to be ours.
+        """
 
         def found(problem: TrinityLakeError) -> bool:
             """Whether the file is what we wrote; there may be none."""
@@ -217,8 +243,9 @@ class BaseStorage(Storage):
                 return True
             raise AlreadyExists(f"{self.root}{path} already exists", after_lost_answer=True)
 
-        self._until_known("create", path, create, found)
+        done = self._until_known("create", path, create, found)
         self._moved(written=len(data))
+        return done
 
     def _until_known(
         self, name: str, path: str, action: Callable[[], T], found: Callable[[TrinityLakeError], bool]
@@ -328,48 +355,3 @@ def _reset_all_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_all_after_fork)
-
-
-# -- checked preconditions -------------------------------------------------------------------------
-#
-# Stores exist that accept the preconditions of exclusive creation and of compare-and-set, and ignore them.
-
-_proven: set[tuple[str, str, str]] = set()
-_NO_CREATION: Final = (
-    "exclusive creation (If-None-Match: *): concurrent commits would overwrite each other. Reading works; write to a "
-    "store that honours it"
-)
-_NO_SWAP: Final = (
-    "compare-and-set (If-Match): two expirations at a time could bring expired versions back. Reading and committing "
-    "work; expire on a store that honours it"
-)
-
-
-class CheckedByTrying(BaseStorage):
-    """A storage that has to prove that its server decides."""
-
-    #: a state that no file is in
-    OTHER: ClassVar[Tagged] = Tagged(b"", '"00000000000000000000000000000000"')
-    #: the server that decides, where it is not the one that the root names
-    _endpoint: str = ""
-
-    def prove_exclusive_create(self, path: str, data: bytes) -> None:
-        # one that succeeds is tried again: another process may have removed the file, but not twice
-        self._prove(_NO_CREATION, "create", path, partial(self._create, path, data), tries=2)
-
-    def prove_compare_and_set(self, path: str, data: bytes) -> None:
-        self._prove(_NO_SWAP, "put", path, partial(self._swap, path, data, self.OTHER), tries=1)
-
-    def _prove(self, lack: str, kind: Kind, path: str, action: Callable[[], object], *, tries: int) -> None:
-        """Try what must be refused, once a process and root. Raises ``UnsafeStorage`` if the store accepts it."""
-        self._guard(path)
-        proof = (lack, self.root, self._endpoint)
-        if proof in _proven:
-            return
-        for _ in range(tries):
-            try:
-                self._retrying(kind, path, action)
-            except (AlreadyExists, Outdated):
-                _proven.add(proof)
-                return
-        raise UnsafeStorage(f"{self.root}: this store ignores {lack}")

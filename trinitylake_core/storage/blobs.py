@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageDenied, TrinityLakeError
 from trinitylake_core.storage.objects import MakeStore, ObjectStorage, connection_options, millis
-from trinitylake_core.storage.port import DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.requests import take_flag, take_number
 from trinitylake_core.storage.root_uris import BLOBS
 from trinitylake_core.storage.s3 import environment
@@ -45,8 +45,6 @@ _IN_CONNECTION_STRING: Final = {
 
 class BlobStorage(ObjectStorage):
     """Objects below a prefix of one bucket of Google's or container of Azure's."""
-
-    OTHER: ClassVar[Tagged] = Tagged(b"", '"1"')
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)

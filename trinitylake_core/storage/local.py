@@ -173,13 +173,14 @@ class LocalStorage(BaseStorage):
     def _new_temporary(self) -> str:
         return f"{self._base}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
-    def _create(self, path: str, data: Data) -> None:
+    def _create(self, path: str, data: Data) -> str:
         temporary = self._new_temporary()
         try:
             self._write_in(self._directory, temporary, data, os.O_EXCL)
             self._link(temporary, path)
         finally:
             remove_quietly(temporary)
+        return ""
 
     def _link(self, temporary: str, path: str) -> None:
         """Give a complete file its final name, and make the name durable."""
@@ -305,13 +306,11 @@ class LocalStorage(BaseStorage):
         limit = time.time() - older_than_seconds
         return self._retrying("delete", TEMPORARY_PREFIX, partial(remove_temporary, self._directory, limit))
 
-    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+    def prove_exclusive_create(self) -> None:
         """Do nothing: a hard link never replaces a file. No request."""
-        del path, data
 
-    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+    def prove_compare_and_set(self) -> None:
         """Prove once that the file system refuses a second lock. No request. Raises ``UnsafeStorage``."""
-        del path, data
         if not self._lock_proven:
             try:
                 prove_lock(self._lock_file())

@@ -24,10 +24,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from trinitylake_core.errors import InvalidInput, StorageError, TrinityLakeError
-from trinitylake_core.storage.base import CheckedByTrying
+from trinitylake_core.storage.checked import CheckedByTrying
 from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.port import Data, FileInfo, Tagged
 from trinitylake_core.storage.requests import take_number
@@ -317,8 +317,7 @@ class ObjectStorage(CheckedByTrying):
     def _client(self) -> ObstoreClient:
         if self._shared is None:
             settings = (type(self), self._bucket, self._seconds, self._hedged_share, self._settings())
-            make = lambda: ObstoreClient(self._make_store(), self._seconds, self._hedged_share)  # noqa: E731
-            self._shared = shared(settings, make)
+            self._shared = shared(settings, self._new_client)
         return self._shared
 
     def _key(self, path: str) -> str:
@@ -328,9 +327,16 @@ class ObjectStorage(CheckedByTrying):
         """Send a request that does no harm twice; a second one is counted, too."""
         return self._client.repeat(kind, call, partial(self._count, kind), size)
 
+    def twin(self) -> Self:
+        other = super().twin()
+        other._shared = self._new_client()  # noqa: SLF001 - another one of this class
+        return other
+
+    def _new_client(self) -> ObstoreClient:
+        return ObstoreClient(self._make_store(), self._seconds, self._hedged_share)
+
     def _get(self, path: str) -> bytes:
-        api, key = self._client.api, self._key(path)
-        return self._repeat("get", lambda store: bytes(api.get(store, key).bytes()))
+        return self._get_tagged(path).data or b""
 
     def _get_range(self, path: str, begin: int, end: int) -> bytes:
         api, key, options = self._client.api, self._key(path), {"range": (begin, end)}
@@ -344,23 +350,30 @@ class ObjectStorage(CheckedByTrying):
     def _get_tagged(self, path: str) -> Tagged:
         api, key = self._client.api, self._key(path)
 
-        def get(store: Any) -> Tagged:
+        def get(store: Any) -> tuple[bytes, Mapping[str, Any]]:
             answer = api.get(store, key)
-            return Tagged(bytes(answer.bytes()), self._version_of(answer.meta))
+            return bytes(answer.bytes()), answer.meta
 
-        return self._repeat("get", get)
+        data, meta = self._repeat("get", get)
+        self._note_read(meta["version"])
+        return Tagged(data, self._version_of(meta))
 
     def _put(self, path: str, data: Data) -> None:
         api, key, content = self._client.api, self._key(path), _as_bytes(data)
-        self._repeat("put", lambda store: api.put(store, key, content, use_multipart=False), len(content))
+        done = self._repeat("put", lambda store: api.put(store, key, content, use_multipart=False), len(content))
+        self._note_written(done["version"])
 
-    def _create(self, path: str, data: Data) -> None:
-        self._put_if(path, data, "create")
+    def _create(self, path: str, data: Data) -> str:
+        return self._put_if(path, data, "create")["version"] or ""
 
     def _put_if(self, path: str, data: Data, mode: str | Mapping[str, str | None]) -> Mapping[str, Any]:
         """Write an object only if there is none (``create``), or only in place of a version. It is sent once."""
         api, key, content = self._client.api, self._key(path), _as_bytes(data)
-        return self._client.once(lambda store: api.put(store, key, content, mode=mode, use_multipart=False))
+        done: Mapping[str, Any] = self._client.once(
+            lambda store: api.put(store, key, content, mode=mode, use_multipart=False)
+        )
+        self._note_written(done["version"])
+        return done
 
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         mode: str | dict[str, str | None] = "create"

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, InvalidLocation
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
-from trinitylake_core.storage.port import Storage
 from trinitylake_core.storage.requests import CommonOptions
 from trinitylake_core.storage.root_uris import BLOBS, S3_SCHEMES, normalise_root
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
+"""Those that need no package."""
 
 
 def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def _kind(uri: str) -> str:
     return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
 
 
-def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage:
+def open_storage(root: str, options: Mapping[str, Any] | None = None) -> BaseStorage:
     """Return the storage at a root URI. No request; nothing needs to be there yet.
 
     Raises ``InvalidLocation`` for a malformed URI, and ``InvalidInput`` for a malformed option or a client
@@ -52,4 +51,11 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage
         from trinitylake_core.storage.blobs import BlobStorage  # noqa: PLC0415
 
         return BlobStorage(normalised, options)
-    return _BACKENDS.get(scheme, FsspecStorage)(normalised, options)
+    backend = _BACKENDS.get(scheme)
+    if backend is None:
+        raise InvalidLocation(
+            f"root URI {normalised!r}: {scheme}:// is not supported. A lakehouse lies on a disk (file:///abs/path), in "
+            "a store with the protocol of S3 (s3://bucket/path), on Azure (az://container/path), or on Google "
+            "(gs://bucket/path)"
+        )
+    return backend(normalised, options)

@@ -275,17 +275,21 @@ class Storage(abc.ABC):
         return 0
 
     @abc.abstractmethod
-    def prove_exclusive_create(self, path: str, data: bytes) -> None:
-        """Prove that :meth:`create` really refuses an existing file, once a process and root.
+    def prove_exclusive_create(self) -> None:
+        """Prove that of those who race to :meth:`create` a file exactly one wins; no request while a proof counts.
 
-        ``path`` exists with exactly ``data``, so a store that ignores the precondition does no harm.
-        Raises ``UnsafeStorage``. A local disk needs no proof. One ``create`` the first time.
+        A proof counts for a bucket and a process, for some minutes and some hundred creations, and until the store's
+        answers change their shape: :meth:`create` then asks for the next proof itself, and reports a file only when
+        that has succeeded, too. A local disk needs none.
+
+        Each proof writes and deletes files below ``_doctor-<uuid>/``: some sixty requests in thirteen round trips.
+        Raises ``UnsafeStorage``.
         """
 
     @abc.abstractmethod
-    def prove_compare_and_set(self, path: str, data: bytes) -> None:
-        """Prove that :meth:`compare_and_set` really refuses what is outdated, once a process and root.
+    def prove_compare_and_set(self) -> None:
+        """Prove that of those who race to :meth:`compare_and_set` one state exactly one wins.
 
-        ``path`` exists with exactly ``data`` and never changes, so a store that ignores the precondition does no
-        harm. Raises ``UnsafeStorage``. One ``put`` the first time on an object store, none on a local disk.
+        As :meth:`prove_exclusive_create`, at the same cost, and twelve ``put`` more. A local disk proves that a lock is
+        refused to others, once for each storage; no request.
         """

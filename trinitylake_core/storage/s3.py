@@ -274,6 +274,11 @@ class S3Storage(ObjectStorage):
 
     # Deleting.
 
+    def _delete_version(self, path: str, version: str) -> bool:
+        send = partial(self._call, "delete_object", Key=self._key(path), VersionId=version)
+        self._retrying("delete", path, send)
+        return True
+
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
         """S3 reports a missing key as a deleted one; both count as deleted."""
         names = {self._key(path): path for path in batch}

@@ -346,7 +346,7 @@ class Transaction(CatalogEdits):
         if not (self._writes_by_key or self._many or allow_empty):
             self._done, self.version = True, self._base.version
             return self._base.version
-        self._backend.refuse_unsafe(self._base)
+        self._backend.refuse_unsafe()
         try:
             version = self._become(before_commit)
         except AlreadyCommitted as done:
@@ -372,7 +372,7 @@ class Transaction(CatalogEdits):
         if not self._uncertain and self._operation in spec.FROZEN_OPERATIONS:
             refuse_frozen(self._backend)
         if self._file is not None:  # so that a process that aborts it asks the roots
-            self._backend.refuse_no_compare_and_set(self._base)
+            self._backend.refuse_no_compare_and_set()
             try:
                 self._file.take()
             except TransactionNotFound:
@@ -416,8 +416,8 @@ class Transaction(CatalogEdits):
             UnsafeStorage, StorageError.
         """
         self._refuse_done()
-        self._backend.refuse_unsafe(self._base)
-        self._backend.refuse_no_compare_and_set(self._base)
+        self._backend.refuse_unsafe()
+        self._backend.refuse_no_compare_and_set()
         file = self._file or SavedFile(self._backend.storage, self.id)
         file.refuse_unsavable()
         self.prove(self._base)
