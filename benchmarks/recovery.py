@@ -90,12 +90,12 @@ def _from_dagster(figures: Figures, root: str, server: SlowS3, version: int) -> 
     import dagster as dg
 
     from dagster_project.config.settings import LakehouseSettings
-    from dagster_project.factory import merged
+    from dagster_project.factory import define_lakehouses
 
     secrets = {name: {"env": f"BENCHMARK_{name}"} for name in ("key", "secret")}
     os.environ |= {f"BENCHMARK_{name}": str(server.options[name]) for name in secrets}
     stanza = {"name": "bench", "root": root, "storage_options": server.options | secrets}
-    job = merged((LakehouseSettings.model_validate(stanza),)).resolve_job_def("bench_rollback")
+    job = define_lakehouses((LakehouseSettings.model_validate(stanza),)).resolve_job_def("bench_rollback")
     with dg.DagsterInstance.ephemeral() as instance:
         for name, dry in (("from Dagster, the plan", True), ("from Dagster, the rollback", False)):
             config = {"version": version, "reason": "benchmark", "dry_run": dry}

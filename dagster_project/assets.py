@@ -22,7 +22,7 @@ from dagster_project.supervised import (
     Supervisor,
     advice,
     failure,
-    permanent,
+    is_permanent,
     run_supervised,
     with_advice,
 )
@@ -74,7 +74,7 @@ def key(of: LakehouseSettings | Scope, name: str) -> dg.AssetKey:
     return dg.AssetKey([*of.key_prefix, name])
 
 
-def maintained(settings: LakehouseSettings) -> list[str]:
+def list_maintained_assets(settings: LakehouseSettings) -> list[str]:
     """Return the names of the assets that maintenance materialises: those that a lakehouse has policies for."""
     without = {BACKUP: settings.backup, EXPIRATION: settings.retention, ORPHANS: settings.orphans}
     without |= dict.fromkeys(OF_TABLES, settings.tables)
@@ -158,12 +158,12 @@ def step(
         if deletes and not chosen.dry_run:
             refuse_after_failed_checks(context, scope, settings)
 
-        def launched(lake: Lakehouse, watch: Supervisor) -> Result:
+        def work_on_lakehouse(lake: Lakehouse, watch: Supervisor) -> Result:
             result = work(Launch(lake, settings, chosen, chosen.dry_run, context, watch))
             return result._replace(metadata={**(result.metadata or {}), **watch.engine_metadata()})
 
         timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout
-        return run_supervised(context, settings, spark, launched, timeout=timeout)
+        return run_supervised(context, settings, spark, work_on_lakehouse, timeout=timeout)
 
     return decorate(done)
 
@@ -234,7 +234,7 @@ def lakehouse_definition(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
         try:
             lake = open_lakehouse(known)
         except TrinityLakeError as error:  # such an asset takes no retry policy
-            if permanent(error):
+            if is_permanent(error):
                 raise failure(error) from error
             raise dg.RetryRequested(RETRY.max_retries, RETRY.delay) from failure(error)
         yield observation(asset_key, lake)
@@ -275,7 +275,7 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
     return step(
         scope,
         HEALTH,
-        _measured,
+        _measure_tree,
         after=[DEFINITION],
         description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
         "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
@@ -286,7 +286,7 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _measured(launch: Launch) -> Result:
+def _measure_tree(launch: Launch) -> Result:
     """Measure the tree; from the root alone, with advice, where a node is damaged."""
     lake, watch, how = launch.lake, launch.supervisor, launch.settings.health
     summary = lake.stats()
@@ -306,7 +306,7 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
     return step(
         scope,
         COMPACTION,
-        _compacted,
+        _compact_tree,
         after=[HEALTH],
         description="Pushes all buffered messages down to the nodes where their keys live. Reads and rewrites only "
         "nodes that have messages waiting, and proves that the content is unchanged before it commits. Terminating the "
@@ -315,7 +315,7 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _compacted(launch: Launch) -> Result:
+def _compact_tree(launch: Launch) -> Result:
     how = compaction.Config(engine=launch.engine, reason=launch.options.reason)
     report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
     more: reports.Metadata = {}

@@ -22,7 +22,7 @@ from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, advice, permanent, run_supervised, sentences, with_advice
+from dagster_project.supervised import RETRY, Supervisor, advice, is_permanent, run_supervised, sentences, with_advice
 from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
@@ -58,12 +58,12 @@ def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
         found = [
             reachable(scope),
             integrity(scope),
-            _judged(scope, assets.DEFINITION, NOT_FROZEN, frozen, lambda _, lake: evaluate_freeze(lake)),
-            _judged(scope, assets.COMPACTION, DEBT, debt, evaluate_debt),
-            _judged(scope, assets.COMPACTION, COMPACTION_FRESH, fresh, evaluate_compactions),
+            _check_of_root(scope, assets.DEFINITION, NOT_FROZEN, frozen, lambda _, lake: evaluate_freeze(lake)),
+            _check_of_root(scope, assets.COMPACTION, DEBT, debt, evaluate_debt),
+            _check_of_root(scope, assets.COMPACTION, COMPACTION_FRESH, fresh, evaluate_compactions),
         ]
         if known is None or known.snapshots:
-            found.append(_judged(scope, assets.SNAPSHOTS, SNAPSHOTS_FRESH, missing, evaluate_snapshots))
+            found.append(_check_of_root(scope, assets.SNAPSHOTS, SNAPSHOTS_FRESH, missing, evaluate_snapshots))
         if known is None or known.backup is not None:
             found.append(backup_verified(scope))
     return found
@@ -90,7 +90,7 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
             lake = open_lakehouse(settings)
         except TrinityLakeError as error:
             return evaluate_unreachable(trouble_of(error, settings))
-        return opened(lake.version)
+        return evaluate_reachable(lake.version)
 
     return check
 
@@ -126,7 +126,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
     return check
 
 
-def _judged(
+def _check_of_root(
     scope: Scope,
     asset: str,
     name: str,
@@ -214,7 +214,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
     text = advice(error)
     if isinstance(error, InvalidInput):
         text = "Correct lakehouses.yaml, or the environment of the code server."
-    elif settings is not None and not permanent(error):
+    elif settings is not None and not is_permanent(error):
         # the endpoint, if the stanza names it, is shown without a password, and without the value of a variable
         endpoint, at = settings.storage_options.get("endpoint_url"), ""
         if isinstance(endpoint, Mapping):
@@ -222,7 +222,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
         elif endpoint is not None:
             at = f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
         text = f"{settings.root}{at} is polled again until it answers. Check the storage and the network."
-    return Trouble(str(error), text, not permanent(error))
+    return Trouble(str(error), text, not is_permanent(error))
 
 
 # -- what the newest root shows ---------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def evaluate_unreachable(trouble: Trouble) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(check_name=REACHABLE, passed=False, description=trouble.text, metadata=shown)
 
 
-def opened(version: int) -> dg.AssetCheckResult:
+def evaluate_reachable(version: int) -> dg.AssetCheckResult:
     """Return the result for a lakehouse that could be opened."""
     return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
 
@@ -303,7 +303,7 @@ def _result(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.As
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
         description=message,
-        metadata=reports.given(**metadata),
+        metadata=reports.keep_known(**metadata),
     )
 
 

@@ -10,7 +10,7 @@ import dagster as dg
 import yaml
 
 from dagster_project.config import parse
-from dagster_project.factory import merged, of_file
+from dagster_project.factory import define_lakehouses, of_file
 
 
 class Lakehouses(dg.Component, dg.Model, dg.Resolvable):
@@ -35,4 +35,4 @@ class Lakehouses(dg.Component, dg.Model, dg.Resolvable):
             return of_file(path / Path(self.file).expanduser(), shares=True)
         text = yaml.safe_dump({"lakehouses": self.lakehouses, "notifications": self.notifications or {}})
         settings = parse(text, path / "defs.yaml")
-        return merged(settings.lakehouses, settings.notifications, shares=True)
+        return define_lakehouses(settings.lakehouses, settings.notifications, shares=True)

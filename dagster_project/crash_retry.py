@@ -94,7 +94,7 @@ def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
     repeats = int(run.tags.get(REPEAT_TAG, "0"))
     if _SCHEDULE_TAG not in run.tags and not repeats:
         return Outlook(died=False, repeats=0, wanted=False, why="")
-    if not _died(instance, run):
+    if not _has_died(instance, run):
         return Outlook(died=False, repeats=repeats, wanted=False, why=f"run {run.run_id} failed by itself")
     if repeats >= AT_MOST:
         why = f"it died {repeats + 1} times in a row, and is not repeated any more: launch it when the cause is removed"
@@ -122,7 +122,7 @@ def _refusal(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
     return None
 
 
-def _died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+def _has_died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether a failed run reported no reason: no step failed, except those that a signal interrupted.
 
     A run that a person terminates is not failed but cancelled. A run that exceeded its maximum runtime is cancelled

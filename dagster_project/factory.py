@@ -43,7 +43,7 @@ TABLE_JOBS: Final = (
 """The jobs of Iceberg tables, each with its asset."""
 
 
-def merged(
+def define_lakehouses(
     lakehouses: tuple[LakehouseSettings, ...],
     notifications: Notifications | None = None,
     spark: SparkResource | None = None,
@@ -59,18 +59,18 @@ def merged(
     jobs = {each.name: maintenance(one(each)) for each in lakehouses}
     scheduled = [jobs[each.name] for each in lakehouses if each.schedules.maintenance is not None]
     return dg.Definitions.merge(
-        _shared(notifications, spark, shares=shares),
+        _define_shared_parts(notifications, spark, shares=shares),
         dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
         *(_of(one(each), jobs[each.name], Known({each.name: each}), notifications) for each in lakehouses),
     )
 
 
 def of_file(path: Path | None = None, *, shares: bool = False) -> dg.Definitions:
-    """Return the definitions of the lakehouses of a file, by its layout. ``shares``: as :func:`merged` has it."""
+    """Return the definitions of the lakehouses of a file, by its layout; ``shares`` as in :func:`define_lakehouses`."""
     head = load_head(path)
     if head.layout == "partitions":
         return fleet(Stanzas(path), head.notifications, shares=shares)
-    return merged(load(path).lakehouses, head.notifications, shares=shares)
+    return define_lakehouses(load(path).lakehouses, head.notifications, shares=shares)
 
 
 def fleet(
@@ -82,7 +82,7 @@ def fleet(
 ) -> dg.Definitions:
     """Return the one set of definitions for all lakehouses of a file. Neither the file nor any storage is read.
 
-    ``shares``: they share a code location with other people's definitions, as :func:`merged` has it.
+    ``shares``: they share a code location with other people's definitions, as :func:`define_lakehouses` has it.
     """
     scope = every(stanzas.find)
     maintained, page = maintenance(scope), fleet_health(scope, stanzas)
@@ -93,7 +93,7 @@ def fleet(
         tags={PRIORITY_TAG: ABOVE_MAINTENANCE},
     )
     return dg.Definitions.merge(
-        _shared(notifications, spark, shares=shares),
+        _define_shared_parts(notifications, spark, shares=shares),
         _of(scope, maintained, stanzas, notifications, survey),
         dg.Definitions(
             assets=[page],
@@ -122,7 +122,9 @@ def _of(
     )
 
 
-def _shared(notifications: Notifications | None, spark: SparkResource | None, *, shares: bool) -> dg.Definitions:
+def _define_shared_parts(
+    notifications: Notifications | None, spark: SparkResource | None, *, shares: bool
+) -> dg.Definitions:
     return dg.Definitions(
         resources={"spark": spark or SparkResource()},
         executor=None if shares else dg.in_process_executor,  # one process per run: its steps share one Spark session
@@ -135,7 +137,7 @@ def _shared(notifications: Notifications | None, spark: SparkResource | None, *,
 
 def maintenance(scope: Scope) -> AssetJob:
     """Return the job that does all maintenance. In a fleet each run selects some of its assets."""
-    names = assets.ALL if scope.known is None else [assets.DEFINITION, *assets.maintained(scope.known)]
+    names = assets.ALL if scope.known is None else [assets.DEFINITION, *assets.list_maintained_assets(scope.known)]
     by_sensor = ((assets.HEALTH, REACHABLE), (assets.DEFINITION, NOT_FROZEN))
     return _job(
         scope,

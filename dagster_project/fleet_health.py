@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_project import assets, checks, poll
 from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.metadata.reports import given, table, with_sizes
+from dagster_project.metadata.reports import keep_known, table, with_sizes
 from dagster_project.poll import SensorState
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope, last_evaluation
 from pipelines import fleet
@@ -42,6 +42,8 @@ _NAMED: Final = 10
 _PAGE: Final = 1000
 """So many records are asked for at once; a fleet of a thousand has ten thousand in a week."""
 _POLL_SECONDS: Final = 20.0
+_NO_DEADLINE_SECONDS: Final = 86_400.0
+"""A run, other than a tick of the sensor, may wait for every lakehouse."""
 _WEEK: Final = timedelta(days=7)
 
 
@@ -56,13 +58,13 @@ def fleet_health(scope: Scope, stanzas: Stanzas) -> dg.AssetsDefinition:
         group_name=scope.slug,
         kinds={"trinitylake"},
     )
-    def surveyed(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+    def survey_lakehouses(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         known = stanzas.all()
         report = fleet.run(_member_of(each) for each in known.good.values())
-        failures, reclaimed = _failures(context.instance), _reclaimed(scope, context.instance)
+        failures, reclaimed = _failures(context.instance), _sum_reclaimed_bytes(scope, context.instance)
         return dg.MaterializeResult(metadata=_metadata(report, known, failures, reclaimed))
 
-    return surveyed
+    return survey_lakehouses
 
 
 def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
@@ -73,24 +75,32 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
         name=f"{FLEET}__checks",
         specs=[dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in CHECKS.items()],
     )
-    def checked() -> Iterator[dg.AssetCheckResult]:
-        known, now = stanzas.all(), time.time()
-        failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
-        for name, reason in known.bad.items():
-            failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
-        work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
-        for outcome in DeadlinePool().each(work, _POLL_SECONDS, 86_400.0):
-            if outcome.error is not None:
-                trouble = checks.trouble_of(outcome.error, known.good[outcome.name]).text
-                failing[checks.REACHABLE][outcome.name] = trouble
-                continue
-            for _, each in outcome.get().results:
-                if not each.passed:
-                    failing[str(each.check_name)][outcome.name] = str(each.description)
+    def evaluate_checks() -> Iterator[dg.AssetCheckResult]:
+        known = stanzas.all()
+        failing = find_failing_lakehouses(known)
+        count = len(known.good) + len(known.bad)
         for name in CHECKS:
-            yield evaluate_fleet(asset, name, failing[name], len(known.good) + len(known.bad))
+            yield evaluate_fleet(asset, name, failing[name], count)
 
-    return checked
+    return evaluate_checks
+
+
+def find_failing_lakehouses(known: Known) -> dict[str, dict[str, str]]:
+    """Poll every lakehouse once; return for each check the lakehouses that fail it, and why."""
+    failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
+    for name, reason in known.bad.items():
+        failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
+    now = time.time()
+    work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
+    for outcome in DeadlinePool().each(work, _POLL_SECONDS, _NO_DEADLINE_SECONDS):
+        if outcome.error is not None:
+            trouble = checks.trouble_of(outcome.error, known.good[outcome.name])
+            failing[checks.REACHABLE][outcome.name] = trouble.text
+            continue
+        for _, result in outcome.get().results:
+            if not result.passed:
+                failing[str(result.check_name)][outcome.name] = str(result.description)
+    return failing
 
 
 def _member_of(settings: LakehouseSettings) -> Member:
@@ -137,7 +147,7 @@ def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
     return found
 
 
-def _reclaimed(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
+def _sum_reclaimed_bytes(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
     """Return the bytes that maintenance deleted within a week, by lakehouse; a query for each thousand runs."""
     found: dict[str, int] = {}
     since = (datetime.now(UTC) - _WEEK).timestamp()
@@ -163,7 +173,7 @@ def _metadata(
     behind = [state.backup_lag for state in report.states if state.backup_lag is not None]
     snapshots = [state.snapshot_at for state in report.states if state.snapshot_at is not None]
     backups = [state.backup_at for state in report.states if state.backup_at is not None]
-    found: dict[str, Any] = given(
+    found: dict[str, Any] = keep_known(
         worst=table(rows, _COLUMNS),
         lakehouses=len(report.states) + len(wrong),
         unreachable=report.unreachable + len(wrong),

@@ -57,7 +57,7 @@ def _descriptions(config: type) -> dict[str, str]:
     return found
 
 
-def checked(
+def check_config(
     op: dg.OpDefinition, schema: Mapping[str, dg.Field], job: str, check: Callable[[dict[str, Any]], object]
 ) -> dg.OpDefinition:
     """Return a step whose options are checked where Dagster resolves the configuration: before it creates a run.

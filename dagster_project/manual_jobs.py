@@ -19,7 +19,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, Scope
-from dagster_project.supervised import RETRY, Launch, Supervisor, reviewed, run_supervised
+from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, run_with_review
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
 from pipelines.summary import Summarised
@@ -167,7 +167,7 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
         def show(planned: Summarised) -> None:
             launch.context.log.info(reports.text_of(planned))
 
-        return reports.of_recovery(reviewed(run, show, launch.supervisor, dry=launch.dry))
+        return reports.of_recovery(run_with_review(run, show, launch.supervisor, dry=launch.dry))
 
     return work
 
@@ -214,7 +214,7 @@ def _freeze(launch: Launch) -> reports.Metadata:
     options = launch.options
     until = None if options.lasts is None else datetime.now(UTC) + timedelta(seconds=parse_age(options.lasts))
     done = launch.lake.freeze(reason=options.reason, until=until, before_commit=launch.supervisor.check)
-    return reports.given(outcome=f"{done}. Commits and loads are refused", reason=done.reason, author=done.author)
+    return reports.keep_known(outcome=f"{done}. Commits and loads are refused", reason=done.reason, author=done.author)
 
 
 # -- the table -------------------------------------------------------------------------------------------
@@ -389,10 +389,10 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
         partitions_def=scope.partitions,
         executor_def=dg.in_process_executor,
     )
-    def made() -> None:
+    def run_op() -> None:
         op()
 
-    return made
+    return run_op
 
 
 def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
@@ -406,13 +406,13 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         settings = settings_of(scope, context)
         options = _options(row, context.op_config, row.engine or settings.compaction.engine)
 
-        def launched(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
+        def carry_out(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
             dry = context.op_config.get(DRY_RUN, False)
             with acting_as(context.op_config.get(AUTHOR) or context.run.tags.get(_USER_TAG)):
                 shown = row.work(Launch(lake, settings, options, dry, context, supervisor))
             return shown | supervisor.engine_metadata()
 
-        metadata = run_supervised(context, settings, spark, launched, damaged=row.damaged(options))
+        metadata = run_supervised(context, settings, spark, carry_out, damaged=row.damaged(options))
         context.log.info(metadata["outcome"])
         context.add_output_metadata(metadata)
 
@@ -425,7 +425,7 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         retry_policy=RETRY if row.repeat else None,
         tags={"kind": "spark"},
     )(work)
-    return launchpad.checked(op, schema, f"{scope.slug}_{name}", lambda given: _check(row, given, scope.known))
+    return launchpad.check_config(op, schema, f"{scope.slug}_{name}", lambda given: _check(row, given, scope.known))
 
 
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:

@@ -102,19 +102,30 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     """
     lake = open_for_poll(settings)
     policy = settings.compaction
-    too_many, debt = compaction_policy.too_many(policy, lake.stats()).wanted, compaction_policy.debt_of(lake.stats())
-    # fewer than half of the messages of the last poll: another process has compacted in between
-    since = state.waiting_since if debt * 2 >= state.debt else None
-    state = replace(state, waiting_since=(since or now) if debt else None, debt=debt)
-    pays = compaction_policy.compaction_pays(policy, lake, state.waiting_since, now)
-    over_since = (state.over_since or now) if too_many else None
+    debt = compaction_policy.debt_of(lake.stats())
+    waiting_since = _find_waiting_since(state, debt, now)
+    pays = compaction_policy.compaction_pays(policy, lake, waiting_since, now)
+    over_since = None
+    if compaction_policy.too_many(policy, lake.stats()).wanted:
+        over_since = state.over_since or now
     too_long = over_since is not None and now - over_since >= policy.max_age.total_seconds()
     # to search the history costs more than one root: at most once per max_age, and not while the check fails already
     search = too_long and state.results.get(checks.COMPACTION_FRESH) is not False
     results = tuple(checks.evaluate_root(settings, lake, over_too_long=search))
     observed = None
     if lake.version != state.version:
-        waiting = reports.of_waiting(lake) if state.debt and not lake.read_only else {}
+        waiting = reports.of_waiting(lake) if debt and not lake.read_only else {}
         observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, waiting)
-    state = replace(state, over_since=now if too_long else over_since)
+    if too_long:
+        over_since = now
+    state = replace(state, waiting_since=waiting_since, debt=debt, over_since=over_since)
     return Poll(lake.version, observed, pays, state, results)
+
+
+def _find_waiting_since(state: SensorState, debt: int, now: float) -> float | None:
+    """Return when the messages that wait now were first seen; ``None`` if none wait."""
+    if not debt:
+        return None
+    if state.waiting_since is None or debt * 2 < state.debt:
+        return now  # fewer than half of the messages of the last poll: another process has compacted in between
+    return state.waiting_since

@@ -26,7 +26,7 @@ from dagster_project.config.settings import Orphans, Retention
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import pictures, reports
 from dagster_project.scope import Scope
-from dagster_project.supervised import Launch, reviewed
+from dagster_project.supervised import Launch, run_with_review
 from pipelines import clean, expire, snapshot
 from pipelines.job import Review, dry_run
 
@@ -98,7 +98,7 @@ def deleting(
     given = scope.known is None or getattr(scope.known, policy) is not None
     asked = "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."
 
-    def deleted(launch: Launch) -> Result:
+    def delete_as_planned(launch: Launch) -> Result:
         plans: list[tuple[Any, reports.Metadata]] = []
         with tempfile.TemporaryDirectory() as directory:  # the plan is read back to show it before anything is deleted
             file = Path(directory) / "plan.parquet"
@@ -106,7 +106,7 @@ def deleting(
             def show(planned: Any) -> None:
                 plans.append((planned, reports.of_plan(file)))
 
-            done = reviewed(partial(run, launch, file.as_uri()), show, launch.supervisor, dry=launch.dry)
+            done = run_with_review(partial(run, launch, file.as_uri()), show, launch.supervisor, dry=launch.dry)
         metadata = reports.of_deletion(*plans[-1], None if launch.dry else done)
         launch.context.log.info(metadata["outcome"])
         if not launch.dry and not done.attempted and getattr(done, "version_after", None) is None:
@@ -123,7 +123,7 @@ def deleting(
     return step(
         scope,
         name,
-        deleted,
+        delete_as_planned,
         after=after,
         description=description + asked,
         options={"dry_run": False, "delete_without_policy": False, "reason": "retention policy", "engine": None},

@@ -35,7 +35,7 @@ def maintenance_schedule(scope: Scope, job: AssetJob, lakehouses: Callable[[], K
     )
     if known is not None:
         text = f"Runs the maintenance of lakehouse {known.name!r}."
-        cron = schedule_times.shifted(known.schedules.maintenance or "", schedule_times.offset(known))
+        cron = schedule_times.shift_cron(known.schedules.maintenance or "", schedule_times.offset(known))
 
     @dg.schedule(
         name=f"{scope.slug}_maintenance_schedule",
@@ -72,19 +72,35 @@ def _requests(
             return dg.SkipReason(f"run {at_work[None]} of this job has not finished yet")
         return [_request(scope, scope.known, now)]
     partitions = set(instance.get_dynamic_partitions(FLEET))
-    good = {name: each for name, each in good.items() if name in partitions}
-    last = {name: schedule_times.last_due(each, now) for name, each in good.items() if name not in at_work}
-    due = {name: when for name, when in last.items() if when is not None and now - when < _LATE}
-    for run in _runs(instance, job, created_after=now - 2 * _LATE) if due else ():
-        name = _lakehouse(run)
-        if name is not None and name in due and run.tags.get(DUE_TAG, "0") >= due[name].isoformat():
-            del due[name]
+    there = {name: each for name, each in good.items() if name in partitions}
+    idle = {name: each for name, each in there.items() if name not in at_work}
+    due = _find_due_lakehouses(job, idle, instance, now)
     # their runs would take a slot each, for as long as a storage may hang, while others wait
     page = assets.key(scope, fleet_health.NAME)
     failing = due.keys() & fleet_health.recorded_reasons(instance, page, REACHABLE).keys()
-    requests = [_request(scope, good[name], due[name]) for name in sorted(due.keys() - failing)]
+    requests = [_request(scope, there[name], due[name]) for name in sorted(due.keys() - failing)]
+    if requests:
+        return requests
     waiting = f"; {len(failing)} that cannot be opened wait until they can" if failing else ""
-    return requests or dg.SkipReason(f"none of {len(good)} lakehouses is due{waiting}")
+    return dg.SkipReason(f"none of {len(there)} lakehouses is due{waiting}")
+
+
+def _find_due_lakehouses(
+    job: AssetJob, idle: Mapping[str, LakehouseSettings], instance: dg.DagsterInstance, now: datetime
+) -> dict[str, datetime]:
+    """Return the lakehouses whose maintenance is due and was not requested yet, each with the time it was due at."""
+    due = {}
+    for name, each in idle.items():
+        when = schedule_times.last_due(each, now)
+        if when is not None and now - when < _LATE:
+            due[name] = when
+    if not due:
+        return due
+    for run in _runs(instance, job, created_after=now - 2 * _LATE):
+        lakehouse = _lakehouse(run)
+        if lakehouse in due and run.tags.get(DUE_TAG, "0") >= due[lakehouse].isoformat():
+            del due[lakehouse]
+    return due
 
 
 def _runs(instance: dg.DagsterInstance, job: AssetJob, **which: Any) -> Sequence[dg.DagsterRun]:
@@ -97,7 +113,7 @@ def _lakehouse(run: dg.DagsterRun) -> str | None:
 
 
 def _request(scope: Scope, settings: LakehouseSettings, when: datetime) -> dg.RunRequest:
-    chosen = [assets.key(scope, name) for name in assets.maintained(settings)]
+    chosen = [assets.key(scope, name) for name in assets.list_maintained_assets(settings)]
     return dg.RunRequest(
         run_key=f"{settings.name} {when.isoformat()}",
         partition_key=scope.partition(settings.name),

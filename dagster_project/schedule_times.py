@@ -28,7 +28,7 @@ def offset(settings: LakehouseSettings) -> timedelta:
     return _MINUTE * (zlib.crc32(settings.name.encode()) % minutes) if minutes else timedelta()
 
 
-def shifted(cron: str, by: timedelta) -> str:
+def shift_cron(cron: str, by: timedelta) -> str:
     """Return a cron schedule moved by an offset; the same one where cron cannot express that.
 
     It can where minute and hour are numbers and the time stays on the same day, and where the minute is a number and

@@ -139,7 +139,7 @@ class LakehouseTick:
         names = {**known.good, **known.bad}
         self.states = {name: self.states.get(name, SensorState()) for name in names}
         for name, reason in known.bad.items():
-            self._failed(name, checks.trouble_of(InvalidInput(reason)), _BAD_STANZA_SECONDS)
+            self._record_failure(name, checks.trouble_of(InvalidInput(reason)), _BAD_STANZA_SECONDS)
         due, polled = self.due(known.good), 0
         by_root = {known.good[name].root: known.good[name] for name in due}
         work = (
@@ -150,10 +150,10 @@ class LakehouseTick:
             polled += 1
             settings = by_root[outcome.name]
             if outcome.error is None:
-                self._opened(settings, outcome.get())
+                self._record_poll(settings, outcome.get())
             else:  # an unforeseen error, too, concerns this lakehouse only
                 seconds = settings.compaction.poll.total_seconds()
-                self._failed(settings.name, checks.trouble_of(outcome.error, settings), seconds)
+                self._record_failure(settings.name, checks.trouble_of(outcome.error, settings), seconds)
         events = [*self._observations(), *self.check_events()]
         self._report()
         self.requests += self.first_requests()
@@ -193,16 +193,16 @@ class LakehouseTick:
         """Return the changes of the partitions, if there are any."""
         return []
 
-    def _failed(self, name: str, trouble: Trouble, seconds: float) -> None:
+    def _record_failure(self, name: str, trouble: Trouble, seconds: float) -> None:
         """Remember that a lakehouse cannot be opened; report it once."""
         state = replace(self.states[name], failing=self.states[name].failing + 1)
         if not state.alerted and (not trouble.passes or state.failing >= _TRIES):
             self.down[name] = trouble
         self.reasons[name] = trouble.text
-        state = self._evaluated(name, state, (assets.HEALTH, checks.evaluate_unreachable(trouble)))
+        state = self._record_results(name, state, (assets.HEALTH, checks.evaluate_unreachable(trouble)))
         self.states[name] = self.again(state, seconds, quiet=state.quiet + 1)
 
-    def _opened(self, settings: LakehouseSettings, found: Poll) -> None:
+    def _record_poll(self, settings: LakehouseSettings, found: Poll) -> None:
         """Remember what was polled, and request a compaction if one pays."""
         name, before = settings.name, self.states[settings.name]
         if before.alerted:
@@ -210,9 +210,9 @@ class LakehouseTick:
         if found.observed is not None:
             self.new[name] = (found.version, found.observed)
         state = replace(found.state, failing=0)  # alerted until the webhook has accepted that it is over
-        reachable = (assets.HEALTH, checks.opened(found.version))
-        state = self._evaluated(name, state, *found.results, reachable)
-        decision = self._decided(settings, found, before)
+        reachable = (assets.HEALTH, checks.evaluate_reachable(found.version))
+        state = self._record_results(name, state, *found.results, reachable)
+        decision = self._decide(settings, found, before)
         self.reasons[name] = decision.reason
         if decision.wanted:
             step = assets.key(self.scope, assets.COMPACTION).to_python_identifier()
@@ -229,7 +229,7 @@ class LakehouseTick:
         quiet = 0 if found.observed is not None or found.pays.wanted else before.quiet + 1
         self.states[name] = self.again(state, settings.compaction.poll.total_seconds(), quiet=quiet)
 
-    def _evaluated(self, name: str, state: SensorState, *results: tuple[str, dg.AssetCheckResult]) -> SensorState:
+    def _record_results(self, name: str, state: SensorState, *results: tuple[str, dg.AssetCheckResult]) -> SensorState:
         self.results[name] = [*results]
         return replace(state, results={**state.results, **{str(each.check_name): each.passed for _, each in results}})
 
@@ -238,16 +238,23 @@ class LakehouseTick:
 
         A version that is not recorded now is recorded with those that come after it.
         """
-        asset = assets.key(self.scope, assets.DEFINITION)
-        waiting = [name for name in self.new if self.now - self.states[name].observed_at >= self.observe_every_seconds]
-        for name in sorted(waiting, key=lambda each: self.states[each].observed_at)[:_OBSERVED]:
+        waiting = []
+        for name in self.new:
+            if self.now - self.states[name].observed_at >= self.observe_every_seconds:
+                waiting.append(name)
+        waiting.sort(key=lambda name: self.states[name].observed_at)
+        for name in waiting[:_OBSERVED]:
             version, observed = self.new[name]
             self.states[name] = replace(self.states[name], version=version, observed_at=self.now)
-            tags = {DATA_VERSION: observed.data_version.value if observed.data_version else "", IS_OURS: "true"}
-            partition = self.scope.partition(name)
-            yield dg.AssetObservation(asset_key=asset, metadata=observed.metadata, tags=tags, partition=partition)
+            data_version = "" if observed.data_version is None else observed.data_version.value
+            yield dg.AssetObservation(
+                asset_key=assets.key(self.scope, assets.DEFINITION),
+                metadata=observed.metadata,
+                tags={DATA_VERSION: data_version, IS_OURS: "true"},
+                partition=self.scope.partition(name),
+            )
 
-    def _decided(self, settings: LakehouseSettings, found: Poll, before: SensorState) -> Decision:
+    def _decide(self, settings: LakehouseSettings, found: Poll, before: SensorState) -> Decision:
         """Return the decision on a compaction now. Queries the database only for a lakehouse that needs one."""
         if not settings.compaction.enabled:
             return Decision(False, f"{found.pays.reason}; compaction.enabled is false in lakehouses.yaml")

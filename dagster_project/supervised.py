@@ -82,7 +82,7 @@ class Supervisor:
     """The handle that the work gets: Spark, progress reports, and the question whether it may still commit."""
 
     def __init__(self, context: Context, session: LazySession) -> None:
-        self.spark = replace(session, start=self._started)
+        self.spark = replace(session, start=self._start_session)
         """The session; its settings name where it would run."""
         self._instance = context.instance
         self._run_id = context.run.run_id
@@ -92,7 +92,7 @@ class Supervisor:
         self._stop = threading.Event()
         self.latest: tuple[str, int, int | None] | None = None
 
-    def _started(self, config: SessionConfig) -> SparkSession:
+    def _start_session(self, config: SessionConfig) -> SparkSession:
         self._refuse_stopped()
         self._session = self._start(config)
         if self._usage_before is None:  # the steps of a run share a session
@@ -180,7 +180,7 @@ class Launch:
         return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
 
 
-def reviewed(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: Supervisor, *, dry: bool) -> T:
+def run_with_review(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: Supervisor, *, dry: bool) -> T:
     """Carry out a job that shows its plan before it acts, or, on a dry run, instead; return its report."""
 
     def approve(planned: T) -> bool:
@@ -227,7 +227,7 @@ def run_supervised(
         thread = threading.Thread(target=carry_out, name="maintenance", daemon=True)
         thread.start()
         try:
-            return _followed(context, watch, future, time.monotonic() + seconds.total_seconds())
+            return _follow_work(context, watch, future, time.monotonic() + seconds.total_seconds())
         except Stopped:
             raise _failure(INTERRUPTED, future) from None
         except dg.DagsterExecutionInterruptedError:
@@ -246,7 +246,7 @@ def _end(watch: Supervisor, thread: threading.Thread) -> None:
         thread.join(_POLL_SECONDS)
 
 
-def _followed(context: Context, watch: Supervisor, future: Future[T], deadline: float) -> T:
+def _follow_work(context: Context, watch: Supervisor, future: Future[T], deadline: float) -> T:
     logged, log_at = None, time.monotonic() + _LOG_EVERY_SECONDS
     while True:
         try:
@@ -283,7 +283,7 @@ def advice(error: errors.TrinityLakeError) -> str:
 
 def failure(error: errors.TrinityLakeError) -> dg.Failure:
     """Return a failure with the error and what to do. Only a storage failure or a lost race is worth a retry."""
-    again = not permanent(error) or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
+    again = not is_permanent(error) or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
     return dg.Failure(sentences(in_launchpad(str(error)), advice(error)), allow_retries=again)
 
 
@@ -298,7 +298,7 @@ def in_launchpad(text: str) -> str:
     return _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}: true`", _LAUNCHPAD.sub("", text))
 
 
-def permanent(error: errors.TrinityLakeError) -> bool:
+def is_permanent(error: errors.TrinityLakeError) -> bool:
     """Return whether an error stays until a person acts: every one except a storage that fails for a while."""
     return not isinstance(error, errors.StorageError) or isinstance(error, _PERMANENT)
 

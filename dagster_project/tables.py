@@ -15,7 +15,7 @@ from dagster_project.config.settings import TablePolicy, Tables
 from dagster_project.metadata import reports
 from dagster_project.retention import ASK, NOTHING_DONE, deleting
 from dagster_project.scope import Scope
-from dagster_project.supervised import Launch, reviewed
+from dagster_project.supervised import Launch, run_with_review
 from pipelines import doctor, tables_clean, tables_expire, tables_health
 from pipelines.job import Review
 from pipelines.summary import count
@@ -66,7 +66,7 @@ def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
         ]
 
 
-def _checked(check: str, problems: Iterable[tuple[str, str]], fails: str, remedy: str) -> dg.AssetCheckResult:
+def _evaluate_tables(check: str, problems: Iterable[tuple[str, str]], fails: str, remedy: str) -> dg.AssetCheckResult:
     """Return the result of a check: tables, each with what is wrong with it, and what to do about them.
 
     It warns, and does not stop the steps that delete: whoever writes one table must not end the maintenance of all.
@@ -91,7 +91,7 @@ def table_health(scope: Scope) -> dg.AssetsDefinition:
     return assets.step(
         scope,
         assets.TABLE_HEALTH,
-        _measured,
+        _measure_tables,
         after=[assets.HEALTH, assets.SNAPSHOTS, assets.EXPIRATION, assets.ORPHANS],
         description="The state of the Iceberg tables, by their metadata: files, small files, delete files, bytes, "
         "manifests, snapshots, and the bytes that only old snapshots keep. The heaviest tables and those that old "
@@ -104,7 +104,7 @@ def table_health(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _measured(launch: Launch) -> assets.Result:
+def _measure_tables(launch: Launch) -> assets.Result:
     found = tables_health.run(launch.lake, tables_health.Config(engine="auto"), launch.spark, **launch.more)
     by_pattern, small = (launch.settings.tables or Tables()).by_pattern(), []
     for each in found.tables:
@@ -116,8 +116,8 @@ def _measured(launch: Launch) -> assets.Result:
         metadata=reports.of_tables(found),
         data_version=dg.DataVersion(str(found.version)),
         check_results=[
-            _checked(READABLE, found.failures.items(), "cannot be read", _REPAIR),
-            _checked(SMALL_FILES, small, "has too many small files", rewrite),
+            _evaluate_tables(READABLE, found.failures.items(), "cannot be read", _REPAIR),
+            _evaluate_tables(SMALL_FILES, small, "has too many small files", rewrite),
             _engines(launch.lake),
         ],
     )
@@ -128,7 +128,7 @@ def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
     if found is not None:
         problems += [(each, f"{doctor.DELETES_METADATA}=true") for each in found.deleting]
         problems += [(each, "files of the oldest version that is kept are gone") for each in found.lost]
-    return _checked(
+    return _evaluate_tables(
         ENGINES,
         problems,
         "loses files that older versions need",
@@ -145,7 +145,7 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
     return assets.step(
         scope,
         assets.TABLE_EXPIRATION,
-        _expired,
+        _expire_snapshots,
         after=[assets.HEALTH, assets.TABLE_HEALTH],
         description="Expires old snapshots of Iceberg tables, by their own properties and the policies of "
         "lakehouses.yaml. A hundred tables of one policy are one version, and no file is deleted: a rollback brings "
@@ -159,7 +159,7 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _expired(launch: Launch) -> assets.Result:
+def _expire_snapshots(launch: Launch) -> assets.Result:
     plans: list[tables_expire.Report] = []
     watch, policies = launch.supervisor, []
     for text, each in (launch.settings.tables or Tables()).policies.items():
@@ -170,14 +170,14 @@ def _expired(launch: Launch) -> assets.Result:
     def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
         return tables_expire.run(launch.lake, how, review=review, cancel=watch, progress=watch.progress)
 
-    done = reviewed(run, plans.append, watch, dry=launch.dry)
+    done = run_with_review(run, plans.append, watch, dry=launch.dry)
     metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
     launch.context.log.info(metadata["outcome"])
     if not launch.dry and done.version_after is None:
         metadata = assets.page_of_idle_run(launch, metadata)
     idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
     remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
-    left_alone = _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)
+    left_alone = _evaluate_tables(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)
     return dg.MaterializeResult(
         metadata=metadata,
         data_version=dg.DataVersion(str(done.version_after or done.version)),
@@ -198,7 +198,7 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
 
     def in_doubt(done: tables_clean.Report) -> list[dg.AssetCheckResult]:
         doubts = ((each.directory or each.table, each.reason) for each in done.doubts if not each.is_wanted)
-        return [_checked(CERTAIN, doubts, "is in doubt, and nothing of it was deleted", _REPAIR)]
+        return [_evaluate_tables(CERTAIN, doubts, "is in doubt, and nothing of it was deleted", _REPAIR)]
 
     return deleting(
         scope,

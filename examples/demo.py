@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dagster_project.config import load
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from pipelines import stats, upgrade
 from pipelines.cli.report import table
 from pipelines.stats import Deep
@@ -123,7 +123,7 @@ def maintained(settings: LakehouseSettings) -> tuple[str, bool]:
     """Run the maintenance job in this process, in the Dagster instance that ``make ui`` shows."""
     os.environ.setdefault("DAGSTER_HOME", str(PROJECT / ".dagster"))
     Path(os.environ["DAGSTER_HOME"]).mkdir(parents=True, exist_ok=True)
-    job = merged((settings,)).resolve_job_def(f"{settings.slug}_maintenance")
+    job = define_lakehouses((settings,)).resolve_job_def(f"{settings.slug}_maintenance")
     quiet = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
     with dg.DagsterInstance.get() as instance:
         result = job.execute_in_process(instance=instance, run_config=quiet, raise_on_error=False)

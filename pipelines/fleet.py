@@ -1,9 +1,9 @@
 """The state of many lakehouses at once, the worst first: as rows, and as text for monitoring systems.
 
-Each lakehouse is opened in a thread with a deadline, so that one whose storage hangs costs no more than that. The sensor
-of Dagster asks the same pool of threads, and opens lakehouses with the same options (:func:`hurry`). It keeps a poll of
-its own: a poll reads one root and decides from it, and a survey reads the snapshots, the oldest version and the backup,
-too, which would cost a sensor three times the requests each minute.
+Each lakehouse is opened in a thread with a deadline, so that one whose storage hangs costs no more than that. The
+sensor of Dagster asks the same pool of threads, and opens lakehouses with the same options (:func:`hurry`). It keeps a
+poll of its own: a poll reads one root and decides from it. A survey also reads the snapshots, the oldest version and
+the backup, which would cost a sensor three times the requests each minute.
 """
 
 from __future__ import annotations

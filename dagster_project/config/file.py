@@ -76,12 +76,12 @@ def load(path: Path | None = None) -> ProjectSettings:
 def load_head(path: Path | None = None) -> Head:
     """Return the settings of the file without its stanzas, which are not read. Raises ``ConfigError``."""
     path = config_path() if path is None else path
-    return _validated(Head, _head(parse_fields(without_stanzas(read(path)), path)), f"{path}: ")
+    return _validate_model(Head, _head(parse_fields(without_stanzas(read(path)), path)), f"{path}: ")
 
 
 def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
     """Return the settings of one stanza. Raises ``ConfigError`` with one line for each mistake."""
-    return _validated(LakehouseSettings, raw, f"{path}: {label(raw, number)}: ")
+    return _validate_model(LakehouseSettings, raw, f"{path}: {label(raw, number)}: ")
 
 
 def parse(text: str, path: Path) -> ProjectSettings:
@@ -89,10 +89,10 @@ def parse(text: str, path: Path) -> ProjectSettings:
     raw = parse_fields(text, path)
     stanzas, mistakes, head = raw_stanzas(text, path, raw), [], Head()
     try:
-        head = _validated(Head, _head(raw), f"{path}: ")
+        head = _validate_model(Head, _head(raw), f"{path}: ")
     except ConfigError as error:
         mistakes.append(str(error))
-    known = _checked(stanzas, path)
+    known = _check_together(stanzas, path)
     mistakes += known.bad.values()
     if not stanzas:
         mistakes.append(f"{path}: lakehouses: must list at least one lakehouse")
@@ -105,7 +105,7 @@ def _head(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if name != "lakehouses"}
 
 
-def _validated(model: type[M], raw: Any, where: str) -> M:
+def _validate_model(model: type[M], raw: Any, where: str) -> M:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -152,7 +152,7 @@ class Stanzas:
                 quick = quick_stanza(read(path), path, name)
                 if quick is not None:
                     return parse_stanza(quick, path)
-            path = self._refreshed()
+            path = self._refresh()
             if name not in self._raw:
                 raise ConfigError(f"{path}: there is no lakehouse {name!r} any more")
             return parse_stanza(self._raw[name], path)
@@ -160,12 +160,12 @@ class Stanzas:
     def all(self) -> Known:
         """Return all of them, checked. Raises ``ConfigError`` if the file as a whole cannot be read."""
         with self._lock:
-            path = self._refreshed()
+            path = self._refresh()
             if self._known is None:
-                self._known = _checked([*self._raw.values()], path)
+                self._known = _check_together([*self._raw.values()], path)
             return self._known
 
-    def _refreshed(self) -> Path:
+    def _refresh(self) -> Path:
         path = config_path() if self._path is None else self._path
         try:
             status = path.stat()
@@ -180,7 +180,7 @@ class Stanzas:
         return path
 
 
-def _checked(stanzas: Sequence[Any], path: Path) -> Known:
+def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
     """Return the settings of stanzas, each validated by itself, and what collides with another one."""
     good: dict[str, LakehouseSettings] = {}
     bad: dict[str, str] = {}

@@ -50,18 +50,26 @@ def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadat
     figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
     figure.set_layout_engine("constrained", wspace=0.05)
     grid = figure.subplots(rows, len(pictured), squeeze=False)
-    scale = max(1.0, *(debt for _, strips in pictured for strip in strips for debt in strip.debt))
+    scale = 1.0
+    for _, strips in pictured:
+        for strip in strips:
+            scale = max(scale, *strip.debt)
     for column, (title, strips) in enumerate(pictured):
-        above = rows - len(strips)
-        for row in range(rows):
-            if row < above:
-                grid[row][column].set_axis_off()
-            else:
-                _draw_strip(grid[row][column], strips[row - above], scale)
-        grid[above][column].set_title(title, color=INK, fontsize=11)
+        axes_of_column = [row[column] for row in grid]
+        _draw_tree(axes_of_column, title, strips, scale)
     handles, labels = grid[-1][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
-    return _markdown(figure, "; ".join(title for title, _ in pictured))
+    return _draw_markdown(figure, "; ".join(title for title, _ in pictured))
+
+
+def _draw_tree(axes: Sequence[Axes], title: str, strips: Sequence[Strip], scale: float) -> None:
+    """Draw the levels of a tree from the bottom up: a lower tree leaves the upper rows empty."""
+    above = len(axes) - len(strips)
+    for empty in axes[:above]:
+        empty.set_axis_off()
+    for level, strip in zip(axes[above:], strips, strict=True):
+        _draw_strip(level, strip, scale)
+    axes[above].set_title(title, color=INK, fontsize=11)
 
 
 def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
@@ -121,7 +129,7 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     bottom.xaxis.set_major_locator(locator)
     bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     bottom.xaxis.get_offset_text().set_color(INK)
-    return _markdown(figure, span)
+    return _draw_markdown(figure, span)
 
 
 def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
@@ -138,7 +146,7 @@ def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
     axes.set_xlabel("MiB", color=INK, fontsize=9)
     figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
     _plain(axes)
-    return _markdown(figure, f"the {len(measured)} heaviest tables")
+    return _draw_markdown(figure, f"the {len(measured)} heaviest tables")
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -155,7 +163,7 @@ def _plain(axes: Axes) -> None:
         spine.set_color(INK)
 
 
-def _markdown(figure: Figure, alternative: str) -> dg.MarkdownMetadataValue:
+def _draw_markdown(figure: Figure, alternative: str) -> dg.MarkdownMetadataValue:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI, transparent=True)
     data = base64.b64encode(buffer.getvalue()).decode()

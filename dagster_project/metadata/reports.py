@@ -50,7 +50,7 @@ def of_report(report: Summarised, tables: Summarised | None = None, **more: Any)
 
     ``tables``: the report that has the tables, if it is another one: that of planning.
     """
-    found = given(outcome="\n".join(report.summary()), **more)
+    found = keep_known(outcome="\n".join(report.summary()), **more)
     found |= {each.title.replace(" ", "_"): of_table(each) for each in tables_of(tables or report) if each.rows}
     return with_sizes(found | {name: value for name, value in figures(report) if name not in found})
 
@@ -67,18 +67,24 @@ def text_of(report: Summarised, rows: int = _LOGGED) -> str:
 
 def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every figure of a report by its name, one of a part by both names: ``plan_nodes``. Lists are counted."""
-    items = {each.name: getattr(value, each.name) for each in fields(value)} if is_dataclass(value) else dict(value)
+    if is_dataclass(value):
+        items = {each.name: getattr(value, each.name) for each in fields(value)}
+    else:
+        items = dict(value)
     for name, each in items.items():
+        label = f"{prefix}{name}"
         if name == "seconds":
-            yield f"{prefix}seconds", round(sum(each.values()), 3)
+            yield label, round(sum(each.values()), 3)
         elif isinstance(each, datetime):
-            yield f"{prefix}{name}", utc(each)
+            yield label, utc(each)
         elif isinstance(each, bool | int | float | str):
-            yield f"{prefix}{name}", each
+            yield label, each
         elif isinstance(each, list | tuple):
-            yield f"{prefix}{name}", len(each)
+            yield label, len(each)
+        elif name == "rollback":  # an undo reports its rollback as its own
+            yield from figures(each, prefix)
         elif is_dataclass(each) or (isinstance(each, Mapping) and name != "failures"):
-            yield from figures(each, prefix if name == "rollback" else f"{prefix}{name}_")
+            yield from figures(each, f"{label}_")
 
 
 # -- tables ----------------------------------------------------------------------------------------------
@@ -112,7 +118,7 @@ def cell(value: Any) -> str | int | float | bool | None:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
-def given(**values: Any) -> Metadata:
+def keep_known(**values: Any) -> Metadata:
     """Return the values that are known."""
     return {name: value for name, value in values.items() if value is not None}
 
@@ -129,7 +135,7 @@ def with_sizes(metadata: Metadata) -> Metadata:
 
 def of_stats(stats: Stats) -> Metadata:
     """Return the figures that one read of the root gives; Dagster plots the numbers over time."""
-    return given(
+    return keep_known(
         **{name: getattr(stats, name) for name in _FIGURES},
         buffered_messages=stats.messages,
         created_at=dg.MetadataValue.timestamp(stats.created_at),
@@ -144,7 +150,7 @@ def of_deep(health: Deep) -> Metadata:
         parts += [human_bytes(level.bytes)]
         parts += [f"{count(level.over_target, 'node')} over the target size"] if level.over_target else []
         rows.append({"height": level.height, "nodes": level.nodes, "holds": ", ".join(parts)})
-    return of_stats(health.summary) | given(
+    return of_stats(health.summary) | keep_known(
         nodes=health.nodes,
         tree_bytes=health.bytes,
         reads_per_lookup=health.reads_per_lookup,
@@ -187,7 +193,7 @@ def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
 
 def of_definition(definition: LakehouseDef) -> Metadata:
     """Return the fields of a lakehouse definition, except the properties, which may be private."""
-    return given(
+    return keep_known(
         id=definition.id,
         major_version=definition.major_version,
         node_file_max_size_bytes=definition.node_file_max_size_bytes,
@@ -229,7 +235,7 @@ def of_plan(plan: Path) -> Metadata:
                     sizes[directory] += size or 0
         total = int(file.metadata.num_rows)
     heaviest = [{"directory": name, "files": files[name], "bytes": size} for name, size in sizes.most_common(_HEAVY)]
-    return given(
+    return keep_known(
         plan_files=total,
         plan_files_shown=len(rows) if total > len(rows) else None,
         plan=table([{**row, "modified": _time(row["modified_millis"])} for row in rows], _PLAN),
@@ -262,7 +268,7 @@ def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
 def of_tables(report: tables_health.Report) -> Metadata:
     """Return the sums, which Dagster plots, the heaviest tables, and those that only old snapshots make heavy."""
     leaking = sorted((each for each in report.tables if each.old_bytes), key=lambda each: (-each.old_bytes, each.table))
-    shown = given(
+    shown = keep_known(
         picture=pictures.tables(report.tables[:_PICTURED]) if report.tables else None,
         heaviest=_of_some(report.tables, _HEAVIEST),
         leakiest=_of_some(leaking, _LEAKIEST),
@@ -284,7 +290,7 @@ def _of_some(tables: Sequence[tables_health.TableHealth], columns: Sequence[str]
 def of_snapshots(report: snapshot.Report, snapshots: Iterable[SnapshotInfo]) -> Metadata:
     """Return the snapshots, and what the policies created and dropped."""
     rows = [{name: getattr(each, name) for name in _SNAPSHOTS} for each in snapshots]
-    return given(
+    return keep_known(
         snapshots=len(rows),
         snapshot_list=table(rows, _SNAPSHOTS) if rows else None,
         dry_run=report.dry_run,
@@ -303,7 +309,7 @@ def of_alteration(done: Alteration) -> Metadata:
         outcome = f"version {done.version_after} committed: {named}"
     else:
         outcome = f"dry run, nothing was changed: {named}" if done.dry_run else named
-    return given(
+    return keep_known(
         outcome=outcome,
         dry_run=done.dry_run,
         version_after=done.version_after,

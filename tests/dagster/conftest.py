@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
 from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
 from tests.support.lakes import compacted, in_memory
@@ -98,7 +98,7 @@ def memory() -> Iterator[str]:
 @pytest.fixture
 def defs(settings: LakehouseSettings, spark: SparkSession) -> dg.Definitions:
     """Return the definitions of ``settings``; their runs share the Spark session of all tests."""
-    return merged((settings,), spark=SparkResource(keep_running=True))
+    return define_lakehouses((settings,), spark=SparkResource(keep_running=True))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
 from pipelines import compaction, engine_choice
 from pipelines.trees.sketch import sketch
@@ -49,7 +49,7 @@ def test_maintenance(local: LakehouseSettings, lake: Lakehouse, instance: dg.Dag
     digest, before = lake.digest(), lake.stats()
     assert before.messages
     assert before.height
-    result = run(merged((local,)), "maintenance", instance)
+    result = run(define_lakehouses((local,)), "maintenance", instance)
     assert result.success
     after = lake.refresh().stats()
     assert (digest, 0, before.version + 1) == (lake.digest(), after.messages, after.version)
@@ -79,7 +79,7 @@ def test_maintenance_of_a_clean_lakehouse_commits_nothing(
 ) -> None:
     compaction.run(lake, compaction.Config(engine="local"))
     version = lake.refresh().version
-    result = run(merged((settings,)), "maintenance", instance)
+    result = run(define_lakehouses((settings,)), "maintenance", instance)
     assert (True, version) == (result.success, lake.refresh().version)
     assert (
         f"nothing to do: no message is buffered in version {version}" == metadata(result, assets.COMPACTION)["outcome"]
@@ -95,7 +95,7 @@ def test_a_broken_node_fails_the_check_and_stops_what_comes_after(
         compaction.run(lake, compaction.Config(engine="local"))
     node_file(lake.refresh()).write_bytes(b"garbage")
     version = lake.version
-    result = run(merged((settings,)), "maintenance", instance)
+    result = run(define_lakehouses((settings,)), "maintenance", instance)
     assert (False, version) == (result.success, lake.refresh().version)
     (check,) = result.get_asset_check_evaluations()
     assert not check.passed
@@ -113,7 +113,11 @@ def measured(
     """Materialise ``tree_health`` without its check. Its picture shows one node a level, so the walk reads the rest."""
     monkeypatch.setattr(engine_choice, "on_other_machines", lambda _: True)
     monkeypatch.setattr(assets, "sketch", partial(sketch, width=1))
-    job = merged((settings,), spark=SparkResource(keep_running=True)).get_repository_def().get_job("__ASSET_JOB")
+    job = (
+        define_lakehouses((settings,), spark=SparkResource(keep_running=True))
+        .get_repository_def()
+        .get_job("__ASSET_JOB")
+    )
     chosen = job.get_subset(asset_selection={assets.key(settings, assets.HEALTH)}, asset_check_selection=set())
     return chosen.execute_in_process(instance=instance, raise_on_error=False)
 
@@ -173,7 +177,7 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
     hurried = settings.model_copy(
         update={"compaction": settings.compaction.model_copy(update={"timeout": supervised.timedelta(seconds=4)})}
     )
-    result = run(merged((hurried,), spark=SparkResource(keep_running=True)), "compaction", instance)
+    result = run(define_lakehouses((hurried,), spark=SparkResource(keep_running=True)), "compaction", instance)
     assert (False, ["end"]) == (result.success, reached)
     (failure,) = result.get_step_failure_events()
     assert "exceeded its timeout of 0:00:04; Spark was stopped" in str(failure.event_specific_data)

@@ -22,7 +22,7 @@ from dagster_project import assets
 from dagster_project.config import load
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import fleet, merged
+from dagster_project.factory import define_lakehouses, fleet
 from dagster_project.metadata.pictures import INK
 from pipelines import compaction
 from tests.dagster.conftest import Shot
@@ -94,7 +94,7 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 INVENTORY: story.begin(settings[INVENTORY].root, txn_ttl_millis=story.SHORT_LIFE_MILLIS),
             }
             good = _stock(lakes[INVENTORY])
-            made = Stage(server, instance, merged(tuple(settings.values())), settings, lakes, good)
+            made = Stage(server, instance, define_lakehouses(tuple(settings.values())), settings, lakes, good)
             server.wait()
             yield made
 

@@ -11,7 +11,7 @@ import pytest
 from dagster_project import assets
 from dagster_project.assets import BACKUP
 from dagster_project.config.settings import Health, LakehouseSettings, Retention
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
 from pipelines import compaction, snapshot, stats
 from tests.dagster.test_assets import STEP, run
@@ -44,7 +44,7 @@ def checked(
     settings: LakehouseSettings, asset: str, check: str, instance: dg.DagsterInstance, *, spark: bool = False
 ) -> dg.AssetCheckEvaluation:
     """Execute one check alone, as the button in the UI does."""
-    defs = merged((settings,), spark=SparkResource(keep_running=spark))
+    defs = define_lakehouses((settings,), spark=SparkResource(keep_running=spark))
     job = defs.get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(
         asset_selection=set(), asset_check_selection={dg.AssetCheckKey(assets.key(settings, asset), check)}
@@ -119,9 +119,9 @@ def test_a_backup_is_made_by_maintenance_and_verified(
     local: LakehouseSettings, lake: Lakehouse, target: str, instance: dg.DagsterInstance
 ) -> None:
     """After a compaction; every check of both runs has passed."""
-    compacted = run(merged((local,)), "compaction", instance)
+    compacted = run(define_lakehouses((local,)), "compaction", instance)
     assert {"compaction_debt": True, "compaction_fresh": True} == verdicts(compacted)
-    result = run(merged((local,)), "maintenance", instance)
+    result = run(define_lakehouses((local,)), "maintenance", instance)
     assert result.success
     names = ("integrity", "compaction_debt", "compaction_fresh", "snapshots_fresh", "backup_verified")
     assert dict.fromkeys(names, True) == verdicts(result)
@@ -141,7 +141,7 @@ def test_a_backup_that_is_no_good_fails_with_advice(
     missing = checked(local, BACKUP, "backup_verified", instance)
     assert (False, dg.AssetCheckSeverity.ERROR) == (missing.passed, missing.severity)
     assert f"there is no backup at {target}; export to it" == missing.description
-    assert run(merged((local,)), "export", instance).success  # the launchpad is filled in with the backup
+    assert run(define_lakehouses((local,)), "export", instance).success  # the launchpad is filled in with the backup
     good = checked(local, BACKUP, "backup_verified", instance)
     assert (True, lake.digest()) == (good.passed, values(good)["digest"])
     gone = next(entry.path for entry in lake.objects(kind="table"))
@@ -158,7 +158,7 @@ def test_nothing_expires_that_could_not_be_backed_up(
     Lakehouse.create(target)  # somebody else's
     compaction.run(lake, compaction.Config(engine="local"))
     kept = local.model_copy(update={"retention": Retention()})
-    result = run(merged((kept,)), "maintenance", instance)
+    result = run(define_lakehouses((kept,)), "maintenance", instance)
     assert not result.success
     (failure,) = result.get_step_failure_events()
     assert (f"{STEP}backup", True) == (

@@ -16,7 +16,7 @@ import yaml
 from dagster_project.component import Lakehouses
 from dagster_project.config import ConfigError
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from tests.dagster.conftest import filled
 from trinitylake_core import Lakehouse
 
@@ -113,7 +113,7 @@ def proved(tmp_path: Path, scripts: Path, path: list[str]) -> None:
     )
     dg_command("check", "defs", "--use-active-venv")
     listed = dg_command("list", "defs", "--json")
-    expected = merged((LakehouseSettings.model_validate(yaml.safe_load(stanza)),)).get_repository_def()
+    expected = define_lakehouses((LakehouseSettings.model_validate(yaml.safe_load(stanza)),)).get_repository_def()
     names = {key.to_user_string() for key in expected.asset_graph.get_all_asset_keys()}
     names |= {check.name for check in expected.asset_graph.asset_check_keys}
     names |= {job.name for job in expected.get_all_jobs() if not job.name.startswith("__")}

@@ -21,7 +21,7 @@ from dagster_project import crash_retry
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
 from dagster_project.crash_retry import AT_MOST, OF_TAG, REPEAT_TAG
-from dagster_project.factory import fleet, merged
+from dagster_project.factory import define_lakehouses, fleet
 from dagster_project.notifications import failure_sensors
 from dagster_project.processes.dead_runs import end_dead_runs
 from dagster_project.schedule import DUE_TAG
@@ -75,7 +75,7 @@ def requested(definitions: dg.Definitions, instance: dg.DagsterInstance, run: dg
 
 @pytest.fixture
 def defs(settings: LakehouseSettings) -> dg.Definitions:
-    return merged((settings,))
+    return define_lakehouses((settings,))
 
 
 def test_a_run_that_was_killed_is_asked_for_again_twice_and_then_no_more(

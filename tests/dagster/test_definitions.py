@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dagster_project import config
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 
 ROOT = Path(__file__).parent.parent.parent
 TWO = """
@@ -108,7 +108,7 @@ def test_the_stanzas_that_are_shown_are_valid() -> None:
 
 def test_names_of_everything() -> None:
     """Whoever changes one of these changes what other people's automations refer to."""
-    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    repository = define_lakehouses(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     names = (*ORDER, "version_expiration", "orphan_removal")
     keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
     everywhere = {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in names}
@@ -127,7 +127,7 @@ def test_names_of_everything() -> None:
 
 
 def test_the_checks_of_integrity_and_backup_block_and_a_compaction_waits_for_neither() -> None:
-    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    repository = define_lakehouses(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     graph = repository.asset_graph
     assert {"integrity", "backup_verified"} == {
         key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking
@@ -141,7 +141,7 @@ def test_the_checks_of_integrity_and_backup_block_and_a_compaction_waits_for_nei
 
 
 def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
-    defs = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
+    defs = define_lakehouses(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
     graph = defs.get_repository_def().asset_graph
     nodes = [graph.get(dg.AssetKey(["lakehouse", "sales", name])) for name in ORDER]
     for before, after in pairwise(nodes):
@@ -163,7 +163,7 @@ def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
 
 
 def test_maintenance_deletes_only_where_lakehouses_yaml_asks_for_it() -> None:
-    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    repository = define_lakehouses(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     selected = {
         lake: {key.path[-1] for key in repository.get_job(f"{lake}_maintenance").asset_layer.selected_asset_keys}
         for lake in ("sales", "web_logs")
@@ -173,7 +173,7 @@ def test_maintenance_deletes_only_where_lakehouses_yaml_asks_for_it() -> None:
 
 def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
     """A dry run unless said otherwise; the writing ones wait for each other; what must not be repeated is not."""
-    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    repository = define_lakehouses(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     filled_in, pools, retried = {}, {}, {}
     for name in sorted({*JOBS} - {"compaction", "maintenance"}):
         job = repository.get_job(f"sales_{name}")
@@ -194,7 +194,7 @@ def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
 def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A code location serves the names of environment variables at most, never their values."""
     monkeypatch.setenv("NOT_SET_ANYWHERE", "hunter2")
-    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    repository = define_lakehouses(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     served = [(node.key, node.metadata, node.tags, node.description) for node in repository.asset_graph.asset_nodes]
     jobs = [(job.name, job.tags, job.description, job.metadata) for job in repository.get_all_jobs()]
     assert "s3://nowhere/sales/" in str(served)

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_project import assets
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from pipelines import clean, expire
 from tests.dagster.test_retention import HOUR_MILLIS
 from trinitylake_core import Lakehouse
@@ -48,12 +48,12 @@ def guarded(settings: LakehouseSettings, copy: Path) -> LakehouseSettings:
 
 
 def maintain(settings: LakehouseSettings, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    job = merged((settings,)).resolve_job_def("sales_eu_maintenance")
+    job = define_lakehouses((settings,)).resolve_job_def("sales_eu_maintenance")
     return job.execute_in_process(instance=instance, raise_on_error=False)
 
 
 def materialise(settings: LakehouseSettings, asset: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
+    job = define_lakehouses((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection={assets.key(settings, asset)}, asset_check_selection=set())
     return subset.execute_in_process(instance=instance, raise_on_error=False)
 
@@ -115,7 +115,7 @@ def test_a_dry_run_shows_what_a_failed_check_forbids(
     assert maintain(guarded.model_copy(update={"retention": None, "orphans": None}), instance).success
     damage_a_definition(lake.refresh(), copy)
     assert not maintain(guarded, instance).success
-    job = merged((guarded,)).get_repository_def().get_job("__ASSET_JOB")
+    job = define_lakehouses((guarded,)).get_repository_def().get_job("__ASSET_JOB")
     key = assets.key(guarded, assets.EXPIRATION)
     subset = job.get_subset(asset_selection={key}, asset_check_selection=set())
     config = {"ops": {key.to_python_identifier(): {"config": {"dry_run": True}}}}

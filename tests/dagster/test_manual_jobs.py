@@ -12,7 +12,7 @@ import pytest
 
 from dagster_project.checks import evaluate_freeze
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from pipelines import export
@@ -28,7 +28,7 @@ def launched(
     settings: LakehouseSettings, job: str, instance: dg.DagsterInstance, **config: Any
 ) -> dg.ExecuteInProcessResult:
     """Run a job as the launchpad does: what it is filled in with, and some of it changed."""
-    defs = merged((settings,), spark=SparkResource(keep_running=True))
+    defs = define_lakehouses((settings,), spark=SparkResource(keep_running=True))
     resolved = defs.resolve_job_def(f"sales_eu_{job}")
     step = f"{STEP}{job}"
     filled_in = resolved.run_config["ops"][step]["config"]

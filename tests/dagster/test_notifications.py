@@ -13,7 +13,7 @@ import pytest
 
 from dagster_project import notifications
 from dagster_project.config.settings import LakehouseSettings, Notifications
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.notifications import failure_sensors
 
 
@@ -59,7 +59,7 @@ def webhook() -> Iterator[Received]:
 def failed_run(settings: LakehouseSettings, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """Return a run that fails because there is no lakehouse."""
     nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
-    job = merged((nowhere,)).resolve_job_def("sales_eu_maintenance")
+    job = define_lakehouses((nowhere,)).resolve_job_def("sales_eu_maintenance")
     return job.execute_in_process(instance=instance, raise_on_error=False)
 
 

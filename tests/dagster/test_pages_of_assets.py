@@ -9,7 +9,7 @@ import pytest
 
 from dagster_project import assets
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from tests.dagster.test_assets import run
 from trinitylake_core import Lakehouse
 
@@ -24,21 +24,21 @@ def test_a_compaction_without_work_leaves_the_picture_on_the_page(
     local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     """And draws no row of zeros, and names no engine that did not run."""
-    worked = shown(run(merged((local,)), "compaction", instance), assets.COMPACTION)
-    idle = shown(run(merged((local,)), "compaction", instance), assets.COMPACTION)
+    worked = shown(run(define_lakehouses((local,)), "compaction", instance), assets.COMPACTION)
+    idle = shown(run(define_lakehouses((local,)), "compaction", instance), assets.COMPACTION)
     assert worked["picture"] == idle["picture"]
     assert worked["predicted_and_realised"] == idle["predicted_and_realised"]
     assert "nothing to do" in str(idle["outcome"].value)
     assert [] == [name for name, each in idle.items() if isinstance(each, dg.IntMetadataValue)]
     assert "engine" not in idle
-    again = shown(run(merged((local,)), "compaction", instance), assets.COMPACTION)
+    again = shown(run(define_lakehouses((local,)), "compaction", instance), assets.COMPACTION)
     assert worked["picture"] == again["picture"]
 
 
 def test_the_page_says_which_engine_ran_and_why(
     local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    metadata = shown(run(merged((local,)), "compaction", instance), assets.COMPACTION)
+    metadata = shown(run(define_lakehouses((local,)), "compaction", instance), assets.COMPACTION)
     assert "local: it was asked for by name" == metadata["engine_chosen"].value
     assert not [name for name in metadata if name.startswith("spark_")]
 

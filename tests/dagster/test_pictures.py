@@ -72,7 +72,7 @@ def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(
 ) -> None:
     """10, 1,000 and 100,000 nodes: bars for each, then outlines; the size on the page depends on the height alone."""
     drawn: list[Any] = []
-    monkeypatch.setattr(pictures, "_markdown", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(pictures, "_draw_markdown", lambda figure, _: drawn.append(figure))
     root = sketch(lake)[0]
 
     def level(height: int, nodes: int) -> Strip:
@@ -105,7 +105,7 @@ def test_the_levels_of_a_tree_are_sentences_with_units(lake: Lakehouse) -> None:
 def test_markers_of_the_timeline_are_not_cut_off_at_the_edge(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A marker at the highest value is drawn whole: half of it is above the line."""
     drawn: list[Any] = []
-    monkeypatch.setattr(pictures, "_markdown", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(pictures, "_draw_markdown", lambda figure, _: drawn.append(figure))
     compacted(lake)
     pictures.timeline([*lake.refresh().history()])
     (figure,) = drawn

@@ -14,7 +14,7 @@ from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
 from dagster_project import assets, checks, poll, resources
 from dagster_project.config.settings import LakehouseSettings, Notifications
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
@@ -32,7 +32,7 @@ def tick(
 ) -> tuple[list[tuple[str, bool]], str | None, str]:
     """Evaluate one tick and record what it found, as the daemon does: verdicts, cursor, reason."""
     hears = Notifications.model_validate({"webhook": told.url, "ui": "https://dagster.local/"} if told else {})
-    repository = merged((settings,), hears).get_repository_def()
+    repository = define_lakehouses((settings,), hears).get_repository_def()
     with dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository) as context:
         result = repository.get_sensor_def("sales_eu_compaction_sensor")(context)
     assert isinstance(result, dg.SensorResult)
@@ -82,7 +82,7 @@ def test_the_graph_is_red_where_a_lakehouse_cannot_be_opened(
 
     It paints none that is only observed. In a browser: tests/dagster/test_browser.py.
     """
-    measured, definitions = assets.key(local, assets.HEALTH), merged((local,))
+    measured, definitions = assets.key(local, assets.HEALTH), define_lakehouses((local,))
     job = definitions.resolve_job_def("sales_eu_maintenance")
     assert job.execute_in_process(instance=instance, asset_selection=[measured]).success
     assert not is_red(definitions, instance, measured)
@@ -214,7 +214,7 @@ def test_the_check_can_be_executed_by_hand(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     key = dg.AssetCheckKey(assets.key(settings, assets.HEALTH), checks.REACHABLE)
-    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
+    job = define_lakehouses((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={key})
 
     def verdict() -> dg.AssetCheckEvaluation:
@@ -230,7 +230,7 @@ def test_the_check_can_be_executed_by_hand(
 def test_the_job_that_observes_says_what_to_do_and_tries_again_when_the_storage_fails(
     settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defs = merged((settings,))
+    defs = define_lakehouses((settings,))
     job = defs.get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection={assets.key(settings, assets.DEFINITION)}, asset_check_selection=set())
     errors: list[Exception] = [StorageError("down"), StorageError("down"), StorageDenied("a key is wrong")]
@@ -256,7 +256,7 @@ def test_a_corrupt_node_is_named_by_the_step_and_by_the_webhook(
 
     damaged = node_file(lake)
     damaged.write_bytes(b"garbage")
-    result = run(merged((settings,)), "maintenance", instance)
+    result = run(define_lakehouses((settings,)), "maintenance", instance)
     tell(Notifications.model_validate({"webhook": webhook.url}), result, instance)
     (message,) = webhook.messages
     assert str(lake.root_node.node.children[0]) in message["text"]

@@ -28,7 +28,7 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepo
 
 from dagster_project import config
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.processes.dead_runs import end_dead_runs, end_those_without_process
 from tests.dagster.conftest import filled
 from tests.support import postgres
@@ -215,7 +215,7 @@ def test_the_dump_of_the_database_can_take_its_place(deployment: Deployment, tmp
 
 def test_dead_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSettings) -> None:
     """A run that was being cancelled is cancelled; one that has not begun is left to who waits for it."""
-    job = merged((settings,)).get_repository_def().get_job("sales_eu_verify")
+    job = define_lakehouses((settings,)).get_repository_def().get_job("sales_eu_verify")
     statuses = ("NOT_STARTED", "STARTING", "STARTED", "CANCELING", "SUCCESS")
     with dg.DagsterInstance.ephemeral() as instance:
         runs = {each: instance.create_run_for_job(job, status=dg.DagsterRunStatus[each]).run_id for each in statuses}
@@ -227,7 +227,7 @@ def test_dead_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSe
 
 def test_a_run_whose_process_is_gone_at_two_looks_is_ended(settings: LakehouseSettings, memory: str) -> None:
     """Dagster stops looking when the database is away at the moment at which a run dies with it."""
-    repository = merged((settings,)).get_repository_def()
+    repository = define_lakehouses((settings,)).get_repository_def()
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     zombie = subprocess.Popen([sys.executable, "-c", ""])
@@ -268,7 +268,7 @@ def origin(location: str) -> Any:
 
 def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSettings, memory: str) -> None:
     """Otherwise runs that take longer than the time between two pile up in the queue."""
-    repository = merged((settings,)).get_repository_def()
+    repository = define_lakehouses((settings,)).get_repository_def()
     schedule = repository.get_schedule_def("sales_eu_maintenance_schedule")
     job = repository.get_job("sales_eu_maintenance")
     with (

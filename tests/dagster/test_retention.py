@@ -13,7 +13,7 @@ import pytest
 
 from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings, Retention
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from pipelines import clean, expire, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
@@ -63,7 +63,7 @@ def materialised(
     settings: LakehouseSettings, names: set[str], instance: dg.DagsterInstance, **config: Any
 ) -> dg.ExecuteInProcessResult:
     """Materialise some assets of the lakehouse in one run, as the UI does."""
-    defs = merged((settings,))
+    defs = define_lakehouses((settings,))
     keys = [assets.key(settings, name) for name in names]
     ops = {f"{STEP}{name}": {"config": config} for name in names & {assets.EXPIRATION, assets.ORPHANS}}
     job = defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection=set(keys))
@@ -75,7 +75,7 @@ def test_maintenance_keeps_snapshots_and_history_as_told(
 ) -> None:
     """Compacted, the day's snapshot made, all but the newest versions expired, their files gone."""
     digest, before = lake.digest(), lake.version
-    result = run(merged((kept,)), "maintenance", instance)
+    result = run(define_lakehouses((kept,)), "maintenance", instance)
     assert result.success
     compacted, snapped, expired = before + 1, before + 2, before + 3
     today = snapshot.name_of("daily", datetime.now(UTC))
@@ -197,7 +197,7 @@ def test_a_check_that_is_only_planned_is_no_verdict(
     kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     """Neither of a run that waits nor of one that was cancelled; the last verdict stands."""
-    repository = merged((kept,)).get_repository_def()
+    repository = define_lakehouses((kept,)).get_repository_def()
     instance.create_run_for_job(repository.get_job("sales_eu_maintenance"))
     assert materialised(kept, {assets.EXPIRATION}, instance, dry_run=False).success
     health = assets.key(kept, assets.HEALTH)

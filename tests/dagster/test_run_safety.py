@@ -11,7 +11,7 @@ import pytest
 
 from dagster_project import assets, checks, manual_jobs
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.supervised import Supervisor
 from pipelines import clean, compaction, expire, export, restore, rollback, snapshot, verify
 from pipelines.engine_choice import expected_engine
@@ -68,7 +68,7 @@ def materialised(
     settings: LakehouseSettings, asset: str, instance: dg.DagsterInstance
 ) -> tuple[dg.ExecuteInProcessResult, int]:
     """Materialise one asset without its checks; return also how often it was tried again."""
-    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
+    job = define_lakehouses((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection={assets.key(settings, asset)}, asset_check_selection=set())
     return executed(subset, instance)
 
@@ -82,7 +82,9 @@ def launched(
     settings: LakehouseSettings, job: str, instance: dg.DagsterInstance, config: dict[str, Any]
 ) -> tuple[dg.ExecuteInProcessResult, int]:
     ops = {f"{STEP}{job}": {"config": {"reason": "test", "dry_run": False, **config}}}
-    return executed(merged((settings,)).resolve_job_def(f"sales_eu_{job}"), instance, run_config={"ops": ops})
+    return executed(
+        define_lakehouses((settings,)).resolve_job_def(f"sales_eu_{job}"), instance, run_config={"ops": ops}
+    )
 
 
 def failing(error: Exception, run: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
@@ -116,7 +118,7 @@ def test_an_integrity_check_that_a_storage_failed_is_made_again(
 ) -> None:
     """A failing storage says nothing of the lakehouse: it must not count as a finding."""
     monkeypatch.setattr(verify, "run", failing(StorageError("down"), verify.run))
-    job = merged((local,)).get_repository_def().get_job("__ASSET_JOB")
+    job = define_lakehouses((local,)).get_repository_def().get_job("__ASSET_JOB")
     key = dg.AssetCheckKey(assets.key(local, assets.HEALTH), checks.INTEGRITY)
     result, again = executed(job.get_subset(asset_selection=set(), asset_check_selection={key}), instance)
     assert (True, 1, [True]) == (result.success, again, [e.passed for e in result.get_asset_check_evaluations()])

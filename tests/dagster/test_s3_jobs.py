@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
 from pipelines import clean, expire
 from tests.dagster.conftest import filled
@@ -50,7 +50,7 @@ class Place:
             "backup": {"target": f"{root}backup/"},
         }
         settings = LakehouseSettings.model_validate(stanza)
-        self.defs = merged((settings,), spark=SparkResource(keep_running=True))
+        self.defs = define_lakehouses((settings,), spark=SparkResource(keep_running=True))
         self.executed: set[str] = set()
 
     def open(self, folder: str = "lake") -> Lakehouse:

@@ -12,7 +12,7 @@ import pytest
 from dagster_project import schedule_times
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import Backup, LakehouseSettings
-from dagster_project.factory import fleet, merged
+from dagster_project.factory import define_lakehouses, fleet
 
 
 def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> LakehouseSettings:
@@ -42,12 +42,12 @@ def test_a_thousand_lakehouses_are_spread_over_half_an_hour() -> None:
     ],
 )
 def test_a_cron_schedule_is_moved_where_cron_can_say_so(cron: str, minutes: int, moved: str) -> None:
-    assert moved == schedule_times.shifted(cron, timedelta(minutes=minutes))
+    assert moved == schedule_times.shift_cron(cron, timedelta(minutes=minutes))
 
 
 def test_the_schedules_of_two_lakehouses_differ_unless_spread_is_zero() -> None:
     def cron(name: str, **more: str) -> str:
-        (schedule,) = merged((lakehouse(name, **more),)).get_repository_def().schedule_defs
+        (schedule,) = define_lakehouses((lakehouse(name, **more),)).get_repository_def().schedule_defs
         return str(schedule.cron_schedule)
 
     assert len({cron(name) for name in ("sales", "orders", "logs")}) > 1
@@ -88,7 +88,9 @@ def test_what_maintenance_makes_is_late_after_one_that_did_not_come(
 ) -> None:
     """On ``tree_health`` and ``backup``; Dagster judges a partitioned asset as a whole, so a fleet has none."""
     settings = lakehouse("sales", cron, timezone="UTC").model_copy(update={"backup": Backup(target="file:///x/backup")})
-    policies = {spec.key.path[-1]: spec.freshness_policy for spec in merged((settings,)).resolve_all_asset_specs()}
+    policies = {
+        spec.key.path[-1]: spec.freshness_policy for spec in define_lakehouses((settings,)).resolve_all_asset_specs()
+    }
     judged = {name: policy for name, policy in policies.items() if policy is not None}
     assert {"tree_health", "backup"} == set(judged)
     assert dg.FreshnessPolicy.time_window(fails, warns) == judged["backup"] == judged["tree_health"]

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_project import assets, checks, compaction_policy, poll, scope
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from pipelines import compaction, snapshot, stats
 from pipelines.compaction_policy import waiting_bytes
@@ -23,8 +23,8 @@ def look(
     settings: LakehouseSettings, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> tuple[dg.SensorResult, str | None]:
     """Return what one tick comes to, and the cursor it leaves behind."""
-    sensor = merged((settings,)).get_repository_def().get_sensor_def("sales_eu_compaction_sensor")
-    repository = merged((settings,)).get_repository_def()
+    sensor = define_lakehouses((settings,)).get_repository_def().get_sensor_def("sales_eu_compaction_sensor")
+    repository = define_lakehouses((settings,)).get_repository_def()
     with dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository) as context:
         result = sensor(context)
         assert isinstance(result, dg.SensorResult)
@@ -147,7 +147,9 @@ def test_it_never_asks_while_a_run_is_at_work(
     how: str, settings: LakehouseSettings, instance: dg.DagsterInstance
 ) -> None:
     """Whether a job of this lakehouse runs, or somebody materialises one of its assets by hand."""
-    job = merged((settings,)).resolve_job_def("__ASSET_JOB" if how == "selection" else "sales_eu_maintenance")
+    job = define_lakehouses((settings,)).resolve_job_def(
+        "__ASSET_JOB" if how == "selection" else "sales_eu_maintenance"
+    )
     more: dict[str, Any] = {"asset_selection": {assets.key(settings, assets.HEALTH)}} if how == "selection" else {}
     run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=job.tags, **more)
     assert (how == "tag") == (LAKEHOUSE_TAG in run.tags)
@@ -162,7 +164,7 @@ def test_a_verdict_is_found_behind_those_that_runs_only_planned(
     key = assets.key(settings, assets.COMPACTION)
     assert scope.last_result(instance, key, checks.DEBT) is None
     instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, checks.DEBT, passed=False))
-    job = merged((settings,)).resolve_job_def("sales_eu_compaction")
+    job = define_lakehouses((settings,)).resolve_job_def("sales_eu_compaction")
     for _ in range(9):
         instance.create_run_for_job(job, tags=job.tags)
     assert scope.last_result(instance, key, checks.DEBT) is False
@@ -242,7 +244,7 @@ def test_a_compaction_shows_what_was_predicted_beside_what_it_did(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     local = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
-    job = merged((local,)).resolve_job_def("sales_eu_compaction")
+    job = define_lakehouses((local,)).resolve_job_def("sales_eu_compaction")
     (done, *_) = job.execute_in_process(instance=instance).get_asset_materialization_events()
     rows = {row.data["what"]: row.data for row in done.materialization.metadata["predicted_and_realised"].records}
     saved = rows["saved by each commit"]
@@ -257,7 +259,7 @@ def test_it_does_not_repeat_at_once_what_a_person_terminated(
     """The request is older than the interval, its run was terminated just now."""
     waited = poll.cursor_of({"sales-eu": SensorState(version=1, requested_at=1.0)})
     (request,) = look(settings, instance, waited)[0].run_requests or []
-    job = merged((settings,)).resolve_job_def("sales_eu_compaction")
+    job = define_lakehouses((settings,)).resolve_job_def("sales_eu_compaction")
     run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=dict(request.tags))
     instance.report_run_canceling(run)
     instance.report_run_canceled(run)

@@ -13,7 +13,7 @@ import pytest
 from dagster_project import assets, tables
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from dagster_project.scope import every, last_result
 from pipelines.tables import files as tablefiles
 from tests.dagster.test_assets import metadata
@@ -53,7 +53,7 @@ def run(
     """Materialise some assets, as the UI does."""
     keys = {assets.key(settings, name) for name in names}
     ops = {f"lakehouse__sales_eu__{name}": {"config": config} for name in names - {assets.TABLE_HEALTH}}
-    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection=keys)
+    job = define_lakehouses((settings,)).get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection=keys)
     return job.execute_in_process(instance=instance, run_config={"ops": ops}, raise_on_error=False)
 
 
@@ -94,7 +94,7 @@ def test_maintenance_measures_expires_and_cleans_tables_last(
     before = files(catalog)
     later(10)
     settings = stanza(catalog, retention={"keep_last": 1, "older_than": "1s"}, orphans={"older_than": "1d"})
-    first = merged((settings,)).resolve_job_def("sales_eu_maintenance").execute_in_process(instance=instance)
+    first = define_lakehouses((settings,)).resolve_job_def("sales_eu_maintenance").execute_in_process(instance=instance)
     steps = [each.asset_key.path[-1] for each in first.get_asset_materialization_events() if each.asset_key]
     assert [assets.ORPHANS, *assets.OF_TABLES] == steps[-4:]
     shown = metadata(first, assets.TABLE_HEALTH)
@@ -214,7 +214,7 @@ def test_without_pyiceberg_the_step_names_the_extra(
 def test_a_lakehouse_without_tables_has_no_such_assets_and_jobs(catalog: TrinityLakeCatalog) -> None:
     defined = {}
     for name, given in (("with", STANZA), ("without", None)):
-        repository = merged((stanza(catalog, tables=given),)).get_repository_def()
+        repository = define_lakehouses((stanza(catalog, tables=given),)).get_repository_def()
         keys = {each.path[-1] for each in repository.asset_graph.get_all_asset_keys()}
         defined[name] = (keys & ALL, {each.name for each in repository.get_all_jobs() if "_tables_" in each.name})
     jobs = {f"sales_eu_tables_{job}" for job in ("health", "expire", "clean")}
@@ -237,7 +237,7 @@ def test_a_fleet_does_for_each_lakehouse_what_its_stanza_says(
     later(10)
     known = Stanzas(lakes.path).all().good
     assert {"many": ALL, "few": ALL, "none": set()} == {
-        name: {*assets.maintained(each)} & ALL for name, each in known.items()
+        name: {*assets.list_maintained_assets(each)} & ALL for name, each in known.items()
     }
     for name in catalogs:
         assert lakes.run("maintenance", name).success
@@ -257,7 +257,7 @@ def test_the_jobs_of_tables_are_dry_runs_at_first(
     grown(catalog, "sales.orders")
     catalog.load_table("sales.orders").transaction().append(some_rows(9))
     later(10)
-    before, defined = files(catalog), merged((stanza(catalog),))
+    before, defined = files(catalog), define_lakehouses((stanza(catalog),))
     for verb, name in (
         ("health", assets.TABLE_HEALTH),
         ("expire", assets.TABLE_EXPIRATION),

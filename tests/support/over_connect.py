@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.factory import define_lakehouses
 from pipelines import load
 from pipelines.session import SessionConfig, get_session
 from tests.dagster.conftest import filled
@@ -34,7 +34,7 @@ def maintained(remote: str, lake: Lakehouse, backup: str) -> dict[str, Any]:
         "orphans": {},
         "backup": {"target": backup},
     }
-    job = merged((LakehouseSettings.model_validate(stanza),)).resolve_job_def("sales_eu_maintenance")
+    job = define_lakehouses((LakehouseSettings.model_validate(stanza),)).resolve_job_def("sales_eu_maintenance")
     with dg.DagsterInstance.ephemeral() as instance:
         result = job.execute_in_process(instance=instance, raise_on_error=False)
     done = [event.asset_key.path[-1] for event in result.get_asset_materialization_events() if event.asset_key]
