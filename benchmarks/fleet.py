@@ -1,4 +1,4 @@
-"""A fleet under the deployment of docs/deploy.md: whether the sensor keeps up, and whether all maintenance gets done.
+"""A fleet under the deployment of docs/production.md: the sensor must keep up, and all maintenance get done.
 
 python -m benchmarks fleet [--lakehouses 1000] [--troubled 50] [--minutes 30] [--due 1000] [--due-in 4]
                            [--spread 30m] [--drain 60]

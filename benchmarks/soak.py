@@ -1,4 +1,4 @@
-"""The deployment of docs/deploy.md under load: ticks, runs, memory, processes and latency over many minutes.
+"""The deployment of docs/production.md under load: ticks, runs, memory, processes and latency over many minutes.
 
 python -m benchmarks soak [--minutes 15] [--lakehouses 10] [--scheduled 10] [--concurrent 2] [--storage postgres]
 

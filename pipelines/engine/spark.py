@@ -335,7 +335,7 @@ def refuse_missing_module(text: str) -> None:
         raise InvalidInput(
             f"the Python that runs the tasks of Spark has no module {module!r}: executors need the packages that this "
             "program needs, as an image, an archive, or a Python that has them (spark.pyspark.python); "
-            "see docs/clusters.md"
+            "see docs/production.md"
         )
 
 

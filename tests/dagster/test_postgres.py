@@ -1,4 +1,4 @@
-"""The deployment of docs/deploy.md, for real: PostgreSQL, and the three units from the files of ``deploy/``.
+"""The deployment of docs/production.md, for real: PostgreSQL, and the three units from the files of ``deploy/``.
 
 They are started and stopped the way systemd does it (see ``tests/support/deployment.py``), as the runner's own user and
 without the sandbox.
@@ -40,7 +40,7 @@ NEVER = {"messages": 10_000_000}
 QUEUE = "{ runsOrError(filter: {statuses: [QUEUED]}) { ... on Runs { count } } }"
 RELOAD = 'mutation { reloadRepositoryLocation(repositoryLocationName: "trinitylake") { __typename } }'
 VALIDATE = "dagster definitions validate -m dagster_project.definitions -a defs"
-DOCUMENT = DEPLOY.parent / "docs" / "deploy.md"
+DOCUMENT = DEPLOY.parent / "docs" / "production.md"
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +287,7 @@ def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSe
 
 
 def test_the_document_names_every_file() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8") + DOCUMENT.with_name("clusters.md").read_text(encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8") + DOCUMENT.with_name("production.md").read_text(encoding="utf-8")
     assert [] == [path.name for path in DEPLOY.iterdir() if path.name not in text]
 
 

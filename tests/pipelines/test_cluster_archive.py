@@ -1,4 +1,4 @@
-"""The archive of ``docs/clusters.md``: workers whose Python has no packages, and what Spark unpacks for them."""
+"""The archive of ``docs/production.md``: workers whose Python has no packages, and what Spark unpacks for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECIPE = re.compile(r"executor/bin/pip install --constraint constraints\.txt ([
 
 def _recipe() -> list[str]:
     """Return the packages that the page tells people to install."""
-    found = _RECIPE.search((ROOT / "docs" / "clusters.md").read_text(encoding="utf-8"))
+    found = _RECIPE.search((ROOT / "docs" / "production.md").read_text(encoding="utf-8"))
     assert found is not None
     return found[1].split()
 

@@ -39,7 +39,7 @@ def _carried_out(step: str, environment: Path, version: str) -> subprocess.Compl
 
 def test_the_image_has_what_the_archive_has() -> None:
     """Both recipes install the same packages, and the page names the file."""
-    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
     archive = re.search(r"--constraint constraints\.txt ([a-z0-9 -]+) venv-pack\n", page)
     (image,) = [step for step in _steps(_INSIDE) if "pip install" in step]
     assert archive is not None
@@ -86,7 +86,7 @@ def test_the_steps_make_an_environment_that_tasks_need_nothing_beside(tmp_path: 
 
 def test_image_and_driver_are_of_one_release_wherever_the_page_names_one() -> None:
     """Executors of one release do not understand a driver of another."""
-    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
     images = re.findall(r"apache/spark:([\d.]+)-python3", page + FILE.read_text(encoding="utf-8"))
     drivers = re.findall(r"pip install pyspark==([\d.]+)", page)
     assert drivers

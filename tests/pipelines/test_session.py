@@ -408,4 +408,4 @@ def test_workers_without_our_packages_are_told_from_a_failure_of_the_work() -> N
         """
     )
     assert done.stdout.startswith("InvalidInput the Python that runs the tasks of Spark has no module '"), done.stdout
-    assert "docs/clusters.md" in done.stdout
+    assert "docs/production.md" in done.stdout

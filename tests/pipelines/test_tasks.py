@@ -79,7 +79,7 @@ def test_a_worker_opens_the_null_device_once_and_a_task_has_its_standard_error(m
     ],
 )
 def test_a_module_that_the_workers_lack_is_named_with_the_page_to_read(told: str, module: str) -> None:
-    with pytest.raises(InvalidInput, match=f"has no module '{module}'.*docs/clusters.md"):
+    with pytest.raises(InvalidInput, match=f"has no module '{module}'.*docs/production.md"):
         tasks.refuse_missing_module(told)
     tasks.refuse_missing_module("No space left on device")
-    assert (Path(tasks.__file__).parents[2] / "docs" / "clusters.md").is_file()
+    assert (Path(tasks.__file__).parents[2] / "docs" / "production.md").is_file()

@@ -1,4 +1,4 @@
-"""The deployment of docs/deploy.md on this machine: the files of ``deploy/``, started and stopped as systemd does it.
+"""The deployment of docs/production.md on this machine: the files of ``deploy/``, started and stopped as by systemd.
 
 Nothing of the files is changed but what differs between machines: directories, the values of the environment files, and
 the webserver's port.
