@@ -29,6 +29,7 @@ import click
 
 from pipelines.cli import output
 from pipelines.cli.command import Answer, Call, Command, Line, Result, key_value
+from pipelines.cli.patience import watch_silence
 from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import PrintedProgress, make_progress
 from pipelines.cli.report import plain
@@ -142,6 +143,7 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
     with ExitStack() as stack:
         if progress is not None:
             stack.callback(progress.close)
+        stack.enter_context(watch_silence(partial(_say_beside, progress)))
         call = Call(
             options,
             root,
@@ -159,6 +161,13 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         result = command.run(call)
         _print_result(command, options, result, progress)
         return result.code
+
+
+def _say_beside(progress: PrintedProgress | None, text: str) -> None:
+    """Say something on standard error, where bars may be drawn."""
+    if progress is not None:
+        progress.close()
+    output.say(text)
 
 
 def _resolve_places(options: SimpleNamespace) -> dict[str, Mapping[str, Any]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from trinitylake_core.rest.principals import Principals
 from trinitylake_core.rest.warehouses import Warehouses
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_PORT_MAX: Final = 65_535
 _STOP_SECONDS: Final = 2
 """So long an answer may take to leave the endpoint, after all requests under way have one."""
 
@@ -87,15 +89,47 @@ def serve(
     certfile: str | Path | None = None,
     keyfile: str | Path | None = None,
     limits: Limits | None = None,
+    on_listening: Callable[[], None] | None = None,
 ) -> None:
     """Serve lakehouses until SIGTERM or SIGINT; requests under way are answered first.
 
-    Raises ``InvalidInput``: an address that others reach, without principals.
+    ``on_listening`` is called when the port is bound, so that clients can connect.
+
+    Raises ``InvalidInput``: an address that others reach, without principals; an address or a port that is not to be
+    had.
     """
     if principals is None and host not in _LOOPBACK:
         raise InvalidInput(f"an endpoint on {host} can be reached by others: give it principals (--tokens FILE)")
     app = application(warehouses, principals, limits)
-    _Server(app, host=host, port=port, ssl_certfile=certfile, ssl_keyfile=keyfile).run()
+    server = _Server(app, ssl_certfile=certfile, ssl_keyfile=keyfile)
+    with _listen(host, port) as listening:
+        if on_listening is not None:
+            on_listening()
+        server.run(listening)
+
+
+@contextmanager
+def _listen(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Lend sockets that listen at all addresses of a host. Raises ``InvalidInput``.
+
+    uvicorn would bind them itself, and end the process without a word where it cannot.
+    """
+    if not 0 <= port <= _PORT_MAX:  # the resolver would take the rest of a division
+        raise InvalidInput(f"{port} is no port: those are 0 to {_PORT_MAX}")
+    with ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+            sockets = []
+            for family, address in addresses:
+                sockets.append(stack.enter_context(socket.create_server(address, family=family)))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                why = f"another program uses port {port} of {host}: stop it, or choose another port (--port)"
+            else:
+                why = f"cannot listen at port {port} of {host}: {error.strerror or error}"
+            raise InvalidInput(why) from None
+        yield sockets
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # the faster of two that is installed

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -28,6 +29,7 @@ from trinitylake_core.storage.failures import Outdated, TransientError, sanitise
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.proof import Sample
 from trinitylake_core.storage.requests import CommonOptions, RequestThreads
+from trinitylake_core.storage.silence import Silence
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -56,6 +58,7 @@ class BaseStorage(Storage):
         self._common, self._own_options = self.DEFAULTS.override(self._given)
         self._lock = threading.Lock()
         self._threads = RequestThreads(self._common.max_concurrency)
+        self._silence = Silence()
         _alive.add(self)
 
     def __repr__(self) -> str:
@@ -139,15 +142,16 @@ class BaseStorage(Storage):
     def _retrying(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
         """Carry out a request that may be repeated without harm, until it works or patience ends."""
         attempt = 0
-        while True:
-            try:
-                return self._request(kind, path, action)
-            except TransientError as error:
-                if attempt >= self._common.retries:
-                    text = f"{kind} of {self.root}{path} failed {attempt + 1} times; last: {self._clean(error)}"
-                    raise StorageError(text) from None
-            self._common.pause(attempt)
-            attempt += 1
+        with self._silence:
+            while True:
+                try:
+                    return self._request(kind, path, action)
+                except TransientError as error:
+                    if attempt >= self._common.retries:
+                        text = f"{kind} of {self.root}{path} failed {attempt + 1} times; last: {self._clean(error)}"
+                        raise StorageError(text) from None
+                self._common.pause(attempt)
+                attempt += 1
 
     def _clean(self, error: object) -> str:
         return sanitise(str(error) or type(error).__name__, self._secrets)
@@ -178,6 +182,7 @@ class BaseStorage(Storage):
         """Forget locks and threads that the parent process owns; called in the child."""
         self._lock = threading.Lock()
         self._threads = RequestThreads(self._threads.most)
+        self._silence = Silence()
 
     # Reading and writing.
 
@@ -243,7 +248,8 @@ class BaseStorage(Storage):
                 return True
             raise AlreadyExists(f"{self.root}{path} already exists", after_lost_answer=True)
 
-        done = self._until_known("create", path, create, found)
+        with self._silence:
+            done = self._until_known("create", path, create, found)
         self._moved(written=len(data))
         return done
 
@@ -311,7 +317,8 @@ class BaseStorage(Storage):
             return there != expected
 
         try:
-            done = self._until_known("compare-and-set", path, partial(self._swap, path, data, expected), found)
+            with self._silence:
+                done = self._until_known("compare-and-set", path, partial(self._swap, path, data, expected), found)
         except Outdated:
             return None
         self._moved(written=len(data))
@@ -347,6 +354,19 @@ class BaseStorage(Storage):
             batch = again
             attempt += 1
         return result
+
+
+def list_silent(seconds: float) -> list[tuple[str, float]]:
+    """Return the roots that have been silent for so many seconds, each with how long; any storage of this process."""
+    alive: list[BaseStorage] = []
+    with suppress(RuntimeError):  # another thread opens one right now: ask again later
+        alive = list(_alive)
+    found: dict[str, float] = {}
+    for storage in alive:
+        silent = storage._silence.seconds()  # noqa: SLF001 - same module
+        if silent >= seconds:
+            found[storage.root] = max(silent, found.get(storage.root, 0.0))
+    return sorted(found.items())
 
 
 def _reset_all_after_fork() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pipelines.cli.command import Call, Result, command, option
+from pipelines.cli.output import say
 from pipelines.cli.resolve_root import root_of
 from trinitylake_core.errors import InvalidInput
 
@@ -77,7 +78,7 @@ def serve(call: Call) -> Result:
         warehouses.get(name)
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr, force=True)
     logging.getLogger("trinitylake.rest").setLevel(logging.INFO)
-    sys.stderr.write(f"serving {', '.join(warehouses.names)} at {options.host}:{options.port}; Ctrl-C stops it\n")
+    serving = f"serving {', '.join(warehouses.names)} at {options.host}:{options.port}; Ctrl-C stops it"
     rest.serve(
         warehouses,
         host=options.host,
@@ -85,6 +86,7 @@ def serve(call: Call) -> Result:
         principals=principals,
         certfile=options.certfile,
         keyfile=options.keyfile,
+        on_listening=partial(say, serving),
     )
     end = threading.Timer(_END_SECONDS, os._exit, (0,))
     end.daemon = True  # where none of these threads is left, the process ends before
