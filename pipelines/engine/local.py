@@ -27,6 +27,8 @@ _AT_ONCE: Final = 1_000
 _TOGETHER: Final = 16
 """Rows of one statement: a third less CPU than one by one, and more make it no cheaper."""
 _PRAGMAS: Final = ("temp_store = file", "journal_mode = off", "synchronous = off", "locking_mode = exclusive")
+_NO_ROOM: Final = frozenset({"CANTOPEN", "CORRUPT", "FULL", "IOERR", "NOTADB"})
+"""Kinds of errors of SQLite: the disk takes nothing more, or what it took before is not whole."""
 Tuples: TypeAlias = Iterable[tuple[Any, ...]]
 
 
@@ -104,7 +106,7 @@ class _Stored(LocalRows):
         return int(found)
 
     def drop(self) -> None:
-        with suppress(sqlite3.OperationalError):  # still read from after a failure: then it goes with the engine
+        with suppress(sqlite3.DatabaseError):  # still read from after a failure, or cut short: it goes with the engine
             self.engine.execute(f"DROP {self._kind} IF EXISTS {self._name}")
 
 
@@ -279,10 +281,14 @@ def _local(rows: Rows) -> LocalRows:
 def _room_errors() -> Iterator[None]:
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorname.partition("_")[2].partition("_")[0] not in {"FULL", "IOERR", "CANTOPEN"}:
+    except sqlite3.DatabaseError as error:
+        name = getattr(error, "sqlite_errorname", "")  # a mistake in a call has none
+        kind = name.removeprefix("SQLITE_").partition("_")[0]
+        if kind not in _NO_ROOM:
             raise
         where = os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or tempfile.tempdir or "/var/tmp"  # noqa: S108
+        # After the disk was full the file is cut short, which SQLite calls malformed: nothing is wrong with it.
+        why = "the disk is full" if kind in {"CORRUPT", "FULL", "NOTADB"} else str(error)
         raise StorageError(
-            f"temporary files cannot be used: {error}; make room in {where}, or set TMPDIR to a directory that has more"
+            f"temporary files cannot be used: {why}; make room in {where}, or set TMPDIR to a directory that has more"
         ) from error

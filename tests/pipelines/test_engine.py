@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.engine import Engine, Row, Rows, open_engine
+from pipelines.engine import Engine, Row, Rows, local, open_engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core.errors import CorruptNode, StorageError
@@ -189,4 +189,19 @@ def test_a_mistake_in_a_query_is_no_lack_of_room() -> None:
     engine = LocalEngine()
     with pytest.raises(sqlite3.OperationalError):
         engine.sql("SELECT nothing FROM files", files=engine.table([], _FILES))
+    engine.close()
+
+
+def test_a_disk_that_was_full_is_named_by_whatever_comes_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """SQLite calls the file malformed then: nobody is to look for a damaged lakehouse."""
+    monkeypatch.setattr(local, "_PRAGMAS", (*local._PRAGMAS, "max_page_count = 5"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    engine = LocalEngine()
+    schema = _GROUPED
+    one = engine.table([{"number": 1, "text": "a"}], schema).keep("number")
+    many = engine.table([{"number": number, "text": "b" * 4000} for number in range(50)], schema)
+    for action in (many.keep, one.count, lambda: list(one.stream()), lambda: engine.sql("SELECT * FROM t", t=one)):
+        with pytest.raises(StorageError, match=f"the disk is full; make room in {tmp_path}"):
+            action()
+    one.drop()
     engine.close()
