@@ -22,7 +22,7 @@ import time
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -391,9 +391,12 @@ def zip_packages(*packages: ModuleType) -> Path:
 
     Its name holds a hash of its content: a Spark session refuses another file of a known name.
     """
-    places = [(Path(_place_of(package)), package.__name__) for package in packages]
-    found = [(file.relative_to(place), file) for place, name in places for file in (place / name).rglob("*.py")]
-    sources = sorted((name.as_posix(), file) for name, file in found)
+    sources: list[tuple[str, Path]] = []
+    for package in packages:
+        place = Path(_place_of(package))
+        for file in (place / package.__name__).rglob("*.py"):
+            sources.append((file.relative_to(place).as_posix(), file))
+    sources.sort()
     digest = hashlib.sha256()
     for name, file in sources:
         digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -422,6 +425,21 @@ _CONNECT_PORT: Final = 15002
 _PROBE_SECONDS: Final = 5.0
 
 
+def check_spark_home() -> None:
+    """Prove that there is a Spark where ``SPARK_HOME`` says, if it says anything: pyspark starts that one.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if not home or (Path(home) / "bin" / "spark-submit").is_file():
+        return
+    raise InvalidInput(
+        f"the environment variable SPARK_HOME names {home}, and there is no Spark: no bin/spark-submit; unset it to "
+        "start the Spark of the installed pyspark, or correct it"
+    )
+
+
 def check_java() -> None:
     """Prove that the Java that Spark would start is new enough.
 
@@ -433,9 +451,17 @@ def check_java() -> None:
     version = _java_version(java)
     if version is None:
         raise InvalidInput(f'Spark needs Java {MIN_JAVA} or newer, and none was found at "{java}": {_GET_JAVA}')
-    major = 8 if version.startswith("1.") else int(re.match(r"[0-9]*", version)[0] or 0)  # type: ignore[index]
-    if major < MIN_JAVA:
+    if _major_version(version) < MIN_JAVA:
         raise InvalidInput(f'Spark needs Java {MIN_JAVA} or newer, and "{java}" is {version}: {_GET_JAVA}')
+
+
+def _major_version(version: str) -> int:
+    if version.startswith("1."):  # as old ones count: 1.8
+        return 8
+    digits = re.match(r"[0-9]+", version)
+    if digits is None:
+        return 0
+    return int(digits[0])
 
 
 @cache
@@ -445,7 +471,9 @@ def _java_version(java: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
-    return match[1] if match else None
+    if match is None:
+        return None
+    return match[1]
 
 
 def check_pyspark() -> None:
@@ -483,51 +511,72 @@ def check_connect_server(remote: str) -> None:
 
 def _start(config: SessionConfig) -> SparkSession:
     check_pyspark()
-    connect, cores = config.mode == "connect", local_cores(config.master)
-    if connect:
+    is_connect_mode = config.mode == "connect"
+    cores = local_cores(config.master)
+    if is_connect_mode:
         compat.refuse_old_connect()
         check_connect_server(config.remote or "")
     else:
+        check_spark_home()
         check_java()
     from pyspark.sql import SparkSession
 
-    settings: dict[str, str] = {**_SQL} if connect else {**_CORE, **_SQL, "spark.log.level": config.log_level}
-    if not connect and cores is not None:
-        settings |= java_settings(config.conf)
-        settings |= {**_LOOPBACK, PARTITIONS: str(PARTITIONS_PER_CORE * cores)}
-    settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder
-    builder = builder.remote(config.remote) if connect else builder.master(config.master)
+    if is_connect_mode:
+        builder = builder.remote(config.remote)
+        environment: AbstractContextManager[None] = nullcontext()
+    else:
+        builder = builder.master(config.master)
+        environment = _set_environment(config)
     try:
-        with nullcontext() if connect else _set_environment(config):
-            session: SparkSession = builder.appName(config.app_name).config(map=settings).getOrCreate()
+        with environment:
+            session: SparkSession = builder.appName(config.app_name).config(map=_settings(config)).getOrCreate()
     except ImportError as error:  # what Spark Connect needs is an extra of pyspark
-        if not connect:
+        if not is_connect_mode:
             raise
         raise InvalidInput(f"{error}; Spark Connect needs: pip install 'pyspark[connect]'") from None
     except Exception as error:
-        if (java := getattr(error, "java_exception", None)) is None:
+        java = getattr(error, "java_exception", None)
+        if java is None:
             raise
-        why = (str(java.toString()).splitlines() or ["Java does not say why"])[0]
-        raise InvalidInput(f"Spark does not start with the master {config.master}: {why}") from None
-    elsewhere = connect or cores is None
-    _known[session] = _Known(config.parallelism, elsewhere and PARTITIONS not in config.conf)
+        lines = str(java.toString()).splitlines() or ["Java does not say why"]
+        raise InvalidInput(f"Spark does not start with the master {config.master}: {lines[0]}") from None
+    is_elsewhere = is_connect_mode or cores is None
+    _known[session] = _Known(config.parallelism, is_elsewhere and PARTITIONS not in config.conf)
     return session
+
+
+def _settings(config: SessionConfig) -> dict[str, str]:
+    """Return the settings of a new session; those of ``config.conf`` win over ours."""
+    settings = dict(_SQL)
+    if config.mode != "connect":
+        settings.update(_CORE)
+        settings["spark.log.level"] = config.log_level
+        cores = local_cores(config.master)
+        if cores is not None:
+            settings.update(java_settings(config.conf))
+            settings.update(_LOOPBACK)
+            settings[PARTITIONS] = str(PARTITIONS_PER_CORE * cores)
+    for name, value in config.conf.items():
+        settings[name] = str(value)
+    return settings
 
 
 @contextmanager
 def _set_environment(config: SessionConfig) -> Iterator[None]:
     """Give a starting Spark what it takes from the environment only: which Python runs the tasks, and from where."""
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH", SAFE_PATH)}
+    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH")}
     python = config.conf.get("spark.pyspark.python")  # only spark-submit reads it
     if python:
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ[SAFE_PATH] = "1"  # Java passes it on to the Python of local tasks
     if local_cores(config.master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK["spark.driver.bindAddress"])
         path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-        path += [each for each in dict.fromkeys(map(_place_of, (trinitylake_core, pipelines))) if each not in path]
+        for package in (trinitylake_core, pipelines):
+            place = _place_of(package)
+            if place not in path:
+                path.append(place)
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
     try:
         yield

@@ -141,6 +141,15 @@ def test_a_newer_java_is_accepted(fake_java: Any, version: str) -> None:
 
 
 @pytest.mark.usefixtures("no_session")
+def test_a_spark_home_without_spark_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(InvalidInput, match=f"SPARK_HOME names {tmp_path}, and there is no Spark"):
+        get_session()
+
+
+@pytest.mark.usefixtures("no_session")
 def test_a_connect_server_that_does_not_listen_is_told_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
