@@ -2,9 +2,12 @@
 
 from importlib.util import find_spec
 
-from trinitylake_core.launch import require_ours
+from trinitylake_launch import describe_foreign
 
-require_ours("pipelines")
+for name in ("trinitylake_core", "pipelines"):
+    foreign = describe_foreign(name)
+    if foreign is not None:
+        raise ImportError(foreign, name=name)
 if find_spec("dagster") is None:
     raise ModuleNotFoundError(
         "Dagster is not installed: pip install 'trinitylake-maintenance[dagster]'", name="dagster"

@@ -1,7 +1,6 @@
-"""The program ``trinitylake``: makes sure that the packages it needs are ours, before any of them is imported.
+"""What the program ``trinitylake`` does once this package is known to be ours: the command line is imported here.
 
-``pipelines`` is a name that other people give to folders, too. A folder of that name in front of ours on Python's path
-is imported instead, and would fail somewhere with "No module named 'pipelines.…'".
+``trinitylake_launch``, which lies beside this package, says which packages are somebody else's.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-_WRONG_INPUT = 2
 _INTERRUPTED = 130
 
 
@@ -18,36 +16,22 @@ def require_ours(name: str) -> None:
 
     Raises ``InvalidInput``: the name means another project's folder; the message names it, and the two ways around it.
     """
-    from importlib.util import find_spec
-    from pathlib import Path
-
     from trinitylake_core.errors import InvalidInput
+    from trinitylake_launch import describe_foreign
 
-    spec = find_spec(name)
-    found = None if spec is None else next(iter(spec.submodule_search_locations or [spec.origin or ""]), None)
-    if found is None or Path(found).resolve() == Path(__file__).resolve().parents[1] / name:
-        return
-    raise InvalidInput(
-        f"{name!r} means {found} here, which hides the package of that name that belongs to trinitylake: give "
-        f"trinitylake an environment of its own without that folder on PYTHONPATH, or rename the folder "
-        "(docs/troubleshooting.md)"
-    )
+    foreign = describe_foreign(name)
+    if foreign is not None:
+        raise InvalidInput(foreign)
 
 
 def main() -> int:
     """Run the command line and return its exit code. An interruption is reported as soon as this module is loaded."""
     try:
-        import json
+        from trinitylake_launch import describe_foreign, refuse
 
-        from trinitylake_core.errors import InvalidInput
-
-        try:
-            require_ours("pipelines")
-        except InvalidInput as error:
-            sys.stderr.write(f"error: {error}\n")
-            if "--json" in sys.argv:
-                sys.stdout.write(json.dumps({"error": {"type": "InvalidInput", "message": str(error)}}) + "\n")
-            return _WRONG_INPUT
+        foreign = describe_foreign("pipelines")
+        if foreign is not None:
+            return refuse(foreign)
         return int(import_module("pipelines.cli").main())
     except KeyboardInterrupt:  # while the program is still being loaded
         sys.stderr.write("error: interrupted\n")

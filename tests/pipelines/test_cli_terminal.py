@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -351,3 +352,23 @@ def test_a_foreign_package_named_pipelines_is_told_in_one_sentence(tmp_path: Pat
     program = "import dagster_project"
     done = started()
     assert f"'pipelines' means {foreign} here" in done.stderr
+
+
+def test_a_foreign_core_is_told_in_one_sentence(tmp_path: Path) -> None:
+    """By the installed program, of which nothing but the entry point is imported; and by Dagster's code location."""
+    foreign = tmp_path / "trinitylake_core"
+    foreign.mkdir()
+    (foreign / "__init__.py").write_text("raise SystemExit('imported')")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    (entry_point,) = entry_points(group="console_scripts", name="trinitylake")
+    started = f"import sys; from {entry_point.module} import {entry_point.attr} as main; sys.exit(main())"
+    for words, code in (([started, "ls", "x", "--json"], 2), (["import dagster_project"], 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert code == done.returncode
+        assert f"'trinitylake_core' means {foreign} here" in done.stderr
+        assert "imported" not in done.stderr
+        if code == 2:
+            assert 1 == done.stderr.count("\n")
+            assert "InvalidInput" == json.loads(done.stdout)["error"]["type"]
