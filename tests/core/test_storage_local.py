@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from pwd import getpwuid
 from typing import Any, ClassVar
 
 import pytest
@@ -876,3 +877,23 @@ def test_a_link_that_stays_inside_is_followed(storage: Storage, directory: Path)
     storage.create("d/file", b"x")
     (directory / "copy").symlink_to("d/file")
     assert (b"x", 1) == (storage.read("copy"), storage.info("copy").size)
+
+
+def test_a_directory_of_another_user_is_told_with_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users of one directory with umask 022: the second one reads what to do, and where."""
+    storage = open_storage(tmp_path.as_uri())
+    storage.write("there", b"1")
+
+    def refuse(kind: str, path: str, action: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    storage.interceptor = refuse  # type: ignore[attr-defined]
+    owner = getpwuid(tmp_path.stat().st_uid).pw_name
+    for path in ("there", "below/not/there"):
+        with pytest.raises(StorageDenied) as own:
+            storage.write(path, b"2")
+        assert "belongs to" not in str(own.value)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: 4_000_000)
+            with pytest.raises(StorageDenied, match=f"{tmp_path} belongs to {owner}, and this .* user 4000000.*umask"):
+                storage.write(path, b"2")

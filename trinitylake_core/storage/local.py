@@ -44,6 +44,7 @@ from trinitylake_core.storage.disk_files import (
 )
 from trinitylake_core.storage.disk_lock import LOCK_FILE, locked, prove_lock
 from trinitylake_core.storage.disk_opening import describe_file, open_for_reading
+from trinitylake_core.storage.disk_owner import explain_denial
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
@@ -329,4 +330,6 @@ class LocalStorage(BaseStorage):
         text = f"{kind} of {where}: {explain(error)}"
         if error.errno in TRANSIENT:
             return TransientError(text)
-        return StorageDenied(text) if error.errno in DENIED else StorageError(text)
+        if error.errno in DENIED:
+            return StorageDenied(text + explain_denial(self._base + path))
+        return StorageError(text)
