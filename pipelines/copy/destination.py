@@ -25,6 +25,7 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.versions import Root, Versions, claim_boundary, is_claim, number_in, settle_boundary
+from trinitylake_core.versions.olympia import refuse_olympia
 
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
@@ -159,6 +160,7 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         AlreadyExists: another lakehouse is there, or an export that was written to since.
         Refused: it is newer, or holds a history that the export would remove or could not continue.
         Corrupt: its newest version cannot be read.
+        InvalidLocation: a catalog of Olympia is there.
     """
     # Before the roots: what another export does there from now on either shows in the listing or changes this file.
     said = storage.read_tagged(BOUNDARY_FILE).data
@@ -186,6 +188,7 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
             invariant=error.invariant,
         ) from error
     if newest is None:
+        refuse_olympia(storage)
         return Destination(storage, first, last, None, said)
     proved = _is_same(versions, newest, source) or is_claim(said) or boundary == newest.version
     if roots[-1] > last:

@@ -120,3 +120,25 @@ def test_the_endpoint_says_that_it_serves_when_clients_can_connect(
     monkeypatch.setattr(serving.threading.Timer, "start", lambda _: None)  # it would end this process
     assert 0 == cli.main(["serve", lake.root, "--port", str(port), "--quiet"])
     assert [f"serving {lake.root.rstrip('/').rpartition('/')[2]} at 127.0.0.1:{port}; Ctrl-C stops it"] == connected
+
+
+@pytest.mark.parametrize("file", ["vn/latest", f"vn/{'0' * 64}"])
+def test_a_root_of_the_successor_project_is_named_and_nothing_is_written_into_it(
+    tmp_path: Path, file: str, said: list[str], no_environment: None
+) -> None:
+    """By whatever would make a lakehouse there, or look for one."""
+    source = new_lake(tmp_path / "lake").root
+    root = tmp_path / "olympia"
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_bytes(b"0")
+    before = sorted(root.rglob("*"))
+    for words in (["create"], ["ls"], ["doctor"], ["export", source], ["upgrade", source]):
+        assert 2 == cli.main([*words, root.as_uri()]), words
+        assert f"there is a catalog of Olympia at {root.as_uri()}/ ({file})" in said.pop()
+    assert before == sorted(root.rglob("*"))
+
+
+def test_a_directory_named_vn_is_not_the_successor_project(tmp_path: Path, no_environment: None) -> None:
+    (tmp_path / "vn").mkdir()
+    (tmp_path / "vn/01").write_bytes(b"0")
+    assert 0 == cli.main(["create", str(tmp_path)])

@@ -16,6 +16,7 @@ from typing import Final
 from trinitylake_core import locations, spec
 from trinitylake_core.errors import Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
 from trinitylake_core.storage.root_uris import local_path
+from trinitylake_core.versions.olympia import refuse_olympia
 from trinitylake_core.versions.root import Root, unreadable_root
 from trinitylake_core.versions.root_files import RootFiles
 
@@ -238,17 +239,21 @@ def listed_versions(files: RootFiles) -> list[int]:
 def newest_listed(files: RootFiles) -> tuple[int, bool]:
     """Return the highest version in a listing, and whether the Java SDK named it. One ``list`` a page.
 
-    Raises ``NotALakehouse``: there is no root at all.
+    Raises:
+        NotALakehouse: there is no root at all.
+        InvalidLocation: there is a catalog of Olympia. One more ``list``.
     """
-    found = [
-        (not parsed.legacy, parsed.version)  # the two never share a root URI; a stray file must not hide ours
-        for file in files.storage.list("_")
-        if (parsed := locations.parse(file.path)) is not None and parsed.version is not None
-    ]
-    if not found:
-        root = files.storage.root
-        is_file = root.startswith("file:") and Path(local_path(root)).is_file()
-        hint = "it is a file, and a lakehouse is a directory" if is_file else "`create` makes one"
-        raise NotALakehouse(f"there is no lakehouse at {root}; {hint}")
-    canonical, version = max(found)
-    return version, not canonical
+    found = []
+    for file in files.storage.list("_"):
+        parsed = locations.parse(file.path)
+        if parsed is not None and parsed.version is not None:
+            # Roots of the two kinds never share a root URI; a stray file must not hide ours.
+            found.append((not parsed.legacy, parsed.version))
+    if found:
+        canonical, version = max(found)
+        return version, not canonical
+    root = files.storage.root
+    if root.startswith("file:") and Path(local_path(root)).is_file():
+        raise NotALakehouse(f"there is no lakehouse at {root}; it is a file, and a lakehouse is a directory")
+    refuse_olympia(files.storage)
+    raise NotALakehouse(f"there is no lakehouse at {root}; `create` makes one")
