@@ -9,7 +9,7 @@ from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.errors import Malformed
 from trinitylake_core.tables import full_uri
 
-_ABSOLUTE: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+:)?/")
+_ABSOLUTE: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+:)?/+[^/]")
 """A scheme of one letter is a drive of Windows."""
 _GARBLED: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_SEGMENTS: Final = re.compile(r"/\.\.?(?:/|\Z)")

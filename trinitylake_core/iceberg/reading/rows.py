@@ -27,7 +27,8 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 Row = tuple[Any, ...]
 """The values of the columns that were asked for, in that order; of a column that is a record again a tuple."""
 
-_INT_BYTES: Final = 5
+_INT_BITS: Final = 32
+_LONG_BITS: Final = 64
 _LONG_BYTES: Final = 10
 
 
@@ -97,7 +98,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 def read_int(data: bytes, at: int) -> tuple[int, int]:
     """Return a number of up to 32 bits, and where it ends. Raises ``IndexError`` at the end of the data."""
     number, end = read_long(data, at)
-    if end - at > _INT_BYTES or not -(1 << 31) <= number < 1 << 31:
+    if not -(1 << 31) <= number < 1 << 31:
         raise Malformed("a number has more than 32 bits")
     return number, end
 
@@ -130,13 +131,18 @@ def _skip_bytes(data: bytes, at: int) -> int:
     return at + size
 
 
-def _skip_number(most: int) -> Step:
+def _skip_number(bits: int) -> Step:
+    """Return what passes over a number of so many bits: seven in a byte, and what is left of them in the last one."""
+    full_bytes, last_bits = divmod(bits, 7)
+
     def skip(data: bytes, at: int) -> int:
-        last = at + most
+        last = at + full_bytes
         while data[at] >= 0x80:
-            at += 1
             if at == last:
-                raise Malformed("a number has too many bytes")
+                raise Malformed(f"a number has more than {bits} bits")
+            at += 1
+        if at == last and data[at] >> last_bits:
+            raise Malformed(f"a number has more than {bits} bits")
         return at + 1
 
     return skip
@@ -163,8 +169,12 @@ _FORM_REPEATED: Final = 1_000
 """So many values at the most are passed over by one match."""
 
 
-def _number_form(most: int) -> bytes:
-    return b"(?:[\\x80-\\xff]{0,%d}+[\\x00-\\x7f])" % (most - 1)
+def _number_form(bits: int) -> bytes:
+    """Return the form of a number of so many bits, as :func:`_skip_number` has it: with the last byte, or shorter."""
+    full_bytes, last_bits = divmod(bits, 7)
+    largest = (1 << last_bits) - 1
+    shorter = b"[\\x80-\\xff]{0,%d}+[\\x00-\\x7f]" % (full_bytes - 1)
+    return b"(?:%b|[\\x80-\\xff]{%d}[\\x00-\\x%02x])" % (shorter, full_bytes, largest)
 
 
 def _fixed_form(size: int) -> bytes | None:
@@ -217,8 +227,8 @@ _NULL: Final = _Type(None, 0, b"")
 _PRIMITIVE: Final = {
     "null": _NULL,
     "boolean": _Type(_skip_form(b"[\\x00\\x01]"), 1, b"[\\x00\\x01]"),
-    "int": _Type(_skip_number(_INT_BYTES), 1, _number_form(_INT_BYTES), read_int),
-    "long": _Type(_skip_number(_LONG_BYTES), 1, _number_form(_LONG_BYTES), read_long),
+    "int": _Type(_skip_number(_INT_BITS), 1, _number_form(_INT_BITS), read_int),
+    "long": _Type(_skip_number(_LONG_BITS), 1, _number_form(_LONG_BITS), read_long),
     "float": _Type(_skip_fixed(4), 4, _fixed_form(4)),
     "double": _Type(_skip_fixed(8), 8, _fixed_form(8)),
     "bytes": _Type(_skip_bytes, 1),
