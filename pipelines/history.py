@@ -12,7 +12,7 @@ from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
 from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.versions import to_millis
+from trinitylake_core.versions import Member, to_millis
 
 LIMIT: Final = 1000
 """The default number of versions in a report."""
@@ -25,8 +25,8 @@ class Config:
     Attributes:
         limit: at most so many versions, newest first.
         since: only versions created at this time or later: ISO 8601, UTC, or an age such as 2h or 3d.
-        author: only versions whose author matches this pattern, with ``*`` and ``?``.
-        matching: only versions whose reason contains this text; upper and lower case are the same.
+        author: only versions with a transaction whose author matches this pattern, with ``*`` and ``?``.
+        matching: only those with one whose reason contains this text; upper and lower case are the same.
         operations: only versions made by one of these: commit, compact, rollback, ...
     """
 
@@ -79,23 +79,27 @@ def run(lake: Lakehouse, config: Config | None = None) -> Report:
 def matching(lake: Lakehouse, config: Config) -> Iterator[VersionInfo]:
     """Yield the versions that a configuration selects, newest first. Its limit is not applied."""
     since = None if config.since is None else to_millis(config.since)
-    wanted = selector(config.author, config.matching)
+    selects = selector(config.author, config.matching)
     for info in chain(lake.unreadable, lake.history()):
         if since is not None and info.created_at_millis < since:
             return
-        if wanted(info) and (not config.operations or info.operation in config.operations):
+        is_wanted_operation = not config.operations or info.operation in config.operations
+        if is_wanted_operation and any(map(selects, info.members)):
             yield info
 
 
-def selector(author: str | None, reason: str | None) -> Callable[[VersionInfo], bool]:
-    """Return a predicate that matches versions by author and reason."""
+def selector(author: str | None, reason: str | None) -> Callable[[Member], bool]:
+    """Return a predicate that matches a transaction by its author and its reason.
+
+    A version may be of several transactions (group commit): the two must be of the same one.
+    """
     parts = {"*": ".*", "?": "."}
     pattern = re.compile("".join(parts.get(each) or re.escape(each) for each in author or "*"), re.DOTALL)
 
-    def selects(info: VersionInfo) -> bool:
-        if author is not None and not pattern.fullmatch(info.author or ""):
+    def selects(member: Member) -> bool:
+        if author is not None and not pattern.fullmatch(member.author or ""):
             return False
-        return reason is None or reason.casefold() in (info.reason or "").casefold()
+        return reason is None or reason.casefold() in (member.reason or "").casefold()
 
     return selects
 

@@ -5,8 +5,9 @@ For the engineer who knows "the deploy bot, a quarter of an hour ago" and not a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
@@ -14,8 +15,11 @@ from pipelines.job import Cancel, Progress, Review, Session, dry_run, refuse_unk
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.recovery.plan import require_reason
-from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.versions import to_millis
+from trinitylake_core.short_repr import ShortRepr, first_of
+from trinitylake_core.versions import Member, to_millis
+
+_NAMED: Final = 5
+"""How many versions, and how many authors of one, an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Config:
         since: only versions committed at this time or later, ISO 8601, UTC.
         author: the author of the versions, a pattern with ``*`` and ``?``.
         matching: a text that the reason of the versions contains; upper and lower case are the same.
-        others: also undo the commits of other authors after them; without it, such commits refuse the undo.
+        others: also undo the commits of other authors after them, or in the same version; without it, such commits
+            refuse the undo.
         reason: why it is undone; required, and recorded in the history.
         force: also undo what other writers commit while this runs.
         expected_version: the newest version when the plan that you reviewed was made.
@@ -61,7 +66,8 @@ class Report(ShortRepr):
 
     Attributes:
         undone: the versions that match, newest first.
-        others: versions of other authors after the first of them, which are undone with it.
+        others: versions of other authors after the first of them, which are undone with it; also those of a group
+            of transactions of which not all match.
         rollback: the rollback to the version before it.
     """
 
@@ -99,12 +105,15 @@ def run(
         Refused: others committed after it, and ``others`` is not set; named.
         InvalidInput, VersionExpired, Corrupt, PlanOutdated, ReadOnly, StorageError: as a rollback.
     """
-    newest, undone, others = found(lake, config)
+    newest, undone, others = find_versions(lake, config)
     if others and not (config.others or review is dry_run):
-        named = ", ".join(f"{each.version} by {each.author or 'an unknown author'}" for each in others[:5])
+        selects = selector(config.author, config.matching)
+        shown = [f"{each.version} by {_name_others(each, selects)}" for each in others[:_NAMED]]
+        named = first_of(shown, _NAMED, len(others))
+        first = undone[-1].version
+        since = f"after version {first}" if first < others[-1].version else f"in version {first}, or after it"
         raise Refused(
-            f"others committed after version {undone[-1].version}: version {named}"
-            f"{' and more' if len(others) > 5 else ''}; undo these too with --others (in a launchpad `others: true`), "
+            f"others committed {since}: version {named}; undo these too with --others (in a launchpad `others: true`), "
             "or restore single objects"
         )
     done = rollback.run(
@@ -124,13 +133,17 @@ def run(
     return Report(undone, others, done)
 
 
-def found(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionInfo, ...], tuple[VersionInfo, ...]]:
-    """Return the newest version, the versions to undo, and those of others after the first of them; newest first."""
+def find_versions(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionInfo, ...], tuple[VersionInfo, ...]]:
+    """Return the newest version, the versions to undo, and those that others have made since the first of them.
+
+    Newest first. A version of a group of which some transactions match and some do not is among both.
+    """
     if not lake.unreadable:
         lake.refresh()
     newest = lake.unreadable[0].version if lake.unreadable else lake.version
     since = to_millis(config.since) if config.since else None
-    wanted, named = selector(config.author, config.matching), bool(config.author or config.matching)
+    selects = selector(config.author, config.matching)
+    is_row = bool(config.author or config.matching)
     undone: list[VersionInfo] = []
     others = list(lake.unreadable)
     for info in lake.history():
@@ -138,12 +151,19 @@ def found(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionInfo, ...]
             break
         if not changes_objects(info):
             continue
-        if wanted(info):
-            undone.append(info)
-        elif undone and named:
+        matching = [each for each in info.members if selects(each)]
+        if undone and is_row and not matching:
             break
-        else:
+        if matching:
+            undone.append(info)
+        if len(matching) < len(info.members):
             others.append(info)
     if not undone:
         raise VersionNotFound("no version that is kept matches; `history` lists all of them")
     return newest, tuple(undone), tuple(others)
+
+
+def _name_others(info: VersionInfo, selects: Callable[[Member], bool]) -> str:
+    """Return the authors of those transactions of a version that do not match."""
+    authors = [each.author or "an unknown author" for each in info.members if not selects(each)]
+    return first_of(list(dict.fromkeys(authors)), _NAMED) or "an unknown author"

@@ -110,7 +110,7 @@ def local(settings: LakehouseSettings) -> LakehouseSettings:
 @pytest.fixture
 def deployed(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
     """Return a lakehouse in which a bot dropped tables in two versions, with a compaction between them."""
-    authors = "trinitylake_core.transactions.transaction.whoami"
+    authors = "trinitylake_core.transactions.change.whoami"
     monkeypatch.setattr(authors, lambda: "deploy-bot@ci")
     for number in (1, 2):
         with lake.transaction(reason=f"nightly deploy, step {number}") as txn:

@@ -21,13 +21,14 @@ from trinitylake_core import InvalidInput, Lakehouse, spec
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
+from trinitylake_core.transactions.group import Entry
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
     """Versions 0 to 4 by two authors, then a compaction."""
     made = filled(new_lake(tmp_path), tables=8)
-    monkeypatch.setattr("trinitylake_core.transactions.transaction.whoami", lambda: "bot@ci")
+    monkeypatch.setattr("trinitylake_core.transactions.change.whoami", lambda: "bot@ci")
     with made.transaction(reason="Nightly deploy") as txn:
         txn.drop_table("ns0", "t000")
     compacted(made.refresh())
@@ -190,3 +191,18 @@ def test_what_cannot_be_followed_is_refused(
     told = capsys.readouterr()
     assert said in told.err + told.out
     assert "not ours\n" == (tmp_path / "of-others").read_text()
+
+
+def test_a_version_is_found_by_each_author_and_reason_of_its_members(tmp_path: Path) -> None:
+    """The summary of the version names the first three; all of them made it."""
+    lake = new_lake(tmp_path)
+    entries = []
+    for number in range(6):
+        txn = lake.transaction(reason=f"reason {number}")
+        txn.create_namespace(f"n{number}")
+        txn.change.write_definitions()
+        entries.append(Entry(txn.change, f"author{number}"))
+    lake.group().commit_together(entries)
+    found = history.run(lake.refresh(), history.Config(author="author5", matching="REASON 5")).versions
+    assert [1] == [each.version for each in found]
+    assert () == history.run(lake, history.Config(author="author5", matching="reason 4")).versions

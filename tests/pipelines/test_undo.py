@@ -15,8 +15,10 @@ from pipelines.job import dry_run
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery, directory_of, listing
 from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, Refused, VersionNotFound
+from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
+from trinitylake_core.transactions.group import Entry
 
 Commit = Callable[[str, str, str], int]
 GOOD = 4
@@ -28,12 +30,11 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 
 @pytest.fixture
-def commit(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Commit:
+def commit(lake: Lakehouse) -> Commit:
     """Commit a namespace as somebody; return the version."""
 
     def committed(author: str, name: str, reason: str) -> int:
-        monkeypatch.setattr("trinitylake_core.transactions.transaction.whoami", lambda: author)
-        with lake.transaction(reason=reason) as txn:
+        with acting_as(author), lake.transaction(reason=reason) as txn:
             txn.create_namespace(name)
         return lake.refresh().version
 
@@ -108,6 +109,38 @@ def test_nothing_that_matches_is_nothing_to_undo(deployed: Lakehouse) -> None:
     for options, message in (({}, "undo needs at least one of"), ({"since": "yesterday"}, "ISO 8601")):
         with pytest.raises(InvalidInput, match=message):
             undone(deployed, **options)
+
+
+def _commit_together(lake: Lakehouse, **reasons: str) -> int:
+    """Have a group commit one namespace of each author, for a reason; return the version."""
+    group, entries = lake.group(), []
+    for author, reason in reasons.items():
+        txn = lake.refresh().transaction(reason=reason)
+        txn.create_namespace(f"of_{author}")
+        txn.change.write_definitions()
+        entries.append(Entry(txn.change, author))
+    group.commit_together(entries)
+    return lake.refresh().version
+
+
+def test_the_commit_of_another_author_in_the_same_version_is_not_undone_without_a_word(lake: Lakehouse) -> None:
+    """Commits that arrive together become one version: it is everybody's."""
+    version = _commit_together(lake, bot="nightly deploy", ada="by hand")
+    for options in ({"author": "*bot*"}, {"author": "ada"}, {"matching": "deploy"}):
+        other = "bot" if options == {"author": "ada"} else "ada"
+        with pytest.raises(Refused, match=f"in version {version}, or after it: version {version} by {other};"):
+            undone(lake, **options)
+    with pytest.raises(VersionNotFound):
+        undone(lake, author="ada", matching="deploy")
+    assert ["of_ada", "of_bot"] == [each for each in lake.refresh().namespaces() if each.startswith("of_")]
+    report = undone(lake, author="bot", others=True)
+    for found in (report.undone, report.others):
+        assert [version] == [each.version for each in found]
+
+
+def test_a_version_of_one_author_alone_is_undone(lake: Lakehouse) -> None:
+    first = _commit_together(lake, bot="step 1", robot="step 2")
+    assert [first] == [each.version for each in undone(lake, author="*bot").undone]
 
 
 def test_an_unreadable_newest_root_counts_as_somebody_elses(deployed: Lakehouse) -> None:
