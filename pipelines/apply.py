@@ -169,7 +169,7 @@ def _list_losses(before: TableDef, after: TableDef) -> Iterator[str]:
 
 def _list_changes(lake: Lakehouse, transaction: Transaction) -> list[ChangedObject]:
     found = []
-    for key, path, _ in transaction.messages():
+    for key, path, _ in transaction.change.messages():
         is_there = lookup(lake.nodes, lake.root_node.node, key) is not None
         if path is not None:
             change = "changed" if is_there else "added"

@@ -228,7 +228,6 @@ class Lakehouse(CatalogView):
         root: str | os.PathLike[str] | Storage,
         *,
         storage_options: Mapping[str, Any] | None = None,
-        strict: bool = False,
         **definition: Unpack[LakehouseOptions],
     ) -> Self:
         """Create an empty lakehouse, version 0.
@@ -236,7 +235,6 @@ class Lakehouse(CatalogView):
         Args:
             root: root URI or path. Files that exist there are left alone. There must be no lakehouse.
             storage_options: see ``docs/storage.md``.
-            strict: check the whole tree before every root this handle creates; for tests.
             **definition: order, namespace_name_max_size_bytes, table_name_max_size_bytes,
                 view_name_max_size_bytes, node_file_max_size_bytes, properties, txn_ttl_millis,
                 txn_isolation_level (format, section 5). Without an order it is 512, less where names are long or
@@ -255,7 +253,7 @@ class Lakehouse(CatalogView):
             existing = versions.latest()
         except NotALakehouse:
             first = create_first(versions, message)
-            return cls(LakehouseBackend(storage, versions, first, strict=strict), first)
+            return cls(LakehouseBackend(storage, versions, first), first)
         versions.definition(existing)  # an unsupported one is reported first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
 
@@ -390,8 +388,7 @@ class Lakehouse(CatalogView):
         require_writable(self._backend, base)
         if request is not None and group is not None:
             group.requests.refuse_repeated(request, base)
-        together = None if group is None else group.commit
-        return Transaction(self._backend, base, isolation=isolation, reason=reason, group=together, request=request)
+        return Transaction(self._backend, base, isolation=isolation, reason=reason, group=group, request=request)
 
     def resume_transaction(self, transaction_id: str) -> Transaction:
         """Return a transaction that was saved, by this process or another. Two ``get``.

@@ -27,6 +27,7 @@ N_KEYS: Final = "n_keys"
 OLDEST_VERSION: Final = "oldest_version"
 VOID_BEFORE_MILLIS: Final = "void_before_millis"
 TABLES_VOID_BEFORE_MILLIS: Final = "tables_void_before_millis"
+REQUESTS_UNTIL_MILLIS: Final = "requests_until_millis"
 OPERATION: Final = "operation"
 TXN_ID: Final = "txn"
 SUMMARY: Final = "summary"
@@ -103,3 +104,6 @@ MAINTENANCE_KNOWN: Final = (DELETE_ENABLED, FREEZE)
 """The properties that jobs obey: another one that begins so protects nothing, and is refused when it is set."""
 FROZEN_OPERATIONS: Final = frozenset({OP_COMMIT, OP_LOAD})
 """What a frozen lakehouse refuses; maintenance and recovery go on."""
+
+REQUESTS_AHEAD_MILLIS: Final = 60_000
+"""So far the time in the key of a request may be ahead of the time of the version that it becomes (section 6)."""

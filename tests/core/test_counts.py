@@ -133,12 +133,12 @@ def test_what_many_raw_puts_gain_is_found_in_one_pass(tmp_path: Path) -> None:
     for number, key in enumerate(keys):
         txn.put(key, None if number % 3 else f"0101/0101/0101/01010101-table-{number}.binpb")
     before = cold.storage.counts.snapshot()
-    gained = txn.gained()
+    gained = txn.change.count_gained()
     moved = cold.storage.counts - before
     assert gained.total == sum((not n % 3) - (key in there) for n, key in enumerate(keys))
     assert len(keys) > 2 * moved.get
     assert cold.nodes.counts.nodes_read == len(set(_nodes(lake, keys)))
-    assert gained == txn.gained()
+    assert gained == txn.change.count_gained()
     assert moved.get == (cold.storage.counts - before).get
     txn.commit()
     prove(lake.refresh(), range(lake.version, lake.version + 1))

@@ -83,7 +83,7 @@ def test_a_base_that_expired_counts_as_fenced(lake: Lakehouse) -> None:
         change = SameContent(spec.OP_EXPIRE, {}, {spec.OLDEST_VERSION: str(base + 1)})
         commit(again.backend, again.backend.newest_seen, change)
 
-    path = next(iter(txn._writes.values()))
+    path = next(iter(txn._writes.by_key.values()))
     txn.commit(before_commit=once(expire_and_fence))
     assert path != content(reopened(lake))["C===ns0     late    "]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trinitylake_core.keys import EVERYTHING, KeyRange
-from trinitylake_core.transactions.edits import Footprint, MergedRanges
+from trinitylake_core.transactions.dependencies import Footprint, MergedRanges
 from trinitylake_core.tree.node import Messages
 
 
@@ -48,7 +48,7 @@ def test_conflicts_take_messages_and_ranges_once_not_every_pair() -> None:
     footprint = Footprint(ranges=ranges, closed=list(ranges))
     messages = _messages([Counted(f"C===x{number:05}") for number in range(999)] + [Counted("C===n01234 t")])
     Counted.compared = 0
-    touched = footprint.against({}, serializable=True).touched(messages)
+    touched = footprint.against({}, serializable=True).find_touched(messages)
     assert ["C===n01234 t"] == touched
     assert 0 < Counted.compared < 150_000
 
@@ -85,9 +85,9 @@ def test_what_conflicts_under_each_isolation() -> None:
             ("else", "path", "t"),
         ]
     )
-    snapshot = footprint.against({"written": "path"}, serializable=False).touched(messages)
+    snapshot = footprint.against({"written": "path"}, serializable=False).find_touched(messages)
     assert ["need", "closed 2", "written"] == snapshot
-    serializable = footprint.against({"written": "path"}, serializable=True).touched(messages)
+    serializable = footprint.against({"written": "path"}, serializable=True).find_touched(messages)
     assert ["need", "closed 2", "read", "range 1", "written"] == serializable
     saved = Footprint.from_json(footprint.to_json())
-    assert snapshot == saved.against({"written": "path"}, serializable=False).touched(messages)
+    assert snapshot == saved.against({"written": "path"}, serializable=False).find_touched(messages)

@@ -6,16 +6,19 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.core.test_costs import cost
+from tests.support.icebergs import request_key
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import CommitConflict, OutcomeUnknown, StorageError
-from trinitylake_core.transactions.group import CommitGroup
+from trinitylake_core.errors import CommitConflict, InvalidInput, OutcomeUnknown, StorageError, TransactionExpired
+from trinitylake_core.transactions.group import CommitGroup, Entry
+from trinitylake_core.transactions.requests import Repeated, RequestKey
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def _together(lake: Lakehouse, group: CommitGroup, *changes: Callable[[Any], Any
         ready.wait()
         try:
             return txn.commit()
-        except (CommitConflict, StorageError) as error:
+        except Exception as error:  # noqa: BLE001 - each outcome is compared
             return error
 
     with ThreadPoolExecutor(len(changes)) as threads:
@@ -91,6 +94,72 @@ def test_one_whose_proof_fails_does_not_hurt_the_others(lake: Lakehouse) -> None
     outcomes = _together(lake, lake.group(), _adds("t"), unprovable, _adds("u"))
     assert ["2", "a file of this commit cannot be read", "2"] == [str(each) for each in outcomes]
     assert ["t", "u"] == lake.refresh().tables("a")
+
+
+def test_whatever_one_member_raises_the_others_are_committed(lake: Lakehouse) -> None:
+    """Also what is no error of ours, where the changes of the group are put together."""
+
+    def broken(txn: Any) -> None:
+        def fail() -> Any:
+            raise RuntimeError("a fault of this one")
+
+        txn.create_table("a", "v")
+        txn.change.messages = fail
+
+    outcomes = _together(lake, lake.group(), _adds("t"), broken, _adds("u"))
+    assert ["2", "a fault of this one", "2"] == [str(each) for each in outcomes]
+    assert ["t", "u"] == lake.refresh().tables("a")
+
+
+def test_one_that_cannot_be_counted_does_not_hurt_the_others(lake: Lakehouse) -> None:
+    def uncountable(txn: Any) -> None:
+        def fail() -> Any:
+            raise StorageError("a node cannot be read")
+
+        txn.create_table("a", "v")
+        txn.change.count_gained = fail
+
+    outcomes = _together(lake, lake.group(), _adds("t"), uncountable)
+    assert ["2", "a node cannot be read"] == [str(each) for each in outcomes]
+    assert 1 == lake.refresh().info().tables
+
+
+def test_a_thread_that_is_ended_while_it_commits_gives_each_member_an_outcome(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever commits for the others may be ended anywhere."""
+    group = lake.group()
+
+    def end(*_: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(group, "_stand", end)
+    entries = []
+    for name in ("t", "u"):
+        txn = lake.transaction()
+        txn.create_table("a", name)
+        entries.append(Entry(txn.change, "me"))
+    with pytest.raises(SystemExit):
+        group.commit_together(entries)
+    assert ["OutcomeUnknown"] * 2 == [type(each.error).__name__ for each in entries]
+
+
+def test_a_member_past_its_time_to_live_does_not_hurt_the_others(lake: Lakehouse) -> None:
+    """It was young enough when it came to the group, and is not when the group is built."""
+
+    def old(txn: Any) -> None:
+        txn.create_table("a", "v")
+        txn.change.refuse_outlived = partial(_outlive_after, 2, txn.change.refuse_outlived, [])
+
+    outcomes = _together(lake, lake.group(), _adds("t"), old, _adds("u"))
+    assert [2, TransactionExpired, 2] == [each if isinstance(each, int) else type(each) for each in outcomes]
+
+
+def _outlive_after(times: int, refuse: Callable[[], None], asked: list[int]) -> None:
+    asked.append(1)
+    refuse()
+    if len(asked) > times:
+        raise TransactionExpired("past its time to live")
 
 
 def test_a_group_that_loses_a_race_keeps_what_does_not_conflict(lake: Lakehouse) -> None:
@@ -148,6 +217,96 @@ def test_an_unknown_outcome_is_that_of_every_member_and_each_finds_out(
     monkeypatch.undo()
     assert [2, 2] == [first.commit(), second.commit()]
     assert 2 == lake.refresh().version
+
+
+def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every commit be made, and its answer be lost."""
+    from trinitylake_core.commits import commit as commits
+
+    acknowledge = commits.confirm_commit
+
+    def lose(versions: Any, root: Any) -> None:
+        acknowledge(versions, root)
+        raise OutcomeUnknown("the answer was lost")
+
+    monkeypatch.setattr(commits, "confirm_commit", lose)
+
+
+def _with_another(lake: Lakehouse, group: CommitGroup) -> None:
+    """Let a transaction wait that is committed together with the next one."""
+    other = lake.transaction()
+    other.create_namespace("of_another")
+    group._waiting.append(Entry(other.change, "another"))
+
+
+def test_the_abort_of_a_member_that_is_committed_is_refused(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version has an identity of its own, and the transaction is one of its members."""
+    group = lake.group()
+    txn = lake.transaction(group=group)
+    txn.create_table("a", "t")
+    _with_another(lake, group)
+    with monkeypatch.context() as lossy:
+        _unknown(lossy)
+        with pytest.raises(OutcomeUnknown):
+            txn.commit()
+    with pytest.raises(CommitConflict, match="is committed, as version 2"):
+        txn.abort()
+    assert (2, ["t"]) == (lake.refresh().version, lake.tables("a"))
+
+
+def test_the_abort_of_a_member_that_is_not_committed_keeps_a_late_group_out(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = lake.group()
+    txn = lake.transaction(group=group)
+    txn.create_table("a", "t")
+    _with_another(lake, group)
+
+    def fail(*_: Any) -> None:
+        raise StorageError("the storage is out of reach")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(lake.storage, "create", fail)
+        with pytest.raises(StorageError):
+            txn.commit()
+    txn.abort()
+    assert ("abort", []) == (lake.refresh().info().operation, lake.tables("a"))
+
+
+def test_a_reason_that_quotes_an_id_is_no_commit_of_that_transaction(lake: Lakehouse) -> None:
+    txn = lake.transaction()
+    txn.create_table("a", "t")
+    other = Lakehouse.open(lake.root, storage_options=FAST)
+    with other.transaction(reason=f"in place of {txn.id}") as theirs:
+        theirs.create_table("a", "u")
+    assert 3 == txn.commit()
+    assert ["t", "u"] == lake.refresh().tables("a")
+
+
+def test_a_retry_after_an_unknown_outcome_keeps_its_key(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another endpoint, which is asked the same once more, finds the key among the members of the version."""
+    group, key = lake.group(), RequestKey.of(request_key(), "asked")
+    txn = lake.transaction(group=group, request=key)
+    txn.create_table("a", "t")
+
+    def fail(*_: Any) -> None:
+        raise StorageError("the storage is out of reach")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(lake.storage, "create", fail)
+        with pytest.raises(StorageError):
+            txn.commit()
+    assert 2 == txn.commit()
+    assert [key.id] == [each.txn for each in lake.refresh().info().members]
+    elsewhere = Lakehouse.open(lake.root, storage_options=FAST)
+    with pytest.raises(Repeated) as again:
+        elsewhere.transaction(group=elsewhere.group(), request=key)
+    assert (2, "asked") == (again.value.version, again.value.digest)
+
+
+def test_a_key_without_a_group_is_refused(lake: Lakehouse) -> None:
+    with pytest.raises(InvalidInput, match="committed by a group"):
+        lake.transaction(request=RequestKey.of(request_key(), "asked"))
 
 
 def test_a_thread_that_is_ended_while_it_waits_keeps_no_other_waiting(lake: Lakehouse) -> None:

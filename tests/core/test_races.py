@@ -76,7 +76,7 @@ def test_lost_races_are_tried_again_with_growing_jitter_and_not_for_ever(
     txn = lake.transaction()
     txn.alter_table("ns", "t", properties={"a": "b"})
     before = set(_paths(disk))
-    txn._write_definitions()
+    txn.change.write_definitions()
     with pytest.raises(CommitConflict, match="12 lost races"):
         commit(lake.backend, lake.root_node, txn, attempts=12)
     assert [(0, min(0.5, 0.005 * 2**number)) for number in range(12)] == waits

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 from typing import Any, Final
 
@@ -172,41 +173,93 @@ def test_the_answer_is_that_of_its_version_or_of_now(two: tuple[Client, Client],
     assert "x" not in two[1]("GET", path).json()["metadata"]["properties"]
 
 
-def test_versions_are_looked_through_once_and_no_further_than_the_key_needs(
-    two: tuple[Client, Client], lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keys, "_AHEAD_MILLIS", 0)
+def _gets(client: Client, lake: Lakehouse, key: str | None = None) -> int:
+    """Return how many files of the lakehouse an endpoint reads for a commit with a key, or without one."""
+    before = lake.storage.counts.snapshot()
+    given = {} if key is None else {"Idempotency_Key": key}
+    assert 200 == client("POST", f"{_TABLES}/t", _sets(z=secrets.token_hex(4)), **given).status
+    return (lake.storage.counts - before).get
+
+
+def _keys_of_now(number: int) -> list[str]:
+    """Return keys of which each has a later time than the one before."""
+    return [request_key((each - number) / 1000) for each in range(number)]
+
+
+def test_a_key_that_is_newer_than_all_is_not_looked_for(two: tuple[Client, Client], lake: Lakehouse) -> None:
+    """The newest version contains how new a key can be in any version up to it."""
     for number in range(20):
         two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
-    middle = request_key()
-    time.sleep(0.01)
-    for number in range(20):
-        two[0]("POST", f"{_TABLES}/t", _sets(y=str(number)))
     cold = Lakehouse.open(lake.root, storage_options=FAST)
-
-    def gets(key: str | None = None) -> int:
-        before = cold.storage.counts.snapshot()
-        given = {} if key is None else {"Idempotency_Key": key}
-        assert 200 == client("POST", f"{_TABLES}/t", _sets(z=secrets.token_hex(4)), **given).status
-        return (cold.storage.counts - before).get
-
     with _app(cold) as client:
-        first, plain = gets(), gets()
+        first, plain = _gets(client, cold), _gets(client, cold)
         assert plain == first - 1  # the metadata that the first one wrote are not read
-        assert plain == gets(request_key())  # the newest version is older than the key
-        assert plain + 20 <= gets(middle) <= plain + 40
-        assert plain == gets(request_key())
+        assert plain == _gets(client, cold, request_key())
 
 
-def test_where_versions_have_expired_the_outcome_is_unknown(two: tuple[Client, Client], lake: Lakehouse) -> None:
-    for number in range(3):
+def test_versions_are_looked_through_once_and_no_further_than_the_key_needs(
+    two: tuple[Client, Client], lake: Lakehouse
+) -> None:
+    for number in range(20):
         two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
+    early, *keys = _keys_of_now(21)
+    for number, key in enumerate(keys):
+        two[0]("POST", f"{_TABLES}/t", _sets(y=str(number)), Idempotency_Key=key)
+    cold = Lakehouse.open(lake.root, storage_options=FAST)
+    with _app(cold) as client:
+        plain = _gets(client, cold) - 1
+        assert plain + 20 <= _gets(client, cold, early) <= plain + 40
+        assert plain == _gets(client, cold, _keys_of_now(21)[0])
+
+
+def _let_expire(lake: Lakehouse) -> None:
+    """Have all versions but the newest one expire, and clean."""
     month = time.time_ns() // 1_000_000 + 30 * 86_400_000  # younger versions than a transaction may live never expire
     expire.run(lake.refresh(), expire.Config(keep_last=1, engine="local", now_millis=month))
     clean.run(lake.refresh(), clean.Config(engine="local", now_millis=month))
+
+
+def test_where_versions_have_expired_the_outcome_is_unknown(two: tuple[Client, Client], lake: Lakehouse) -> None:
+    """Unless the key is newer than all that these can contain."""
+    early, late, newest = _keys_of_now(3)
+    for number in range(3):
+        two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
+    two[0]("POST", f"{_TABLES}/t", _sets(x="8"), Idempotency_Key=late)
+    _let_expire(lake)
     with _app(Lakehouse.open(lake.root, storage_options=FAST)) as cold:
-        answer = cold("POST", f"{_TABLES}/t", _sets(x="9"), Idempotency_Key=request_key())
+        answer = cold("POST", f"{_TABLES}/t", _sets(x="9"), Idempotency_Key=early)
+        assert 200 == cold("POST", f"{_TABLES}/t", _sets(x="9"), Idempotency_Key=newest).status
     assert (500, "CommitStateUnknownException") == answer.problem
+
+
+def test_a_version_with_a_time_in_the_future_makes_no_key_unknown(
+    two: tuple[Client, Client], lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every version after it has a later time; those before it have expired."""
+    ahead = time.time_ns() // 1_000_000 + 365 * 86_400_000
+    with monkeypatch.context() as a_year_ahead:
+        a_year_ahead.setattr(time, "time_ns", lambda: ahead * 1_000_000)
+        with lake.refresh().transaction() as txn:
+            txn.create_namespace("by_another_clock")
+    assert ahead <= lake.refresh().root_node.created_at_millis
+    expire.run(lake, expire.Config(keep_last=1, engine="local", now_millis=ahead + 30 * 86_400_000))
+    key = request_key()
+    with _app(Lakehouse.open(lake.root, storage_options=FAST)) as cold:
+        first = cold("POST", f"{_TABLES}/t", _sets(x="1"), Idempotency_Key=key)
+        again = cold("POST", f"{_TABLES}/t", _sets(x="1"), Idempotency_Key=key)
+    assert (200, 200) == (first.status, again.status), first.text
+    assert first.json()["metadata-location"] == again.json()["metadata-location"]
+
+
+def test_a_key_lives_no_longer_than_a_transaction(tmp_path: Path) -> None:
+    """Versions that are older than that may have expired."""
+    lake = Lakehouse.create((tmp_path / "short").as_uri(), storage_options=FAST, txn_ttl_millis=600_000)
+    with _app(lake) as client:
+        assert "PT7M" == client("GET", "/v1/config").json()["idempotency-key-lifetime"]
+        body = {"namespace": ["a"]}
+        old = client("POST", "/v1/lake/namespaces", body, Idempotency_Key=request_key(-500))
+        assert (400, "BadRequestException") == old.problem
+        assert 200 == client("POST", "/v1/lake/namespaces", body, Idempotency_Key=request_key(-400)).status
 
 
 def test_what_is_remembered_is_bounded(

@@ -96,7 +96,7 @@ def test_a_conflict_leaves_no_commit_of_the_same_transaction_without_its_files(l
         txn.create_table("ns", name)
     saved = txn.save()
     b, c = resumed(lake, saved), resumed(lake, saved)
-    del b._writes[lake.codec.table("ns", "saved")]
+    del b._writes._by_key[lake.codec.table("ns", "saved")]
     disturb(lake, c)
     with pytest.raises(CommitConflict, match=r"ns\.saved"):
         c.commit()
@@ -354,13 +354,13 @@ def test_a_resumed_transaction_that_passes_a_fence_writes_its_definitions_again(
     saved = save(lake)
     b = resumed(lake, saved)
     b.create_table("ns", "own", properties={"by": "own"})
-    old = {path for path in b.messages().values if path is not None}
+    old = {path for path in b.change.messages().values if path is not None}
     storage = b._backend.storage
     assert isinstance(storage, BaseStorage)
     fence(lake)
     assert 3 == b.commit()
     newest = prove(lake, "own", "saved")
-    new = {path for key, path in content(newest).items() if key in b.messages().keys}
+    new = {path for key, path in content(newest).items() if key in b.change.messages().keys}
     assert 2 == len(new)
     assert not new & old
     assert ["own", "saved"] == [newest.table("ns", name).properties["by"] for name in ("own", "saved")]

@@ -75,7 +75,7 @@ def test_a_job_that_a_young_fence_does_not_concern_goes_on(lake: Lakehouse) -> N
         before = set(listing(directory))
         txn = reopened(lake).transaction()
         txn.create_table("ns0", "gone")
-        txn._write_definitions()
+        txn.change.write_definitions()
         for path in set(listing(directory)) - before:
             os.utime(directory / path, (1, 1))
         assert 1 == clean.run(reopened(lake), how).deleted

@@ -52,7 +52,7 @@ def _begin(world: World, lake: Lakehouse, *tables: str, **how: Any) -> Transacti
     """Return a transaction that counts up tables, and whose definitions are written."""
     txn = lake.transaction(**how)
     world.intents.setdefault(txn.id, []).append(count_intended(txn, *tables))
-    txn._write_definitions()  # what `commit` does before it waits for its turn
+    txn.change.write_definitions()  # what `commit` does before it waits for its turn
     return txn
 
 
@@ -62,7 +62,7 @@ def _note_outcomes(world: World, entries: list[Entry]) -> list[int]:
         if entry.version is None and entry.error is None:
             world.violations.append(f"{running_actor()} left a member of a group without an outcome")
         if entry.version is not None:
-            world.acks.append(Ack(running_actor(), entry.version, entry.txn.id))
+            world.acks.append(Ack(running_actor(), entry.version, entry.change.id))
     errors = [entry.error for entry in entries if entry.error is not None]
     unknown = [each for each in errors if isinstance(each, StorageError)]
     if errors:
@@ -76,7 +76,7 @@ def _commit_in_groups(world: World) -> Action:
 
     def act() -> list[int]:
         group = lake.group()
-        entries = [Entry(_begin(world, lake, *tables), "group") for tables in (("t0",), ("t10",), ("t0", "t20"))]
+        entries = [Entry(_begin(world, lake, *tables).change, "group") for tables in (("t0",), ("t10",), ("t0", "t20"))]
         group.commit_together(entries[1:2])
         group.commit_together(entries[::2])
         conflicting = entries.pop()
@@ -92,9 +92,9 @@ def _commit_beside_a_broken_one(world: World) -> Action:
     lake = world.handle()
 
     def act() -> list[int]:
-        entries = [Entry(_begin(world, lake, table), "group") for table in ("t0", "t10", "t20")]
+        entries = [Entry(_begin(world, lake, table).change, "group") for table in ("t0", "t10", "t20")]
         broken = entries[1]
-        broken.txn.messages = _broken  # type: ignore[method-assign]
+        broken.change.messages = _broken  # type: ignore[method-assign]
         lake.group().commit_together(entries)
         if not isinstance(broken.error, _Broken):
             world.violations.append(f"a member that is broken was told {broken.version}, {broken.error!r}")
@@ -118,7 +118,7 @@ def _abort_after_a_group(world: World) -> Action:
     def act() -> str:
         group = lake.group()
         first, second = _begin(world, lake, "t0"), _begin(world, lake, "t10", group=group)
-        waiting = Entry(first, "group")
+        waiting = Entry(first.change, "group")
         group._waiting.append(waiting)
         with suppress(StorageError):
             world.acks.append(Ack(running_actor(), second.commit(), second.id))
@@ -144,7 +144,7 @@ def _ask(world: World, lake: Lakehouse, group: CommitGroup, key: RequestKey) -> 
     """Carry out a request with a key over two tables, in a group with another such."""
     other = _begin(world, lake, "t20", "t21")
     txn = _begin(world, lake, "t0", "t10", group=group, request=key)
-    entries = [Entry(other, "group"), Entry(txn, "group")]
+    entries = [Entry(other.change, "group"), Entry(txn.change, "group")]
     group.commit_together(entries)
     if entries[0].version:
         world.acks.append(Ack(running_actor(), entries[0].version, other.id))
@@ -177,7 +177,7 @@ def _request_again(world: World) -> Action:
 
     def act() -> int:
         group = lake.group()
-        waiting = Entry(_begin(world, lake, "t20"), "group")
+        waiting = Entry(_begin(world, lake, "t20").change, "group")
         txn = _begin(world, lake, "t0", "t10", group=group, request=key)
         group._waiting.append(waiting)
         try:
@@ -186,7 +186,7 @@ def _request_again(world: World) -> Action:
             acting().outage = False
             txn.commit()
         if waiting.version is not None:
-            world.acks.append(Ack(running_actor(), waiting.version, waiting.txn.id))
+            world.acks.append(Ack(running_actor(), waiting.version, waiting.change.id))
         return _send(world, Lakehouse.open(SimStorage()), key)
 
     return act

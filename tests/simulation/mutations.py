@@ -28,10 +28,9 @@ from trinitylake_core.iceberg.references import files_in
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below
 from trinitylake_core.transactions import saved
-from trinitylake_core.transactions.edits import CatalogEdits
+from trinitylake_core.transactions.change import TransactionChange
 from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.requests import Requests
-from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Versions, search
 from trinitylake_core.versions.root_files import RootFiles
 
@@ -185,7 +184,7 @@ def _fenced_by_the_tip(self: Any, change: Any) -> Any:
 
 
 def _proved_once(self: Any, base: Any, created_at_millis: Any = None) -> None:
-    if base.version == self.base_version:
+    if base.version == self.base.version:
         _prove(self, base, created_at_millis)
 
 
@@ -201,7 +200,7 @@ _add = added.AddedFiles.add
 _copy_files = copy_plan.FilesToCopy.copy
 _time_of = added.AddedFiles._time_of
 _finished = commits.finished
-_prove = Transaction.prove
+_prove = TransactionChange.prove
 _decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
 _mark_since = sweep.Marking.mark_since
@@ -240,7 +239,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(sweep, "live_transactions"): lambda *about: SavedTransactions()}, ("clean",), preemptions=0
     ),
     "a save looks at the fence": Mutation(
-        lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")
+        lambda: {(saved, "is_fenced"): lambda storage, since, newest: False}, ("save", "clean")
     ),
     "a save keeps the one before": Mutation(
         lambda: {(saved.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
@@ -280,7 +279,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(lakehouse, "newest_base"): _on_the_readable_one}, ("recover", "write")
     ),
     "a late commit meets the abort": Mutation(
-        lambda: {(Transaction, "_recognise"): lambda self, root: None}, ("publish", "abort")
+        lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")
     ),
     "writers delete nothing": Mutation(
         lambda: {(commits, "confirm_commit"): _deleting}, ("write", "later"), faults=1, fault=("lose",)
@@ -304,7 +303,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(added.AddedFiles, "refuse_void"): lambda self, base: None}, ("append", "tables-clean")
     ),
     "they are held to a fence that came in between": Mutation(
-        lambda: {(Transaction, "prove"): _proved_once}, ("append", "tables-clean")
+        lambda: {(TransactionChange, "prove"): _proved_once}, ("append", "tables-clean")
     ),
     "manifest lists that are new are read": Mutation(
         lambda: {(added._Added, "new_lists"): lambda self: set()}, ("append", "tables-clean")
@@ -325,7 +324,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(added.AddedFiles, "add"): _without_others}, ("register", "tables-clean")
     ),
     "metadata that nothing proves are refused": Mutation(
-        lambda: {(CatalogEdits, "new_table_files"): lambda self: set()}, ("name-metadata", "tables-clean")
+        lambda: {(TransactionChange, "_find_unproved_files"): lambda self, base: set()},
+        ("name-metadata", "tables-clean"),
     ),
     "the fence says until when files went": Mutation(
         lambda: {(clean.Cleaning, "fence"): _fenced_too_low}, ("append", "tables-clean")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from trinitylake_core import spec
-from trinitylake_core.check import check_tree
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import Corrupt, CorruptNode, LakehouseReplaced
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Delta, Root, RootRows, Versions
 
@@ -18,11 +16,10 @@ class LakehouseBackend:
     ``newest_seen`` is the newest root this process has seen; a transaction begins there.
     """
 
-    def __init__(self, storage: Storage, versions: Versions, newest_seen: Root, *, strict: bool = False) -> None:
+    def __init__(self, storage: Storage, versions: Versions, newest_seen: Root) -> None:
         self.storage = storage
         self.versions = versions
         self.newest_seen = newest_seen
-        self.strict = strict
         definition = versions.definition(newest_seen)
         self._identity = _identity(definition)
         self.nodes = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
@@ -108,19 +105,9 @@ class LakehouseBackend:
         """
         self.storage.prove_compare_and_set()
 
-    def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
-        """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.
-
-        Raises ``Corrupt``: it breaks an invariant; nothing was committed.
-        """
-        if self.strict:
-            root = Root(version, path, decode(data, path, self.nodes.order), data)
-            for found in check_tree(self.versions, root, self.definition(root)):
-                raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
-
     def fork(self) -> LakehouseBackend:
         """Return the same files with a node store of its own, for one writer."""
-        return LakehouseBackend(self.storage, self.versions, self.newest_seen, strict=self.strict)
+        return LakehouseBackend(self.storage, self.versions, self.newest_seen)
 
 
 def _identity(definition: LakehouseDef) -> tuple[str, int, int]:

@@ -115,9 +115,12 @@ class Aborted(SameContent):
         self._txn = transaction_id
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Search the versions since the base for the transaction. Raises ``CommitConflict`` if it is there."""
+        """Search the versions since the base for the transaction, also among the members of groups.
+
+        Raises ``CommitConflict`` if it is there.
+        """
         for root in newer:
-            if root.txn == self._txn and root.operation != spec.OP_ABORT:
+            if root.contains(self._txn):
                 raise CommitConflict(
                     f"transaction {self._txn} is committed, as version {root.version}",
                     version=root.version,

@@ -227,7 +227,6 @@ def _attempt(
     writer.flush()
     if _is_late(base, began_at_millis, ttl_millis) and (boundary := backend.versions.boundary()) > base.version + 1:
         raise expired(backend.versions, base.version + 1, boundary)
-    backend.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:
         before_commit()
     try:
@@ -254,6 +253,7 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
         spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
         spec.VOID_BEFORE_MILLIS: carried.get(spec.VOID_BEFORE_MILLIS),
         spec.TABLES_VOID_BEFORE_MILLIS: carried.get(spec.TABLES_VOID_BEFORE_MILLIS),
+        spec.REQUESTS_UNTIL_MILLIS: str(0 if base is None else base.requests_until_millis),
         spec.OPERATION: draft.operation,
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),

@@ -55,11 +55,15 @@ def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
     """
     if began.version < newest.oldest_version:
         return True
+    return stored_at(storage, began) - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
+
+
+def stored_at(storage: Storage, root: Root) -> int:
+    """Return when a root was stored, by the storage's own clock, in milliseconds; 0 if it is gone. One ``head``."""
     try:
-        stored = storage.info(began.path).modified_millis
+        return storage.info(root.path).modified_millis
     except FileMissing:
-        stored = 0
-    return stored - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
+        return 0
 
 
 def may_be_void(backend: LakehouseBackend, base: Root) -> bool:

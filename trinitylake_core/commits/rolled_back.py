@@ -37,6 +37,7 @@ from trinitylake_core.versions import Delta, Root, RootRows
 
 _CARRIED = (
     spec.LAKEHOUSE_DEF, spec.LAKEHOUSE_DEF_COPY, spec.VOID_BEFORE_MILLIS, spec.TABLES_VOID_BEFORE_MILLIS,
+    spec.REQUESTS_UNTIL_MILLIS,
 )  # fmt: skip
 
 
@@ -117,6 +118,8 @@ class RolledBack:
             now = storage_time(self._backend)
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))
             rows[spec.TABLES_VOID_BEFORE_MILLIS] = str(max(base.tables_void_before_millis, now))
+            last_key = now + spec.REQUESTS_AHEAD_MILLIS
+            rows[spec.REQUESTS_UNTIL_MILLIS] = str(max(base.requests_until_millis, last_key))
         target = self._backend.definition(self._target)
         definition = rolled_back(target, self._backend.definition(base))
         is_same = definition == target

@@ -10,10 +10,19 @@ from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPropertyException
 
 from trinitylake_core.catalog import CatalogView
-from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, NotFound, StorageDenied, VersionExpired
+from trinitylake_core.errors import (
+    CommitConflict,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    StorageDenied,
+    TransactionExpired,
+    VersionExpired,
+)
 from trinitylake_core.iceberg.added import TableFilesVoid
 from trinitylake_core.iceberg.change import Attempt
-from trinitylake_core.iceberg.errors import translated
+from trinitylake_core.iceberg.errors import MetadataMissing, translated
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.iceberg.transaction import CatalogTransaction
@@ -21,13 +30,15 @@ from trinitylake_core.iceberg.views import Views
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.storage import root_uri
-from trinitylake_core.transactions.requests import asked
+from trinitylake_core.transactions.requests import asked, lifetime_of_keys
 
 _T = TypeVar("_T")
 GROUP_COMMITS: Final = "group-commits"
 """The property by which changes that threads make at the same time become one version."""
 ATTEMPTS: Final = 10
 """How often a change is tried again after others changed the same object; each try stands on what they made."""
+_MAY_HAVE_EXPIRED: Final = (Corrupt, MetadataMissing, TransactionExpired, VersionExpired)
+"""What is raised where files of a version are gone: rightly, if it has expired."""
 
 
 class TrinityLakeCatalog(Views):
@@ -107,7 +118,7 @@ class TrinityLakeCatalog(Views):
             lake = self.lakehouse
             try:
                 return act(lake)
-            except (Corrupt, VersionExpired):
+            except _MAY_HAVE_EXPIRED:
                 if self._past is not None or not self._expired(lake.version):
                     raise
         return act(self.lakehouse)
@@ -129,13 +140,18 @@ class TrinityLakeCatalog(Views):
         return Attempt(txn, self._places)
 
     def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
-        lost: CommitConflict | None = None
+        lost: Exception | None = None
         for attempt in range(ATTEMPTS):
             fresh = self._group is None or attempt > 0
-            change = self._begin(reason, fresh=fresh)
+            try:
+                change = self._begin(reason, fresh=fresh)
+            except OutcomeUnknown:
+                if fresh:
+                    raise
+                continue  # what is unknown below a version of long ago may be known by now
             try:
                 result = act(change)
-            except (Corrupt, VersionExpired):
+            except _MAY_HAVE_EXPIRED:
                 change.discard()
                 if self._expired(change.txn.base_version):
                     continue
@@ -148,11 +164,14 @@ class TrinityLakeCatalog(Views):
             except BaseException:
                 change.discard()
                 raise
+            if not fresh and not change.writes_anything:  # another process may have made what would be undone here
+                change.discard()
+                continue
             try:
                 change.commit()
             except TableFilesVoid:
                 raise
-            except CommitConflict as error:
+            except (CommitConflict, TransactionExpired) as error:  # certainly not committed
                 lost = error
                 continue
             return result
@@ -160,6 +179,11 @@ class TrinityLakeCatalog(Views):
 
     def _after_commit(self, act: Callable[[], Any]) -> None:
         act()
+
+    def lifetime_of_keys(self) -> int:
+        """Return for how many milliseconds a client may send a request again. No request."""
+        definition = self._backend.definition(self._backend.newest_seen)
+        return lifetime_of_keys(definition.txn_ttl_millis)
 
     def transaction(self, *, reason: str | None = None, isolation: str | None = None) -> CatalogTransaction:
         """Return a catalog of which all changes become one version: use it in a ``with`` block.

@@ -51,6 +51,11 @@ class Attempt:
         self._in_base[location] = known
         return known
 
+    @property
+    def writes_anything(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.txn.change.writes)
+
     def commit(self) -> int:
         """Commit and return the version.
 

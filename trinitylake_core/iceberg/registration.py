@@ -140,7 +140,7 @@ def register_all(
     if review is not None and not review(report):
         return report
     report.dry_run = False
-    if len(txn.messages()):
+    if txn.change.writes:
         report.version_after = txn.commit(before_commit=before_commit)
         lake.catch_up()
     return report

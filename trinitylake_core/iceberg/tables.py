@@ -219,6 +219,7 @@ class Tables(TableReader):
                 new = self._staged(current, self._identifier(namespace, name), requirements, updates)
                 if current is not None and new.metadata == current.metadata:
                     new = current
+                    change.txn.need_unchanged(TABLE, namespace, name)  # that there is nothing to do has to stay true
                 elif current is None:
                     self._places.check(new.metadata, new.metadata_location)
                     self._add(change, namespace, name, new)

@@ -95,8 +95,8 @@ class CopyIn(Transaction):
         for start in range(0, len(coming_in), _READ_TOGETHER):
             part = coming_in[start : start + _READ_TOGETHER]
             for change, definition in zip(part, _read_definitions(there.backend, part), strict=True):
-                self._before[change.key] = change.old_path is not None
-                self._set(change.kind, change.key, definition, change.namespace, change.name)
+                existed = change.old_path is not None
+                self._put(change.kind, change.key, definition, change.namespace, change.name, existed=existed)
                 if change.kind != NAMESPACE:
                     self.need_namespace(change.namespace)
         for change in changes:
@@ -107,7 +107,7 @@ class CopyIn(Transaction):
 
     def prove_copies(self) -> None:
         """Read back what was copied in. One ``get`` each. Raises ``StorageError`` if it is not what was written."""
-        written = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        written = {path: encode(definition) for path, (_, definition) in self._writes.definitions.items()}
         for path, data in self._backend.storage.read_many(sorted(written)):
             if isinstance(data, FileMissing) or bytes(data) != written[path]:
                 raise StorageError(f"{path} does not hold what was written to it; nothing was committed")

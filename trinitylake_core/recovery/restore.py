@@ -29,7 +29,7 @@ from trinitylake_core.recovery.plan import ChangeTally, RecoveryPlan, refuse_dam
 from trinitylake_core.recovery.selection import Selection, Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.transactions.transaction import Transaction
-from trinitylake_core.versions import Delta, Root, version_info
+from trinitylake_core.versions import Root, version_info
 
 
 def plan_restore(
@@ -231,13 +231,14 @@ class Restore:
 
 
 class BringBack(Transaction):
-    """A transaction whose definitions only the version ``target`` may keep alive."""
-
-    target: Root
+    """A transaction whose definitions only the version that it takes them from may keep alive."""
 
     def take(self, target: Root, changes: Sequence[Change]) -> None:
-        """Point objects to their definitions in another version, and drop what is gone there. No request."""
-        self.target = target
+        """Point objects to their definitions in another version, and drop what is gone there. No request.
+
+        The commit stops when that version has expired (``VersionExpired``, ``SnapshotNotFound``).
+        """
+        self.change.require_kept(target)
         for change in changes:
             self.put(change.key, change.new_path, replaces=change.old_path is not None)
             is_dropped = change.new_path is None
@@ -246,8 +247,3 @@ class BringBack(Transaction):
                     self.close_namespace(change.namespace)
             elif not is_dropped:
                 self.need_namespace(change.namespace)
-
-    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Also stop when the target has expired. Raises ``VersionExpired``, ``SnapshotNotFound``."""
-        super().rebase(base, newer)
-        refuse_lost(self._backend, newer[-1], self.target)

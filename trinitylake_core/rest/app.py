@@ -26,7 +26,7 @@ from trinitylake_core.rest.problems import Problem, problem_of
 from trinitylake_core.rest.repeats import again, key_of
 from trinitylake_core.rest.requests import Reply, Request
 from trinitylake_core.rest.warehouses import Warehouses
-from trinitylake_core.transactions.requests import LIFETIME_MINUTES, Repeated, asked_by
+from trinitylake_core.transactions.requests import Repeated, as_iso_duration, asked_by
 
 LOG: Final = logging.getLogger("trinitylake.rest")
 _T = TypeVar("_T")
@@ -160,7 +160,9 @@ class _Endpoint:
             offered = [f"{method} {path}" for method, path in HANDLERS]
             overrides = {"prefix": name, "warehouse": name}
             found = {"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered}
-            return JSONResponse(found | {"idempotency-key-lifetime": f"PT{LIFETIME_MINUTES}M"})
+            return JSONResponse(
+                found | {"idempotency-key-lifetime": as_iso_duration(warehouse.catalog.lifetime_of_keys())}
+            )
 
         return await self._guarded(http, "config", act)
 

@@ -27,7 +27,8 @@ def key_of(method: str, url: str, request: Request) -> RequestKey | None:
     if text is None or method not in {"POST", "DELETE"}:
         return None
     asked = f"{request.principal.name}\n{method}\n{url}\n".encode() + request.body
-    return RequestKey.of(text, hashlib.sha256(asked).hexdigest()[:_SIZE])
+    digest = hashlib.sha256(asked).hexdigest()[:_SIZE]
+    return RequestKey.of(text, digest, request.warehouse.catalog.lifetime_of_keys())
 
 
 def again(

@@ -1,13 +1,10 @@
-"""The changes of a transaction, the catalog with these changes, and its dependencies (format, section 6)."""
+"""The catalog with the changes of a transaction: what can be read, created, altered, renamed and dropped in it."""
 
 from __future__ import annotations
 
 import abc
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -30,233 +27,82 @@ from trinitylake_core.definitions import (
     view_def,
 )
 from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName, label, refuse_new_name
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName, label, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
+from trinitylake_core.transactions.change import TransactionChange
+from trinitylake_core.transactions.writes import Definition
 from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
-from trinitylake_core.tree.noderows import repeat_text
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import ObjectCounts, Root
 
-_FEW: Final = 32
-"""How many keys are looked up one by one, so that what is read for them stays cached for the next transaction."""
-_Definition = NamespaceDef | TableDef | ViewDef
 _T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
 
 
-# -- dependencies ----------------------------------------------------------------------------------
+class CatalogEdits(CatalogView):
+    """Changes on top of a version, in memory: reading sees them. Nothing is written to the storage here.
 
-
-@dataclass(slots=True)
-class Footprint:
-    """What a transaction depends on, for conflict detection.
-
-    ``needs``: keys that must not be deleted by others; ``closed``: ranges in which others must set
-    nothing; ``keys`` and ``ranges``: what was read, which counts under SERIALIZABLE only.
+    Attributes:
+        change: what is changed, for those that commit it.
     """
 
-    needs: set[str] = field(default_factory=set)
-    closed: list[KeyRange] = field(default_factory=list)
-    keys: set[str] = field(default_factory=set)
-    ranges: list[KeyRange] = field(default_factory=list)
-
-    def against(self, writes: Mapping[str, object], *, serializable: bool) -> Conflicts:
-        """Return a detector of conflicts with this footprint and with the writes of the transaction.
-
-        Costs ranges times log ranges comparisons, once for all the versions that are compared.
-        """
-        return Conflicts(
-            writes,
-            frozenset(self.needs),
-            MergedRanges(self.closed),
-            frozenset(self.keys if serializable else ()),
-            MergedRanges(self.ranges if serializable else ()),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the footprint as JSON data, for a saved transaction."""
-        ranges = {"closed": self.closed, "ranges": self.ranges}
-        return {"needs": sorted(self.needs), "keys": sorted(self.keys)} | {
-            name: [[r.lo, r.hi] for r in each] for name, each in ranges.items()
-        }
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any] | None) -> Footprint:
-        """Return the footprint in the data of :meth:`to_json`."""
-        if found is None:
-            return cls()
-        closed, ranges = ([KeyRange(lo, hi) for lo, hi in found[name]] for name in ("closed", "ranges"))
-        return cls(set(found["needs"]), closed, set(found["keys"]), ranges)
-
-
-@dataclass(frozen=True, slots=True)
-class Conflicts:
-    """A footprint that is prepared for comparisons with many versions."""
-
-    writes: Mapping[str, object]
-    needs: frozenset[str]
-    closed: MergedRanges
-    keys: frozenset[str]
-    ranges: MergedRanges
-
-    def touched(self, messages: Messages) -> list[str]:
-        """Return the keys of another transaction's messages that this one may not overlook.
-
-        Costs log ranges comparisons for each message.
-        """
-        return [
-            key
-            for key, value in zip(messages.keys, messages.values, strict=True)
-            if key in self.writes
-            or (value is None and key in self.needs)
-            or (value is not None and key in self.closed)
-            or key in self.keys
-            or key in self.ranges
-        ]
-
-
-class MergedRanges:
-    """The union of ranges, both ends included: as disjoint ranges in order, so that a look-up bisects."""
-
-    __slots__ = ("_ends", "_starts")
-
-    def __init__(self, ranges: Iterable[KeyRange]) -> None:
-        self._starts: list[str] = []
-        self._ends: list[str] = []
-        for lo, hi in sorted((r.lo, r.hi) for r in ranges):
-            if self._ends and lo <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], hi)
-            elif lo <= hi:
-                self._starts.append(lo)
-                self._ends.append(hi)
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __contains__(self, key: str) -> bool:
-        index = bisect_right(self._starts, key) - 1
-        return index >= 0 and key <= self._ends[index]
-
-
-# -- changes ---------------------------------------------------------------------------------------
-
-
-class CatalogEdits(CatalogView):
-    """Changes on top of a version, in memory: reading sees them. Nothing is written to the storage here."""
-
-    def __init__(self, transaction_id: str, base: Root, store: NodeStore, keys: KeyCodec) -> None:
-        self.id = transaction_id
-        self._base = base
-        self._nodes = store
+    def __init__(self, change: TransactionChange, nodes: NodeStore, keys: KeyCodec) -> None:
+        self.change = change
+        self._nodes = nodes
         self._keys = keys
-        self._writes_by_key: dict[str, str | None] = {}
-        self._many: list[tuple[Columns, bool | None]] = []
-        """What :meth:`put_many` took since ``_writes`` was asked for, and whether it replaces."""
-        self._before: dict[str, bool] = {}
-        """Whether each written key exists in the base. Keys that are missing here are looked up when counted."""
-        self._definitions: dict[str, tuple[str, _Definition]] = {}
+        self._writes = change.writes
+        self._footprint = change.footprint
         self._last_read: tuple[str, bytes] = ("", b"")
         """The path and content of a definition: what is read is often changed next."""
-        self._footprint = Footprint()
-        self._known_files: set[str] = set()
-        """Table metadata below ``tables/`` that definitions of the base name, as far as they were read."""
+
+    @property
+    def id(self) -> str:
+        """The transaction ID."""
+        return self.change.id
 
     @property
     def base_version(self) -> int:
         """The version that the changes stand on."""
-        return self._base.version
+        return self.change.base.version
 
     @abc.abstractmethod
     def _refuse_done(self) -> None:
         """Raise ``InvalidInput`` if nothing may be changed any more."""
 
-    @property
-    def _writes(self) -> dict[str, str | None]:
-        """Each changed key and its new path."""
-        for rows, replaces in self._many:
-            keys = rows.keys.to_pylist()
-            if replaces is not None:
-                for key in keys:
-                    self._before.setdefault(key, replaces)
-            self._writes_by_key.update(zip(keys, rows.values.to_pylist(), strict=True))
-        self._many.clear()
-        return self._writes_by_key
-
-    def messages(self) -> Messages:
-        """Return the changes so far as messages, in key order; as columns where :meth:`put_many` made all of them."""
-        if self._many and not self._writes_by_key:
-            rows = Columns.join([each for each, _ in self._many])
-            return Messages.of_columns(rows.keys, rows.values, repeat_text(self.id, len(rows))).newest()
-        keys = sorted(self._writes)
-        return Messages(keys, list(map(self._writes.__getitem__, keys)), [self.id] * len(keys))
-
-    def gained(self) -> ObjectCounts:
-        """Return the difference that these changes make to the number of objects, by kind. Mostly no request.
-
-        No other commit can change this difference: a transaction that writes one of the same keys conflicts.
-        """
-        gained = dict.fromkeys(KINDS, 0)
-        there = self._were_there()
-        for key, path in self._writes.items():
-            before = there[key]
-            if before != (path is not None):
-                gained[self._keys.split(key)[0]] += -1 if before else 1
-        return ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW])
-
-    def _were_there(self) -> Mapping[str, bool]:
-        """Return, for each key that is written, whether it exists in the base.
-
-        Those of which it is not known are looked up: one ``get`` per level and key unless cached; of many keys one per
-        node on their ways, however many they share, and ahead.
-        """
-        unknown = sorted(self._writes.keys() - self._before.keys())
-        if len(unknown) <= _FEW:
-            find = super()._find
-            found: AbstractSet[str] = {key for key in unknown if find(key) is not None}
-        else:
-            with self._still_kept():
-                found = search.lookup_many(self._nodes, self._root_node(), unknown).keys()
-        self._before.update((key, key in found) for key in unknown)
-        return self._before
+    def _refuse_expired(self) -> None:
+        self.change.refuse_expired()
 
     # -- reading -------------------------------------------------------------------------------
 
     def _root_node(self) -> Node:
-        return self._base.node
+        return self.change.base.node
 
     def _find(self, key: str) -> str | None:
         self._footprint.keys.add(key)
-        return self._writes[key] if key in self._writes else super()._find(key)
+        written = self._writes.by_key
+        return written[key] if key in written else super()._find(key)
 
     def _batches(self, within: KeyRange, own: Messages | None = None) -> Iterator[search.Batch]:
         self._footprint.ranges.append(within)
-        own = Messages.of([(key, self._writes[key], self.id) for key in sorted(self._writes) if key in within])
+        written = self._writes.by_key
+        own = Messages.of([(key, written[key], self.id) for key in sorted(written) if key in within])
         return super()._batches(within, own)
 
     def _read_definition(self, path: str) -> bytes:
-        if path in self._definitions:
-            return encode(self._definitions[path][1])
+        if path in self._writes.definitions:
+            return encode(self._writes.definitions[path][1])
         if path != self._last_read[0]:
             self._last_read = path, super()._read_definition(path)
         return self._last_read[1]
 
     def _definition(self, kind: str, key: str, label: str, of: type[_T]) -> _T:
         definition = super()._definition(kind, key, label, of)
-        if key not in self._writes and (named := named_in_area(self._nodes.storage.root, definition)) is not None:
-            self._known_files.add(named)
+        if key not in self._writes.by_key:
+            named = named_in_area(self._nodes.storage.root, definition)
+            if named is not None:
+                self.change.known_files.add(named)
         return definition
-
-    def new_table_files(self) -> set[str]:
-        """Return the table metadata below ``tables/`` that these changes name, and that were not read in the base."""
-        return self.named_table_files() - self._known_files
-
-    def named_table_files(self) -> set[str]:
-        """Return the table metadata below ``tables/`` that these changes name."""
-        root = self._nodes.storage.root
-        named = (named_in_area(root, definition) for _, definition in self._definitions.values())
-        return {each for each in named if each is not None}
 
     # -- namespaces ----------------------------------------------------------------------------
 
@@ -375,9 +221,7 @@ class CatalogEdits(CatalogView):
         ``replaces``: whether the key exists in the base. Without it, the key is looked up when objects are counted.
         """
         self._refuse_done()
-        if replaces is not None:
-            self._before.setdefault(key, replaces)
-        self._writes[key] = path
+        self._writes.put(key, path, existed=replaces)
 
     def put_many(self, changes: pa.Table | Iterable[pa.RecordBatch], *, replaces: bool | None = None) -> None:
         """Set or delete many keys at once: :meth:`put` for each row of the columns ``key`` and ``path``.
@@ -396,7 +240,7 @@ class CatalogEdits(CatalogView):
             if rows.keys.null_count:
                 raise InvalidInput("a key is NULL: each row names the key that it sets, or deletes by a NULL path")
             if len(rows):
-                self._many.append((rows, replaces))
+                self._writes.put_columns(rows, existed=replaces)
 
     def need_namespace(self, namespace: str) -> None:
         """Declare a conflict with every concurrent transaction that drops this namespace."""
@@ -412,6 +256,15 @@ class CatalogEdits(CatalogView):
             raise AlreadyExists(f"{kind} {label(namespace, name)} already exists")
         self._footprint.closed.append(KeyRange(key, key))
 
+    def need_unchanged(self, kind: str, namespace: str, name: str) -> None:
+        """Declare a conflict with every concurrent transaction that changes, creates or drops this table or view.
+
+        For what is left as it is because of what it is now: that has to be true of the version that is made.
+        """
+        key = self._keys.encode(ObjectName(kind, namespace, name))
+        self._footprint.needs.add(key)
+        self._footprint.closed.append(KeyRange(key, key))
+
     def close_namespace(self, namespace: str) -> None:
         """Declare a conflict with every concurrent transaction that adds or changes a table or view in a namespace."""
         self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
@@ -422,28 +275,27 @@ class CatalogEdits(CatalogView):
             raise ObjectNotFound(f"there is no {kind} {label(namespace, name)!r}")
         return key
 
-    def _create(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
+    def _create(self, kind: str, key: str, definition: Definition, namespace: str, name: str | None = None) -> None:
         refuse_new_name(kind, namespace if name is None else name)
         if name is not None:
             self._footprint.needs.add(self._require(NAMESPACE, namespace))
         if self._find(key) is not None:
             raise AlreadyExists(f"{kind} {label(namespace, name)!r} already exists")
-        self._before.setdefault(key, False)
-        self._set(kind, key, definition, namespace, name)
+        self._put(kind, key, definition, namespace, name, existed=False)
 
-    def _set(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
+    def _set(self, kind: str, key: str, definition: Definition, namespace: str, name: str | None = None) -> None:
+        self._put(kind, key, definition, namespace, name, existed=True)
+
+    def _put(
+        self, kind: str, key: str, definition: Definition, namespace: str, name: str | None, *, existed: bool
+    ) -> None:
         self._refuse_done()
-        self._definitions.pop(self._writes.get(key) or "", None)
         path = definition_path(kind, namespace, name)
-        self._definitions[path] = (kind, definition)
-        self._before.setdefault(key, True)
-        self._writes[key] = path
+        self._writes.put_definition(key, path, kind, definition, existed=existed)
 
     def _delete(self, key: str) -> None:
         self._refuse_done()
-        self._definitions.pop(self._writes.get(key) or "", None)
-        self._before.setdefault(key, True)
-        self._writes[key] = None
+        self._writes.put(key, None, existed=True)
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:

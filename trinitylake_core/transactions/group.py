@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import Draft, commit, new_id, refuse_outlived, require_writable, whoami
+from trinitylake_core.commits.commit import Draft, commit, new_id, require_writable, whoami
 from trinitylake_core.commits.fences import Fences
-from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
+from trinitylake_core.errors import CommitConflict, OutcomeUnknown
 from trinitylake_core.short_repr import first_of
+from trinitylake_core.transactions.change import AlreadyCommitted, TransactionChange, append_messages, count_written
 from trinitylake_core.transactions.requests import Requests
-from trinitylake_core.transactions.transaction import AlreadyCommitted, Transaction, appended, set_and_deleted
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Delta, ObjectCounts, Root
@@ -35,7 +35,7 @@ _AUTHORS: Final = 3
 class Entry:
     """A transaction that waits for its outcome: a version or an error."""
 
-    txn: Transaction
+    change: TransactionChange
     author: str
     version: int | None = None
     error: Exception | None = None
@@ -54,7 +54,24 @@ class Entry:
         """Return the version, or raise the error."""
         if self.error is not None:
             raise self.error
-        return self.version or 0
+        if self.version is None:
+            raise OutcomeUnknown("the thread that committed the group was ended; look at the history")
+        return self.version
+
+    def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
+        """Take note of the outcome, unless there is one already."""
+        if not self.is_over:
+            self.version, self.error = version, error
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the summary of a version says of this member."""
+        change = self.change
+        facts: dict[str, Any] = {"txn": change.id, "author": self.author, **change.facts}
+        if change.request is not None:
+            facts |= change.request.facts()
+        if change.reason:
+            facts["reason"] = change.reason
+        return facts
 
 
 class CommitGroup:
@@ -69,16 +86,21 @@ class CommitGroup:
         self._recent: OrderedDict[int, Delta] = OrderedDict()
         self.requests = Requests(backend)
 
-    def commit(self, txn: Transaction) -> int:
-        """Commit a transaction whose definitions are written, and return its version.
+    def commit(self, change: TransactionChange, *, unknown: bool = False) -> int:
+        """Commit the change of a transaction whose definitions are written, and return its version.
 
-        Raises what ``commits.commit`` raises, for this transaction alone.
+        Raises what ``commits.commit`` raises, for this transaction alone. ``unknown`` means that an earlier call for
+        it ended with ``OutcomeUnknown``: then it waits for no other one, and looks for itself in the history first.
         """
-        txn.prove(txn.base)  # the requests of one member do not keep the others waiting
-        entry = Entry(txn, whoami())
+        change.prove(change.base)  # the requests of one member do not keep the others waiting
+        entry = Entry(change, whoami())
+        if unknown:
+            self.commit_together([entry], unknown=True)
+            return entry.outcome()
         with self._lock:
             self._waiting.append(entry)
-            leads, self._is_led = not self._is_led, True
+            leads = not self._is_led
+            self._is_led = True
         if not leads:
             self._wait(entry)
         if not entry.is_over:
@@ -90,16 +112,22 @@ class CommitGroup:
         try:
             while not entry.is_over:
                 with self._turn:
-                    with self._lock:
-                        batch, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
-                    try:
-                        self.commit_together(batch)
-                    finally:
-                        for each in batch:
-                            each.called.release()
+                    self._commit_waiting()
         finally:
             with self._lock:
                 self._hand_over()
+
+    def _commit_waiting(self) -> None:
+        """Commit those that wait, and let each of them go on, whatever happens here."""
+        batch: list[Entry] = []
+        try:
+            with self._lock:
+                batch = self._waiting[:LARGEST]
+                del self._waiting[:LARGEST]
+            self.commit_together(batch)
+        finally:
+            for each in batch:
+                each.called.release()
 
     def _wait(self, entry: Entry) -> None:
         try:
@@ -117,30 +145,38 @@ class CommitGroup:
         if self._is_led:
             self._waiting[0].called.release()
 
-    def commit_together(self, batch: Sequence[Entry]) -> None:
-        """Commit a batch, and note the outcome of each of its members."""
-        change = _GroupChange(self._backend, self.remember)
+    def commit_together(self, batch: Sequence[Entry], *, unknown: bool = False) -> None:
+        """Commit a batch. Every one of its members has an outcome afterwards, whatever another one raises."""
+        version: int | None = None
+        error: Exception = OutcomeUnknown("the thread that committed the group was ended; look at the history")
         try:
-            for entry in batch:
-                change.add(entry)
-            if not change.members:
-                return
-            # The version is recognised by the identity that it has now, even when members have left it.
-            change.is_alone = len(change.members) == 1 and change.members[0].txn.request is None
-            change.id = change.members[0].txn.id if change.is_alone else new_id()
-            base, fences = self._stand(change)
-            began = min(entry.txn.began_at_millis for entry in change.members)
-            root = commit(self._backend, base, change, began_at_millis=began, fences=fences)
+            change = _GroupChange(self._backend, self.remember, is_in_doubt=unknown)
+            version = self._commit_members(change, batch)
         except AlreadyCommitted as done:
-            change.end(version=done.version)
-        except Exception as error:  # noqa: BLE001 - each member raises it in its own thread
-            change.end(error=error)
-        except BaseException:
-            change.end(error=OutcomeUnknown("the thread that committed the group was ended; look at the history"))
-            raise
-        else:
-            self.remember([root.delta()])
-            change.end(version=root.version)
+            version = done.version
+        except Exception as raised:  # noqa: BLE001 - each member raises it in its own thread
+            error = raised
+        finally:
+            for entry in batch:
+                if version is None:
+                    entry.end(error=error)
+                else:
+                    entry.end(version=version)
+
+    def _commit_members(self, change: _GroupChange, batch: Sequence[Entry]) -> int | None:
+        """Commit those of a batch that can be committed together, and return their version; ``None`` if none can."""
+        for entry in batch:
+            change.add(entry)
+        if not change.members:
+            return None
+        # The version is recognised by the identity that it has now, even when members have left it.
+        first = change.members[0].change
+        change.is_alone = len(change.members) == 1 and first.request is None
+        change.id = first.id if change.is_alone else new_id()
+        base, fences = self._stand(change)
+        root = commit(self._backend, base, change, fences=fences, unknown=change.is_in_doubt)
+        self.remember([root.delta()])
+        return root.version
 
     def remember(self, newer: Sequence[Delta]) -> None:
         """Keep what versions changed, for members that stand below them."""
@@ -156,8 +192,9 @@ class CommitGroup:
         Members that began before this process committed its last versions are rebased over them from memory. No
         request, unless a cleaning was among them. Where a version is not remembered, the commit reads it.
         """
-        oldest = min((entry.txn.base for entry in change.members), key=lambda root: root.version)
-        fences, tip = Fences(self._backend.storage, oldest), self._backend.newest_seen
+        oldest = min((entry.change.base for entry in change.members), key=lambda root: root.version)
+        fences = Fences(self._backend.storage, oldest)
+        tip = self._backend.newest_seen
         between = range(oldest.version + 1, tip.version + 1)
         if not between or any(version not in self._recent for version in between):
             return oldest, fences
@@ -178,80 +215,120 @@ class _GroupChange:
         members: those that are still in it.
         id: the transaction ID of the version: that of the only member, or one of the group's own.
         is_alone: whether there was one member from the beginning, and no other process can have its ID.
+        is_in_doubt: whether an earlier try of the only member had an unknown outcome. Then nothing that it raises is
+            its outcome before the commit protocol has seen it: what denies the commit may be wrong.
     """
 
     backend: LakehouseBackend
-    seen: Callable[[Sequence[Delta]], None]
+    remember: Callable[[Sequence[Delta]], None]
+    is_in_doubt: bool = False
     members: list[Entry] = field(default_factory=list)
     id: str = ""
     is_alone: bool = False
     _taken: Messages = field(default_factory=Messages)
 
     def add(self, entry: Entry) -> None:
-        """Take a transaction in, unless it conflicts with one that is in already: then that is its outcome."""
-        txn = entry.txn
-        touched = txn.conflicts().touched(self._taken)
-        if touched or any(each.txn.id == txn.id for each in self.members):
-            text = "a transaction of the same group changed what this one depends on; read again and retry it"
-            entry.error = CommitConflict(text, keys=touched, version=self.backend.newest_seen.version)
-            return
+        """Take a transaction in, unless it conflicts with one that is in already, or is past its time to live.
+
+        That, or whatever else it raises, is its outcome.
+        """
         try:
-            refuse_outlived(txn.began_at_millis, txn.ttl_millis)
-        except TransactionExpired as error:
-            entry.error = error
+            self._refuse_conflicting(entry.change)
+            if not self.is_in_doubt:
+                entry.change.refuse_outlived()
+            own = list(entry.change.messages())
+        except Exception as error:  # noqa: BLE001 - it concerns no other member
+            entry.end(error=error)
             return
         self.members.append(entry)
-        for message in txn.messages():
+        for message in own:
             self._taken.append(*message)
 
-    def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
-        """Give every member that is left its outcome."""
-        for entry in self.members:
-            entry.version, entry.error = version, error
+    def _refuse_conflicting(self, change: TransactionChange) -> None:
+        """Raise ``CommitConflict`` if a transaction depends on what a member writes, or is the same as one."""
+        touched = change.conflicts().find_touched(self._taken)
+        if touched or any(each.change.id == change.id for each in self.members):
+            raise CommitConflict(
+                "a transaction of the same group changed what this one depends on; read again and retry it",
+                keys=touched,
+                version=self.backend.newest_seen.version,
+            )
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base`` with the messages of all members."""
-        self._keep(lambda txn: txn.prove(base, created_at_millis))
-        rows = sorted((key, value) for entry in self.members for key, value, _ in entry.txn.messages())
-        own = Messages.of([(key, value, self.id) for key, value in rows])
+        counts_objects = base.counts is not None or base.node.is_leaf
+        gained: dict[str, ObjectCounts] = {}
 
-        def gained() -> ObjectCounts:
-            return ObjectCounts(*map(sum, zip(*(entry.txn.gained() for entry in self.members), strict=True)))
+        def prepare(change: TransactionChange) -> None:
+            change.refuse_outlived()
+            change.prove(base, created_at_millis)
+            if counts_objects:
+                gained[change.id] = change.count_gained()
 
-        node, counts = appended(self.backend, base, own, gained, created_at_millis, writer)
+        self._keep(prepare)
+        own = self._messages()
+
+        def count_gained() -> ObjectCounts:
+            kept = [gained[entry.change.id] for entry in self.members]
+            return ObjectCounts(*map(sum, zip(*kept, strict=True)))
+
+        node, counts = append_messages(self.backend, base, own, count_gained, created_at_millis, writer)
+        return Draft(node, spec.OP_COMMIT, self.id, self._summary(own), self._rows(base), counts=counts)
+
+    def _messages(self) -> Messages:
+        """Return the messages of all members, as those of one transaction."""
+        rows = [(key, value) for entry in self.members for key, value, _ in entry.change.messages()]
+        rows.sort()  # no two members write one key
+        return Messages.of([(key, value, self.id) for key, value in rows])
+
+    def _summary(self, own: Messages) -> dict[str, Any]:
+        """Return the facts about the version: who made it and why, and of a group each member."""
         authors = list(dict.fromkeys(entry.author for entry in self.members))
-        reasons = [entry.txn.reason for entry in self.members if entry.txn.reason]
-        summary: dict[str, Any] = {"author": first_of(authors, _AUTHORS), **set_and_deleted(own)}
-        summary |= {"reason": first_of(reasons, _AUTHORS)} if reasons else {}
+        reasons = [entry.change.reason for entry in self.members if entry.change.reason]
+        summary: dict[str, Any] = {"author": first_of(authors, _AUTHORS), **count_written(own)}
+        if reasons:
+            summary["reason"] = first_of(reasons, _AUTHORS)
         if not self.is_alone:
-            summary["members"] = [
-                {"txn": entry.txn.id, "author": entry.author, **entry.txn.facts}
-                | ({"reason": entry.txn.reason} if entry.txn.reason else {})
-                for entry in self.members
-            ]
-        return Draft(node, spec.OP_COMMIT, self.id, summary, counts=counts)
+            summary["members"] = [entry.facts() for entry in self.members]
+        return summary
+
+    def _rows(self, base: Root) -> dict[str, str | None]:
+        """Return the system row that says which keys of requests the versions up to this one can contain."""
+        keys = [entry.change.request for entry in self.members if entry.change.request is not None]
+        if not keys:
+            return {}
+        newest = max(key.millis for key in keys)
+        return {spec.REQUESTS_UNTIL_MILLIS: str(max(base.requests_until_millis, newest))}
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove each member against the versions that came after its base; those that conflict leave the group."""
-        self.seen(newer)
+        self.remember(newer)
         for root in newer:
-            if root.txn == self.id:
+            if root.contains(self.id):
                 raise AlreadyCommitted(root.version)
-        self._keep(lambda txn: txn.rebase(base, [root for root in newer if root.version > txn.base_version]))
+        self._keep(lambda change: change.rebase(base, [root for root in newer if root.version > change.base.version]))
 
     def renew(self, base: Root) -> None:
         """Write the definitions of all members again. Those that cannot leave the group."""
-        self._keep(lambda txn: txn.renew(base))
+        self._keep(lambda change: change.renew(base))
 
-    def _keep(self, prove: Callable[[Transaction], None]) -> None:
-        kept = []
+    def _keep(self, prove: Callable[[TransactionChange], None]) -> None:
+        """Keep those members for which something can be done; what they raise is their outcome, and of no other one.
+
+        Raises ``CommitConflict``: none is left.
+        """
+        if self.is_in_doubt:
+            for entry in self.members:
+                prove(entry.change)
+            return
+        kept: list[Entry] = []
         for entry in self.members:
             try:
-                prove(entry.txn)
+                prove(entry.change)
             except AlreadyCommitted as done:  # by another process, to which the client sent the same request
-                entry.version = done.version
+                entry.end(version=done.version)
             except Exception as error:  # noqa: BLE001 - also what its own proof raises concerns no other member
-                entry.error = error
+                entry.end(error=error)
             else:
                 kept.append(entry)
         self.members = kept

@@ -2,8 +2,12 @@
 
 The client's key, a UUIDv7, is the ID of the transaction, and the summary of the version contains it. So a commit that
 is rebased over a version with its own key finds it there, also one of another process. What was committed before the
-base is read once per process, back to the time in the key: no version with this key is older, because a
-commit refuses a key from the future.
+base is read once per process, back to a version of which is proved that neither it nor an older one contains the key:
+
+* its row ``requests_until_millis`` has an earlier time than the key: no version up to it contains a later key;
+* or it was made before the time in the key: a commit refuses a key from the future.
+
+Neither rests on a clock: both rows only grow along the chain, and each commit that takes a key obeys them.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ from typing import Final
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.errors import InvalidInput, OutcomeUnknown
+from trinitylake_core.durations import describe_duration
+from trinitylake_core.errors import CommitConflict, InvalidInput, OutcomeUnknown
 from trinitylake_core.versions import Root, RootRows
 
-LIFETIME_MINUTES: Final = 30
-"""So long a client may send a request again."""
-_LIFETIME_MILLIS: Final = LIFETIME_MINUTES * 60_000
-_AHEAD_MILLIS: Final = 60_000
+_LIFETIME_MILLIS: Final = 30 * 60_000
+"""So long a client may send a request again, at the most."""
+_AHEAD_MILLIS: Final = spec.REQUESTS_AHEAD_MILLIS
 """So far a client's clock may be ahead of this one, and so much further back versions are read."""
 _FACT: Final = "request"
 _UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -45,7 +49,7 @@ class RequestKey:
     digest: str
 
     @classmethod
-    def of(cls, text: str, digest: str) -> RequestKey:
+    def of(cls, text: str, digest: str, lifetime_millis: int = _LIFETIME_MILLIS) -> RequestKey:
         """Return the key that a client sent.
 
         Raises ``InvalidInput``: it is no UUIDv7, older than its lifetime, or from the future.
@@ -53,28 +57,48 @@ class RequestKey:
         key = cls(text.lower(), digest)
         if not _UUID7.fullmatch(key.id):
             raise InvalidInput("an idempotency key must be a UUIDv7 (RFC 9562) of 36 characters")
-        age = now_millis() - key._millis
-        if age > _LIFETIME_MILLIS + _AHEAD_MILLIS:
+        age = now_millis() - key.millis
+        if age > lifetime_millis + min(_AHEAD_MILLIS, lifetime_millis):
             raise InvalidInput(
-                f"the idempotency key is older than {LIFETIME_MINUTES} minutes: see whether its request was carried "
-                "out, and send what is still wanted with a new key"
+                f"the idempotency key is older than {describe_duration(lifetime_millis / 1000)}: see whether its "
+                "request was carried out, and send what is still wanted with a new key"
             )
         if age < -_AHEAD_MILLIS:
             raise InvalidInput(f"the time in the idempotency key is {-age // 1000} s ahead of the server's clock")
         return key
 
     @property
-    def not_before_millis(self) -> int:
-        """No version that this request became is older."""
-        return self._millis - _AHEAD_MILLIS
-
-    @property
-    def _millis(self) -> int:
+    def millis(self) -> int:
+        """The client's time, in epoch milliseconds."""
         return int(self.id[:13].replace("-", ""), 16)
+
+    def refuse_earlier(self, created_at_millis: int, base: Root) -> None:
+        """Refuse to become a version on top of ``base`` that is older than the key.
+
+        A later search for the key ends at such a version. Raises ``CommitConflict``.
+        """
+        if created_at_millis < self.millis - _AHEAD_MILLIS:
+            raise CommitConflict("the clock of this machine went back; try again", version=base.version)
 
     def facts(self) -> dict[str, str]:
         """Return its part of the summary of a version, beside the ID of the transaction."""
         return {_FACT: self.digest}
+
+
+def lifetime_of_keys(txn_ttl_millis: int) -> int:
+    """Return for how many milliseconds a client may send a request again, by the lakehouse's ``txn_ttl_millis``.
+
+    Versions younger than ``txn_ttl_millis`` never expire, so those are there among which a key is looked for; the
+    clocks of client, endpoint and expiration may differ.
+    """
+    kept = max(txn_ttl_millis // 2, txn_ttl_millis - 3 * _AHEAD_MILLIS)
+    return min(_LIFETIME_MILLIS, kept)
+
+
+def as_iso_duration(lifetime_millis: int) -> str:
+    """Return a lifetime of keys as a duration of ISO 8601, in minutes or in seconds, rounded down."""
+    seconds = lifetime_millis // 1000
+    return f"PT{seconds // 60}M" if seconds % 60 == 0 else f"PT{seconds}S"
 
 
 class Repeated(Exception):
@@ -110,7 +134,8 @@ class Requests:
     def __init__(self, backend: LakehouseBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._times: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+        """For each version of the stretch: no version up to it contains a key of a later time."""
         self._found: dict[str, tuple[int, str]] = {}
         self._low = self._high = -2  # none was asked for yet
 
@@ -120,65 +145,78 @@ class Requests:
             if root.version == self._high + 1:
                 self._add(root)
                 self._high = root.version
-                self._forget()
+                self._forget_oldest()
 
     def refuse_repeated(self, key: RequestKey, base: Root) -> None:
-        """Find a request in the versions up to ``base``. No request, but one ``get`` for each version not read yet.
+        """Find a request in the versions up to ``base``.
+
+        No request where the key is newer than all that these contain. Else one ``get`` for each version that was not
+        read yet, down to one that proves that the key is in no older one.
 
         Raises:
             Repeated: it is there, or another one with its key.
-            OutcomeUnknown: versions from the time of the key have expired, or cannot be read.
+            OutcomeUnknown: a version that may contain the key has expired, or cannot be read.
         """
         with self._lock:
-            self._cover(base, key.not_before_millis)
+            self._cover(base, key.millis)
             found = self._found.get(key.id)
-            self._forget()
+            self._forget_oldest()
         if found is not None:
             raise Repeated(*found)
 
     def _cover(self, base: Root, millis: int) -> None:
-        """Make the stretch reach from ``base`` down to a version that was made before a time."""
+        """Make the stretch reach from ``base`` down to a version below which no key has a time or a later one."""
         if base.version > self._high:
-            newer = list(self._down(base.version, self._high, millis, base))
-            if newer[-1].version > self._high + 1:
-                self._times.clear()
+            newer = list(self._read_down(base, self._high, millis))
+            lowest = newer[-1].version
+            if lowest > self._high + 1:
+                self._until.clear()
                 self._found.clear()
-                self._low = newer[-1].version
+                self._low = lowest
             for root in newer:
                 self._add(root)
             self._high = base.version
-        if self._low > 0 and self._times[self._low] >= millis:
-            for root in self._down(self._low - 1, -1, millis):
+        if self._low > 0 and self._until[self._low] >= millis:
+            for root in self._read_versions(self._low - 1, -1, millis):
                 self._add(root)
                 self._low = root.version
 
-    def _down(self, version: int, above: int, millis: int, base: Root | None = None) -> Iterator[RootRows]:
-        """Yield the versions down to one that was made before a time, or to the first ``above`` another."""
-        if base is not None:
-            yield base
-            if base.created_at_millis < millis:
-                return
-            version -= 1
-        for each, root in self._backend.versions.in_batches(range(version, max(above, -1), -1)):
+    def _read_down(self, base: Root, above: int, millis: int) -> Iterator[RootRows]:
+        """Yield ``base`` and the versions below it, down to one that ends the search, or to the first above another."""
+        yield base
+        if _last_key_in(base) >= millis:
+            yield from self._read_versions(base.version - 1, above, millis)
+
+    def _read_versions(self, first: int, above: int, millis: int) -> Iterator[RootRows]:
+        """Yield the versions from one downwards, to one that ends the search, or to the first above another."""
+        wanted = range(first, max(above, -1), -1)
+        for version, root in self._backend.versions.in_batches(wanted):
             if root is None or root.unreadable is not None:
                 raise OutcomeUnknown(
-                    f"version {each} has expired or cannot be read, so it is not known whether this request was "
+                    f"version {version} has expired or cannot be read, so it is not known whether this request was "
                     "carried out before: look at the history, and send what is still wanted with a new key"
                 )
             yield root.delta()
-            if root.created_at_millis < millis:
+            if _last_key_in(root) < millis:
                 return
 
     def _add(self, root: RootRows) -> None:
-        self._times[root.version] = root.created_at_millis
-        if f'"{_FACT}":' in root.system.get(spec.SUMMARY, ""):
-            for member in root.summary.get("members", ()):
-                if _FACT in member:
-                    self._found[member["txn"]] = root.version, member[_FACT]
+        self._until[root.version] = _last_key_in(root)
+        if f'"{_FACT}":' not in root.system.get(spec.SUMMARY, ""):
+            return
+        for member in root.members:
+            if member.txn is not None and member.request is not None:
+                self._found[member.txn] = root.version, member.request
 
-    def _forget(self) -> None:
+    def _forget_oldest(self) -> None:
         """Drop the oldest versions beyond what is remembered; where they are needed again they are read again."""
-        if len(self._times) > _MOST or len(self._found) > _MOST:
-            self._low += (self._high - self._low) // 2
-            self._times = {version: time for version, time in self._times.items() if version >= self._low}
-            self._found = {key: found for key, found in self._found.items() if found[0] >= self._low}
+        if len(self._until) <= _MOST and len(self._found) <= _MOST:
+            return
+        self._low += (self._high - self._low) // 2
+        self._until = {version: until for version, until in self._until.items() if version >= self._low}
+        self._found = {key: found for key, found in self._found.items() if found[0] >= self._low}
+
+
+def _last_key_in(root: RootRows) -> int:
+    """Return a time that no key in a version, or in an older one, is later than."""
+    return min(root.requests_until_millis, root.created_at_millis + _AHEAD_MILLIS)

@@ -17,7 +17,7 @@ from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import Aborted, commit_summary
 from trinitylake_core.commits.commit import MAX_ATTEMPTS, commit, new_id
 from trinitylake_core.commits.confirm import remove_quietly
-from trinitylake_core.commits.fences import void_since
+from trinitylake_core.commits.fences import stored_at, void_since
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.errors import (
     CommitConflict,
@@ -267,12 +267,18 @@ def save(
         raise changed(transaction.id)
 
 
-def fenced(storage: Storage, since: Root, newest: Root) -> bool:
+def is_fenced(storage: Storage, since: Root, newest: Root) -> bool:
     """Whether files written since a root was read may be void by now (format, section 6).
 
-    No request if no cleaning came in between, else at most one ``head``: what was written is younger than ``since``.
+    No request if no cleaning came in between that anybody knows of, else at most one ``head``: what was written is
+    younger than ``since``.
     """
-    return newest.void_before_millis > since.void_before_millis and void_since(storage, since, newest)
+    if newest.version == since.version or not newest.void_before_millis:
+        return False
+    if newest.void_before_millis != since.void_before_millis:
+        return void_since(storage, since, newest)
+    # A fence that lies after the time of `since` hides a later one, whose own time is earlier: a clock was wrong once.
+    return stored_at(storage, since) < since.void_before_millis
 
 
 # -- resuming ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from trinitylake_core.versions.boundary import (
 )
 from trinitylake_core.versions.root import (
     Delta,
+    Member,
     ObjectCounts,
     Root,
     RootRows,

@@ -55,6 +55,35 @@ def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
     return ObjectCounts(*map(int, found)) if all(map(is_number, found)) else None
 
 
+class Member(NamedTuple):
+    """One transaction of a version: its only one, or one of the group that became this version.
+
+    Attributes:
+        txn: its ID; ``None`` where the version does not contain it.
+        author: who made it.
+        reason: why, if its author gave a reason.
+        request: the digest of the request that it carried out, if a client gave that a key; then ``txn`` is the key.
+    """
+
+    txn: str | None
+    author: str | None = None
+    reason: str | None = None
+    request: str | None = None
+
+
+def members_in(txn: str | None, summary: Mapping[str, Any]) -> tuple[Member, ...]:
+    """Return the transactions of a version, by its transaction ID and its summary; of a group all, else one."""
+    found = summary.get("members")
+    if not isinstance(found, list):
+        return (_member({**summary, "txn": txn}),)
+    return tuple(_member(each) for each in found if isinstance(each, dict))
+
+
+def _member(facts: Mapping[str, Any]) -> Member:
+    texts = [facts.get(name) for name in Member._fields]
+    return Member(*(each if isinstance(each, str) else None for each in texts))
+
+
 class RootRows:
     """The system rows of a root."""
 
@@ -103,6 +132,16 @@ class RootRows:
         return self._number(spec.TABLES_VOID_BEFORE_MILLIS)
 
     @property
+    def requests_until_millis(self) -> int:
+        """No version up to this one contains a request whose key has a later time, in epoch milliseconds.
+
+        The row says so. Where a writer did not carry it on, the time of the version bounds the times of keys.
+        """
+        if spec.REQUESTS_UNTIL_MILLIS in self.system:
+            return self._number(spec.REQUESTS_UNTIL_MILLIS)
+        return self.created_at_millis + spec.REQUESTS_AHEAD_MILLIS
+
+    @property
     def counts(self) -> ObjectCounts | None:
         """How many objects this version holds, exactly; ``None`` where its writer did not know."""
         return counts_in(self.system)
@@ -143,6 +182,20 @@ class RootRows:
         except ValueError:
             return {}
         return facts if isinstance(facts, dict) else {}
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The transactions that became this version: those of a group, or the only one."""
+        return members_in(self.txn, self.summary)
+
+    def contains(self, txn: str) -> bool:
+        """Whether a transaction became this version, alone or as a member of a group. An abort became none."""
+        if self.operation == spec.OP_ABORT:
+            return False
+        if self.txn == txn:
+            return True
+        is_named = txn in self.system.get(spec.SUMMARY, "")  # perhaps in a reason: most versions need no parsing
+        return is_named and any(each.txn == txn for each in self.members)
 
     def _number(self, name: str) -> int:
         text = self.system.get(name, "0")
@@ -235,6 +288,11 @@ class VersionInfo:
     def author(self) -> str | None:
         """Who made it."""
         return self.summary.get("author")
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The transactions that became this version: those of a group, or the only one."""
+        return members_in(self.txn, self.summary)
 
 
 def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 0) -> Root:

@@ -1,0 +1,383 @@
+"""The change of a transaction: what it writes, what it depends on, and how that becomes a version (format, section 6).
+
+A ``Transaction`` is what a user sees. Its change is what the commit protocol sees, alone or as a member of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from trinitylake_core import spec
+from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.commits.backend import LakehouseBackend
+from trinitylake_core.commits.changes import transactional
+from trinitylake_core.commits.commit import Draft, refuse_outlived, whoami
+from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
+from trinitylake_core.definitions import commit_buffer_bytes, encode
+from trinitylake_core.errors import (
+    CommitConflict,
+    Corrupt,
+    FileMissing,
+    SnapshotNotFound,
+    TransactionExpired,
+    VersionExpired,
+)
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW
+from trinitylake_core.locations import definition_path
+from trinitylake_core.short_repr import first_of
+from trinitylake_core.tables import UNPROVED, named_in_area
+from trinitylake_core.transactions.dependencies import Conflicts, Footprint
+from trinitylake_core.transactions.requests import RequestKey
+from trinitylake_core.transactions.writes import Writes
+from trinitylake_core.tree import search
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import heaviest_children
+from trinitylake_core.versions import Delta, ObjectCounts, Root
+
+_AGAIN: Final = "read again and retry the transaction"
+_FEW: Final = 32
+"""How many keys are looked up one by one, so that what is read for them stays cached for the next transaction."""
+_NAMED: Final = 5
+Proof = Callable[[Root], None]
+
+
+class AlreadyCommitted(Exception):
+    """The version that this transaction became in an earlier attempt."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+class TransactionChange:
+    """The change of one transaction, for the commit protocol (:class:`trinitylake_core.commits.commit.Change`).
+
+    Attributes:
+        id: the transaction ID.
+        base: the root that the changes stand on.
+        writes: the keys that it writes, and the definitions.
+        footprint: what it depends on.
+        serializable: whether others must not have written what was read.
+        reason: why, for the history.
+        request: the key of the request that it carries out, if it has one: then that is its ID.
+        facts: what the summary of its version contains besides.
+        began_at_millis: when it began, in epoch milliseconds; ``ttl_millis`` for how long it may be committed.
+        known_files: table metadata below ``tables/`` that definitions of the base name, as far as they were read.
+        saved_paths: the definitions that another process has written, of a transaction that was resumed.
+    """
+
+    def __init__(
+        self,
+        backend: LakehouseBackend,
+        base: Root,
+        transaction_id: str,
+        *,
+        serializable: bool,
+        began_at_millis: int,
+        reason: str | None = None,
+        operation: str = spec.OP_COMMIT,
+        facts: Mapping[str, Any] | None = None,
+        system: Mapping[str, str | None] | None = None,
+        request: RequestKey | None = None,
+    ) -> None:
+        definition = backend.definition(base)
+        self.id = transaction_id
+        self.base = base
+        self.writes = Writes()
+        self.footprint = Footprint()
+        self.serializable = serializable
+        self.reason = reason
+        self.operation = operation
+        self.request = request
+        self.facts = dict(facts or {})
+        self.began_at_millis = began_at_millis
+        self.ttl_millis = definition.txn_ttl_millis
+        self.known_files: set[str] = set()
+        self.saved_paths: frozenset[str] = frozenset()
+        self._backend = backend
+        self._codec = codec_of(definition, sdk=backend.versions.sdk)
+        self._system = dict(system or {})
+        self._proofs: list[Proof] = []
+        self._sources: list[Root] = []
+        self._written: set[str] = set()
+
+    # -- what it is ----------------------------------------------------------------------------
+
+    def messages(self) -> Messages:
+        """Return the changes so far as messages, in key order; as columns where all of them came so. No request."""
+        return self.writes.messages(self.id)
+
+    def conflicts(self) -> Conflicts:
+        """Return the keys that no other transaction may have changed for this to be committed. No request."""
+        return self.footprint.against(self.writes.by_key, serializable=self.serializable)
+
+    def count_gained(self) -> ObjectCounts:
+        """Return the difference that these changes make to the number of objects, by kind. Mostly no request.
+
+        No other commit can change this difference: a transaction that writes one of the same keys conflicts.
+        """
+        gained = dict.fromkeys(KINDS, 0)
+        existed = self.look_up_existing()
+        for key, path in self.writes.by_key.items():
+            exists = path is not None
+            if exists == existed[key]:
+                continue
+            kind, *_ = self._codec.split(key)
+            gained[kind] += 1 if exists else -1
+        return ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW])
+
+    def look_up_existing(self) -> Mapping[str, bool]:
+        """Return, for each key that is written, whether it exists in the base.
+
+        Those of which it is not known are looked up: one ``get`` per level and key unless cached; of many keys one per
+        node on their ways, however many they share, and ahead.
+        """
+        existed = self.writes.existed
+        unknown = sorted(self.writes.by_key.keys() - existed.keys())
+        found = self._look_up(unknown)
+        existed.update((key, key in found) for key in unknown)
+        return existed
+
+    def _look_up(self, keys: Sequence[str]) -> AbstractSet[str]:
+        """Return those of some keys that the base has."""
+        nodes, root = self._backend.nodes, self.base.node
+        try:
+            if len(keys) > _FEW:
+                return search.lookup_many(nodes, root, keys).keys()
+            return {key for key in keys if search.lookup(nodes, root, key) is not None}
+        except Corrupt:
+            self.refuse_expired()
+            raise
+
+    def _find_unproved_files(self, base: Root) -> set[str]:
+        """Return the table metadata that these changes name and that nothing proves to be there.
+
+        Those that were read at the version this began at are there as long as it is kept. Where it has expired since,
+        what other tables named then may be dropped by now, and cleaned: a copy of a definition must not name it.
+        """
+        named = self._find_table_files()
+        is_kept = base.oldest_version <= self.base.version
+        if is_kept or base.tables_void_before_millis == self.base.tables_void_before_millis:
+            return named - self.known_files
+        return named
+
+    def _find_table_files(self) -> set[str]:
+        """Return the table metadata below ``tables/`` that these changes name."""
+        root = self._backend.storage.root
+        found: set[str] = set()
+        for _, definition in self.writes.definitions.values():
+            named = named_in_area(root, definition)
+            if named is not None:
+                found.add(named)
+        return found
+
+    def refuse_expired(self) -> None:
+        """Raise ``TransactionExpired`` if the base is no longer kept: what cannot be read was removed, and is whole."""
+        try:
+            refuse_lost(self._backend, newest_base(self._backend).root, self.base)
+        except (VersionExpired, SnapshotNotFound) as error:
+            raise TransactionExpired(f"the transaction cannot go on: {error}; begin a new one") from error
+
+    # -- proofs --------------------------------------------------------------------------------
+
+    def require(self, proof: Proof) -> None:
+        """Have ``proof`` called with each root that this is about to be built on; what it raises ends the commit.
+
+        It proves again, without requests as far as it can: it is called once for each lost race.
+        """
+        self._proofs.append(proof)
+
+    def require_kept(self, source: Root) -> None:
+        """Have the commit stop when a version has expired that the changes take files from."""
+        self._sources.append(source)
+
+    def prove(self, base: Root, created_at_millis: int | None = None) -> None:
+        """Prove what is required of ``base``, and of the time of a version on top of it.
+
+        Raises ``CommitConflict``; also where tables were cleaned and table metadata are named without any proof.
+        """
+        if created_at_millis is not None and self.request is not None:
+            self.request.refuse_earlier(created_at_millis, base)
+        for proof in self._proofs:
+            proof(base)
+        if not base.tables_void_before_millis or self._proofs:
+            return
+        unproved = self._find_unproved_files(base)
+        if unproved:
+            raise CommitConflict(f"{min(unproved)}: {UNPROVED}", version=base.version)
+
+    def refuse_outlived(self) -> None:
+        """Raise ``TransactionExpired`` past the time to live of the transaction."""
+        refuse_outlived(self.began_at_millis, self.ttl_millis)
+
+    # -- becoming a version --------------------------------------------------------------------
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
+        self.prove(base, created_at_millis)
+        own = self.messages()
+        summary = {"author": whoami(), **count_written(own), **self.facts}
+        if self.reason:
+            summary["reason"] = self.reason
+        node, counts = append_messages(self._backend, base, own, self.count_gained, created_at_millis, writer)
+        return Draft(node, self.operation, self.id, summary, dict(self._system), counts=counts)
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Prove that nothing in ``newer`` conflicts with this transaction.
+
+        Raises:
+            AlreadyCommitted: one of them is what this transaction became in an earlier attempt.
+            CommitConflict: one of them changed what this depends on, or is the abort of this transaction.
+            VersionExpired, SnapshotNotFound: a version is no longer kept that files are taken from.
+        """
+        del base
+        for root in newer:
+            if root.txn == self.id or root.contains(self.id):
+                self._recognise(root)
+        conflicts = self.conflicts()
+        for root in transactional(newer, CommitConflict, _AGAIN):
+            touched = conflicts.find_touched(root.own_messages())
+            if not touched:
+                continue
+            named = [str(self._codec.decode(key)) for key in touched[:_NAMED]]
+            shown = first_of(named, _NAMED, len(touched))
+            raise CommitConflict(
+                f"version {root.version} changed {shown}, which this transaction depends on; {_AGAIN}",
+                keys=touched,
+                version=root.version,
+            )
+        for source in self._sources:
+            refuse_lost(self._backend, newer[-1], source)
+
+    def renew(self, base: Root) -> None:
+        """Write the definitions again under new names; a cleaning may be removing the old ones. One ``put`` each.
+
+        Those that another process saved are read first, one ``get`` each. Raises ``TransactionExpired`` if they are
+        gone already.
+        """
+        held = {path: encode(definition) for path, (_, definition) in self.writes.definitions.items()}
+        held |= self._read_saved(base)
+        new_by_old: dict[str, str] = {}
+        for key, path in self.writes.by_key.items():
+            if path in held:
+                new_by_old[path] = definition_path(*self._codec.split(key))
+        self._write_new({new: held[old] for old, new in new_by_old.items()})
+        self.writes.rename_files(new_by_old)
+        self.saved_paths = frozenset(new_by_old.get(path, path) for path in self.saved_paths)
+
+    def _read_saved(self, base: Root) -> dict[str, bytes]:
+        """Return the definitions that another process has saved and this one has not replaced."""
+        paths = [path for path in self.writes.by_key.values() if path in self.saved_paths]
+        found: dict[str, bytes] = {}
+        for path, data in self._backend.storage.read_many(paths):
+            if isinstance(data, FileMissing):
+                raise TransactionExpired(
+                    f"what was saved of this transaction is gone since version {base.version}; begin a new one"
+                )
+            found[path] = data
+        return found
+
+    def _recognise(self, root: Delta) -> None:
+        """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
+        if root.operation == spec.OP_ABORT:
+            raise CommitConflict(
+                f"this transaction was aborted by another process, in version {root.version}", version=root.version
+            )
+        own, found = self.messages(), root.own_messages()
+        if root.txn != self.id:  # it is a member of the group that became this version
+            found = Messages.of([each for each in found if each[0] in self.writes.by_key])
+        if self._are_same(own, found):
+            raise AlreadyCommitted(root.version)
+        raise CommitConflict(
+            f"this transaction was resumed elsewhere and committed there as version {root.version}",
+            keys=own.keys,
+            version=root.version,
+        )
+
+    def _are_same(self, own: Messages, found: Messages) -> bool:
+        """Whether two lists of messages mean the same, though a cleaning may have made a writer write again."""
+        if own.keys != found.keys:
+            return False
+        pairs = zip(own.values, found.values, strict=True)
+        return all(mine == other or self._have_same_content(mine, other) for mine, other in pairs)
+
+    def _have_same_content(self, own: str | None, other: str | None) -> bool:
+        """Whether two definitions have equal content under two names, because a cleaning made a writer write again."""
+        if own is None or other is None:
+            return False
+        storage = self._backend.storage
+        try:
+            held = self.writes.definitions.get(own)
+            mine = storage.read(own) if held is None else encode(held[1])
+            return mine == storage.read(other)
+        except (Corrupt, FileMissing, TransactionExpired):
+            return False
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def write_definitions(self) -> None:
+        """Write the definitions; those of an earlier try again, for a cleaning that knows no fence may have come.
+
+        One ``put`` each.
+        """
+        files = {path: encode(definition) for path, (_, definition) in self.writes.definitions.items()}
+        again = self._written & files.keys()
+        for path in again:
+            self._backend.storage.replace(path, files[path])
+        self._write_new({path: data for path, data in files.items() if path not in again})
+
+    def _write_new(self, files: Mapping[str, bytes]) -> None:
+        self._written |= files.keys()
+        self._backend.storage.write_many(files.items())
+
+
+def append_messages(
+    backend: LakehouseBackend,
+    base: Root,
+    own: Messages,
+    count_gained: Callable[[], ObjectCounts],
+    created_at_millis: int,
+    writer: NodeWriter,
+) -> tuple[Node, ObjectCounts | None]:
+    """Return the node of ``base`` with messages at the end of its buffer, and the objects that it contains then.
+
+    Older messages are pushed down if with ``own`` the root would grow too large: a write buffer of more than
+    ``commit.buffer.max-bytes``, which every commit writes again, or a node over its target. Then the heaviest children
+    get theirs, until half of either is free; about one ``put`` per such child. So a flush is rare: all commits until
+    the buffer is full again write nothing but the root.
+    """
+    definition, node = backend.definition(base), base.node
+    size = own.nbytes()
+    buffered = node.buffer.nbytes()
+    most = commit_buffer_bytes(definition)
+    is_too_large = buffered + size > most or node.estimated_bytes() + size > writer.target_bytes
+    if buffered and is_too_large:
+        node = _flush_heaviest(node, created_at_millis, writer, size, most)
+    counts = base.counts
+    if counts is None and base.node.is_leaf:  # the root is all there is: no request
+        counts = object_counts(backend.nodes, base.node, codec_of(definition, sdk=backend.versions.sdk))
+    new_counts = None if counts is None else count_gained().plus(counts)
+    return node.with_messages(own), new_counts
+
+
+def _flush_heaviest(node: Node, created_at_millis: int, writer: NodeWriter, size: int, most: int) -> Node:
+    """Return a root whose heaviest children were given their messages, so that ``size`` bytes more have room."""
+    rewriter = Rewriter(writer, created_at_millis)
+    tree = rewriter.ref_of(node)
+    top = rewriter.open(tree)
+    below = max(writer.target_bytes - size, writer.target_bytes // 2)
+    of_root = heaviest_children(min(node.table_bytes() + most // 2, below))
+    of_others = heaviest_children(below)
+    tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
+    rewriter.open(tree)
+    return rewriter.node_of(tree)
+
+
+def count_written(own: Messages) -> dict[str, int]:
+    """Return the numbers of messages that set and that delete a key, for the summary of a version."""
+    deleted = own.deletions()
+    return {"set": len(own) - deleted, "deleted": deleted}

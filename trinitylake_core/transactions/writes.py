@@ -1,0 +1,90 @@
+"""What a transaction writes, in memory: keys with their new paths, and the definitions at these paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
+from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.noderows import repeat_text
+
+Definition = NamespaceDef | TableDef | ViewDef
+
+
+class Writes:
+    """The keys that a transaction writes.
+
+    Attributes:
+        definitions: what it has made of each path, with the kind of the object. Not those of raw paths.
+        existed: whether each written key exists in the base. Keys that are missing here are looked up when objects
+            are counted.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, tuple[str, Definition]] = {}
+        self.existed: dict[str, bool] = {}
+        self._by_key: dict[str, str | None] = {}
+        self._columns: list[tuple[Columns, bool | None]] = []
+        """What :meth:`put_columns` took since :attr:`by_key` was asked for, and whether the keys existed."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key or self._columns)
+
+    @property
+    def by_key(self) -> Mapping[str, str | None]:
+        """Each changed key and its new path, ``None`` if it is deleted."""
+        for rows, existed in self._columns:
+            keys = rows.keys.to_pylist()
+            if existed is not None:
+                for key in keys:
+                    self.existed.setdefault(key, existed)
+            self._by_key.update(zip(keys, rows.values.to_pylist(), strict=True))
+        self._columns.clear()
+        return self._by_key
+
+    def put(self, key: str, path: str | None, *, existed: bool | None) -> None:
+        """Write a key with a path, or with ``None`` delete it. ``existed``: whether the base has it, if that is known.
+
+        A definition that was made for the key before goes.
+        """
+        self.definitions.pop(self.by_key.get(key) or "", None)
+        if existed is not None:
+            self.existed.setdefault(key, existed)
+        self._by_key[key] = path
+
+    def put_definition(self, key: str, path: str, kind: str, definition: Definition, *, existed: bool) -> None:
+        """Write a key with a definition that is to be stored at a path."""
+        self.put(key, path, existed=existed)
+        self.definitions[path] = (kind, definition)
+
+    def put_columns(self, rows: Columns, *, existed: bool | None) -> None:
+        """Write many keys. The columns stay what they are as long as nothing else is asked for than messages."""
+        self._columns.append((rows, existed))
+
+    def put_saved(self, keys: Iterable[str], paths: Iterable[str | None], existed: Mapping[str, bool]) -> None:
+        """Write what a saved transaction has written."""
+        self._by_key.update(zip(keys, paths, strict=True))
+        self.existed.update(existed)
+
+    def rename_files(self, new_by_old: Mapping[str, str]) -> None:
+        """Give files other paths."""
+        for key, path in self.by_key.items():
+            if path is not None and path in new_by_old:
+                self._by_key[key] = new_by_old[path]
+        self.definitions = {new_by_old.get(path, path): each for path, each in self.definitions.items()}
+
+    def messages(self, txn: str) -> Messages:
+        """Return what is written as messages of a transaction, in key order; as columns where all of it came so."""
+        if self._columns and not self._by_key:
+            rows = Columns.join([each for each, _ in self._columns])
+            return Messages.of_columns(rows.keys, rows.values, repeat_text(txn, len(rows))).newest()
+        by_key = self.by_key
+        keys = sorted(by_key)
+        paths = [by_key[key] for key in keys]
+        return Messages(keys, paths, [txn] * len(keys))
+
+    def within(self, keys: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield those of some keys that are written, with their paths."""
+        by_key = self.by_key
+        return ((key, by_key[key]) for key in keys if key in by_key)
