@@ -22,7 +22,7 @@ from pipelines.tables.walk import DOUBT, LIST, LIVE, MANIFEST, METADATA, UNKNOWN
 from pipelines.trees.walk import NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
 from trinitylake_core.definitions import DECODERS, decode_lakehouse
-from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation
+from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile
 from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.short_repr import first_of
@@ -249,7 +249,7 @@ def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
     def size(path: str) -> int | None:
         try:
             return storage.info(validate_path(path)).size
-        except FileMissing:
+        except (FileMissing, NotAFile):  # a link or a directory is no file that can be copied
             return None
         except InvalidLocation as error:
             raise CorruptDefinition(f"{error}; nothing was changed", path=path, invariant="I11") from None

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.errors import UnreadableTable
 from trinitylake_core.storage import Storage
-
-_MOST: Final = max(limits.AVRO_BYTES, limits.METADATA_BYTES)
 
 
 def read_file(storage: Storage, path: str, location: str) -> bytes:
@@ -24,7 +20,8 @@ def read_file(storage: Storage, path: str, location: str) -> bytes:
         NotAFile: something else is there.
         FileMissing, StorageError.
     """
-    data = storage.read_range(path, 0, _MOST + 1)
-    if len(data) > _MOST:
-        raise UnreadableTable(f"it has more than {_MOST:,} bytes, so it is no file of a table", path=location)
+    most = max(limits.AVRO_BYTES, limits.METADATA_BYTES)
+    data = storage.read_range(path, 0, most + 1)
+    if len(data) > most:
+        raise UnreadableTable(f"it has more than {most:,} bytes, so it is no file of a table", path=location)
     return data

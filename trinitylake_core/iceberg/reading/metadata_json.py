@@ -69,9 +69,9 @@ def _parse(text: str) -> dict[str, Any]:
 
 def _refuse_large(data: bytes) -> None:
     """Refuse what parsing would make large or deep, by its brackets and commas outside of strings."""
-    if data.count(b'"') > 2 * limits.METADATA_ELEMENTS:  # each value is one string at the most, with two quotes
-        raise Malformed(_TOO_MANY)
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 2 * limits.METADATA_ELEMENTS:  # each value is one string at the most, with two quotes
+        raise Malformed(_TOO_MANY)
     bare = b"".join(unescaped.split(b'"')[::2])
     if sum(bare.count(each) for each in _ELEMENTS) > limits.METADATA_ELEMENTS:
         raise Malformed(_TOO_MANY)
