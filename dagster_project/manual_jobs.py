@@ -5,7 +5,7 @@ writer's commit may have made it wrong. Jobs that lead back show their plan befo
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -364,6 +364,11 @@ TABLE: Final = {
     ),
 }
 """The jobs by name."""
+PLANNED_FIRST: Final = frozenset({"rollback", "restore", "undo"})
+"""The jobs of two steps. The first shows the plan and takes no pool: whoever has an incident sees it while maintenance
+is at work. The second acts, and waits for the pool."""
+IN_MEMORY: Final = "trinitylake_in_memory"
+"""The resource by which the first of two steps hands its options to the second: their run is one process."""
 RECOVERY: Final = frozenset({"freeze", "thaw", "rollback", "restore", "undo"})
 """The jobs of an incident: they leave the queue before maintenance."""
 
@@ -390,7 +395,10 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
     )
     def run_op() -> None:
-        op()
+        if name in PLANNED_FIRST:
+            _acting_op(scope, name, row)(op().approved)
+        else:
+            op()
 
     return run_op
 
@@ -403,29 +411,67 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         schema[DRY_RUN] = dg.Field(bool, is_required=False, default_value=row.dry_run, description=_DRY_RUN_TEXT)
 
     def work(context: dg.OpExecutionContext, spark: SparkResource) -> None:
-        settings = settings_of(scope, context)
-        options = _options(row, context.op_config, row.engine or settings.compaction.engine)
+        context.add_output_metadata(_carry_out(scope, row, context, spark, context.op_config))
 
-        def carry_out(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
-            dry = context.op_config.get(DRY_RUN, False)
-            with acting_as(context.op_config.get(AUTHOR) or context.run.tags.get(_USER_TAG)):
-                shown = row.work(Launch(lake, settings, options, dry, context, supervisor))
-            return shown | supervisor.engine_metadata()
+    def plan(context: dg.OpExecutionContext, spark: SparkResource) -> Iterator[dg.Output[Any]]:
+        if context.op_config[DRY_RUN]:
+            metadata = _carry_out(scope, row, context, spark, context.op_config)
+            yield dg.Output(None, "planned", metadata=metadata)
+        else:
+            yield dg.Output(dict(context.op_config), "approved")
 
-        metadata = run_supervised(context, settings, spark, carry_out, damaged=row.damaged(options))
-        context.log.info(metadata["outcome"])
-        context.add_output_metadata(metadata)
-
+    planned_first = name in PLANNED_FIRST
+    if planned_first:
+        outs = {
+            "planned": dg.Out(dg.Nothing, is_required=False),
+            "approved": dg.Out(dict, is_required=False, io_manager_key=IN_MEMORY),
+        }
+    else:
+        outs = {"result": dg.Out(dg.Nothing)}
     op: dg.OpDefinition = dg.op(
         name=key(scope, name).to_python_identifier(),
         description=row.description,
         config_schema=dict(schema),
-        out=dg.Out(dg.Nothing),
-        pool=scope.pool if row.writes else None,
+        out=outs,
+        pool=scope.pool if row.writes and not planned_first else None,
         retry_policy=RETRY if row.repeat else None,
         tags={"kind": "spark"},
-    )(work)
+    )(plan if planned_first else work)
     return launchpad.check_config(op, schema, f"{scope.slug}_{name}", lambda given: _check(row, given, scope.known))
+
+
+def _acting_op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
+    """Return the step of a job that does what was planned: it waits for the pool, which its plan does not."""
+
+    def act(context: dg.OpExecutionContext, approved: dict[str, Any], spark: SparkResource) -> None:
+        context.add_output_metadata(_carry_out(scope, row, context, spark, approved))
+
+    op: dg.OpDefinition = dg.op(
+        name=f"{key(scope, name).to_python_identifier()}_act",
+        description=row.description,
+        out=dg.Out(dg.Nothing),
+        pool=scope.pool,
+        retry_policy=RETRY if row.repeat else None,
+        tags={"kind": "spark"},
+    )(act)
+    return op
+
+
+def _carry_out(
+    scope: Scope, row: ManualJob, context: dg.OpExecutionContext, spark: SparkResource, given: Mapping[str, Any]
+) -> reports.Metadata:
+    """Do the work of a job with the options of its launchpad; return what is shown of it."""
+    settings = settings_of(scope, context)
+    options = _options(row, given, row.engine or settings.compaction.engine)
+
+    def work(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
+        with acting_as(given.get(AUTHOR) or context.run.tags.get(_USER_TAG)):
+            shown = row.work(Launch(lake, settings, options, given.get(DRY_RUN, False), context, supervisor))
+        return shown | supervisor.engine_metadata()
+
+    metadata = run_supervised(context, settings, spark, work, damaged=row.damaged(options))
+    context.log.info(metadata["outcome"])
+    return metadata
 
 
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:

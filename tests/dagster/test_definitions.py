@@ -177,7 +177,7 @@ def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
     filled_in, pools, retried = {}, {}, {}
     for name in sorted({*JOBS} - {"compaction", "maintenance"}):
         job = repository.get_job(f"sales_{name}")
-        (op,) = job.all_node_defs
+        op = {each.name: each for each in job.all_node_defs}[f"lakehouse__sales__{name}"]
         filled_in[name] = job.run_config["ops"][f"lakehouse__sales__{name}"]["config"]
         pools[name], retried[name] = op.pool, op.retry_policy is not None
         assert "sales" == job.run_tags["trinitylake/lakehouse"]
@@ -186,7 +186,7 @@ def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
     }
     assert "s3://nowhere/backup/" == filled_in["export"]["target"] == filled_in["upgrade"]["target"]
     assert {"rollback", "restore", "undo"} == {name for name, again in retried.items() if not again}
-    assert {"verify", "history", "diff", "freeze", "thaw"} == {
+    assert {"verify", "history", "diff", "freeze", "thaw", "rollback", "restore", "undo"} == {
         name for name, pool in pools.items() if pool != "lakehouse_sales"
     }
 

@@ -45,9 +45,10 @@ def values(metadata: Any) -> dict[str, Any]:
 
 
 def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """Return the metadata of a job's one step."""
+    """Return the metadata of a job: of its one step, or of the one that acted after it showed the plan."""
     assert result.success
-    (event,) = [each for each in result.all_node_events if each.event_type_value == "STEP_OUTPUT"]
+    outputs = [each for each in result.all_node_events if each.event_type_value == "STEP_OUTPUT"]
+    (event,) = [each for each in outputs if each.step_output_data.output_name != "approved"]
     return values(event.step_output_data.metadata)
 
 
@@ -331,3 +332,18 @@ def test_a_restore_says_first_what_to_launch_next(
     nothing = told(launched(local, "restore", instance, **wanted, only=["sales.t1_1"]))
     assert "nothing to do" in nothing["outcome"]
     assert "carry_out" not in nothing
+
+
+@pytest.mark.parametrize("name", ["rollback", "restore", "undo"])
+def test_a_plan_waits_for_no_maintenance_and_what_it_planned_does(name: str, settings: LakehouseSettings) -> None:
+    """Whoever has an incident sees the plan while a run holds the pool; acting takes it."""
+    job = define_lakehouses((settings,)).resolve_job_def(f"sales_eu_{name}")
+    pools = {node.definition.name: node.definition.pool for node in job.graph.nodes}  # type: ignore[attr-defined]
+    assert {f"{STEP}{name}": None, f"{STEP}{name}_act": settings.pool} == pools
+
+
+@pytest.mark.parametrize("name", ["rollback", "restore", "undo", "freeze", "thaw"])
+def test_recovery_leaves_the_queue_before_maintenance(name: str, settings: LakehouseSettings) -> None:
+    definitions = define_lakehouses((settings,))
+    first, later = (definitions.resolve_job_def(f"sales_eu_{each}") for each in (name, "maintenance"))
+    assert int(first.tags["dagster/priority"]) > int(later.tags.get("dagster/priority", "0"))
