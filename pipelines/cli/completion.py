@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,6 +31,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 _SECONDS: Final = 2.0
 """How long a person waits for names; a storage that takes longer completes none."""
 _MOST: Final = 200
+_MEANS_SOMETHING: Final = re.compile(r"[^\w./:@%+,~-]|^~|(?<=:)~")
 _FILE: Final = CompletionItem("", type="file")
 _DIRECTORY: Final = CompletionItem("", type="dir")
 
@@ -74,13 +76,25 @@ complete -o nosort -o bashdefault -o default -F %(complete_func)s %(prog_name)s
         return words[1:-1], words[-1].removesuffix("\0")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return the candidates, each without what stands before the last colon of the word."""
+        """Return the candidates, each without what stands before the last colon of the word.
+
+        What Bash is given becomes a part of the line as it is, so it is written as a person would have to type it:
+        others choose the names of objects, and ``$(...)`` in one of them would be run.
+        """
         before = incomplete[: incomplete.rfind(":") + 1]
-        found = super().get_completions(args, incomplete)
-        return [CompletionItem(each.value.removeprefix(before), type=each.type, help=each.help) for each in found]
+        found = []
+        for each in super().get_completions(args, incomplete):
+            rest = each.value.removeprefix(before)
+            found.append(CompletionItem(_typed_in_bash(rest), type=each.type, help=each.help))
+        return found
 
 
 add_completion_class(_Bash)
+
+
+def _typed_in_bash(name: str) -> str:
+    """Return a name as one word of a command line, with a backslash before each character that means something."""
+    return _MEANS_SOMETHING.sub(r"\\\g<0>", name)
 
 
 def candidates(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
@@ -119,7 +133,10 @@ def _of_lakehouse(
                 given = storage_options(context.params.get("storage_option") or ())
                 options = {**applicable(environment_options(os.environ), uri), **of_name, **given}
                 lake = Lakehouse.open(uri, storage_options=options)
-                yield from (each for each in find(lake, incomplete) if each.startswith(incomplete))
+                for name in find(lake, incomplete):
+                    # A shell gets one candidate a line, so a name of two lines would be two names.
+                    if name.startswith(incomplete) and name.isprintable():
+                        yield name
                 return
 
 

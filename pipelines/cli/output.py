@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -16,6 +17,8 @@ from pipelines.cli.progress import PrintedProgress
 from trinitylake_core.errors import InvalidInput
 
 _SPOOL_BYTES: Final = 8 << 20
+_BEGIN_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 class OutputFailed(Exception):
@@ -60,9 +63,19 @@ def print_csv(result: Result, progress: PrintedProgress | None = None) -> None:
         if progress is not None:
             progress.close()
         line = StringIO()
-        csv.writer(line, lineterminator="\n").writerow(row)
+        csv.writer(line, lineterminator="\n").writerow(map(_as_text, row))
         write(line.getvalue())
     flush()
+
+
+def _as_text(cell: str) -> str:
+    """Return a cell that no spreadsheet takes for a formula: a quote before its first character makes it a text.
+
+    Names and reasons are written by others, and a formula can send what stands beside it to a server of theirs.
+    """
+    if cell.startswith(_BEGIN_FORMULAS) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -149,6 +149,15 @@ def test_csv_holds_what_json_holds(run: Run, large: Lakehouse) -> None:
     assert levels[:1] == json.loads(run("tree", large.root, "--depth", "0", "--json")[1])["levels"]
 
 
+def test_no_cell_of_csv_is_a_formula_of_a_spreadsheet(run: Run, tmp_path: Path) -> None:
+    lake = Lakehouse.create((tmp_path / "lake").as_uri())
+    with lake.transaction() as txn:
+        for name in ("=1+1", "+1", "-x", "@SUM(A1)", "-5", "plain"):
+            txn.create_namespace(name)
+    names = [row["namespace"] for row in _rows(run, "ls", lake.root)]
+    assert sorted(["'=1+1", "'+1", "'-x", "'@SUM(A1)", "-5", "plain"]) == sorted(names)
+
+
 def test_csv_of_nothing_is_a_header(run: Run, tmp_path: Path) -> None:
     root = Lakehouse.create((tmp_path / "lake").as_uri()).root
     assert "kind,namespace,name\n" == run("ls", root, "--format", "csv")[1]

@@ -184,6 +184,22 @@ def test_bash_completes_names_and_files_also_behind_a_colon(tmp_path: Path) -> N
     assert ["yaml", "yaml", "pyarrow"] == done.stderr.splitlines()[-3:]
 
 
+@pytest.mark.parametrize("name", ["$(touch${IFS}run)", "`touch${IFS}run`", "x;touch${IFS}run", "it's", "a\\b", "é*"])
+def test_a_name_that_is_completed_is_one_word_of_the_line_and_no_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    """Others choose the names of objects; what Bash inserts is run when the person presses Enter."""
+    with with_names(tmp_path).transaction() as txn:
+        txn.create_table("sales", name)
+    monkeypatch.chdir(tmp_path)
+    told = _completed(monkeypatch, capsys, "trinitylake show known sales.")
+    candidates = {each.removeprefix("plain,") for each in told} - {"sales.items", "sales.orders"}
+    line = f"printf %s {candidates.pop()}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f"sales.{name}" == done.stdout.replace("\\\\", "\\")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     assert 0 == cli.main(["completion", shell])
