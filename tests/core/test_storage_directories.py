@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes import filled, new_lake
+from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path, parse
 from trinitylake_core.storage import durability, open_storage
 from trinitylake_core.storage.disk_directories import _LOOK_AFTER, _TRIES, Directories
@@ -118,3 +119,19 @@ def test_after_a_few_tries_any_name_will_do(tmp_path: Path) -> None:
     known = Directories(str(tmp_path), print)
     names = iter([f"x/y/{number}/z" for number in range(_LOOK_AFTER + _TRIES)])
     assert f"x/y/{_LOOK_AFTER + _TRIES - 1}/z" == [known.pick(names.__next__) for _ in range(_LOOK_AFTER + 1)][-1]
+
+
+def test_a_new_lakehouse_is_its_owners_alone(tmp_path: Path) -> None:
+    """What is below follows the umask, so that an owner opens it to a group by one mode."""
+    before = os.umask(0o022)
+    try:
+        lake = Lakehouse.create(tmp_path / "deep" / "lake")
+        (there := tmp_path / "there").mkdir(0o755)
+        Lakehouse.create(there)
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "deep", tmp_path / "deep" / "lake", there)]
+    assert [0o755, 0o700, 0o755] == modes
+    files = [path for path in (tmp_path / "deep" / "lake").rglob("*") if path.is_file()]
+    assert {0o644} == {path.stat().st_mode & 0o777 for path in files}
+    assert 0 == lake.version

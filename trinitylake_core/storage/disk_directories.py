@@ -17,6 +17,8 @@ _LOOK_AFTER: Final = 32
 """For how many new directories looking which ones are there pays; looking costs as much as making some tens."""
 _TRIES: Final = 16
 """How many names are tried; making a directory costs as much as some tens of names."""
+_OWNER_ONLY: Final = 0o700
+_AS_UMASK_SAYS: Final = 0o777
 _LEVELS: Final = 3
 """How deep files of optimised paths lie (format, section 2)."""
 
@@ -49,18 +51,22 @@ class Directories:
         if not os.path.isdir(directory):
             self.ensure(above)
             try:
-                os.mkdir(directory)
+                os.mkdir(directory, self._mode_of(directory))
             except FileExistsError:
                 if not os.path.isdir(directory):
                     text = "a file stands where a directory should be"
                     raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
             except FileNotFoundError:
                 self._known.clear()
-                os.makedirs(directory, exist_ok=True)
+                os.makedirs(directory, self._mode_of(directory), exist_ok=True)
             inside = True
         if inside:
             self._added(above)
         self._known.add(directory)
+
+    def _mode_of(self, directory: str) -> int:
+        """Return the mode of a new directory: a lakehouse is its owner's alone, and all below it follows the umask."""
+        return _OWNER_ONLY if directory == self._root.rstrip("/") else _AS_UMASK_SAYS
 
     def forget(self) -> None:
         """Know nothing any more: a directory that was there is gone."""
