@@ -44,6 +44,23 @@ def test_constraints_pin_every_dependency_within_its_bounds() -> None:
         assert pins.get(canonicalize_name(requirement.name), "no pin") in requirement.specifier, requirement
 
 
+def test_the_hashes_are_of_the_versions_that_are_tested() -> None:
+    """scripts/hashes.sh makes them. Beside what is tested there is only what builds our own package."""
+    pins = {canonicalize_name(name): version for name, version in _pins("constraints.txt")}
+    hashed = {canonicalize_name(name): version for name, version in _pins("constraints-hashes.txt")}
+    assert {"hatchling", "trove-classifiers"} == hashed.keys() - pins.keys()
+    assert {name: pins[name] for name in hashed if name in pins} == {n: v for n, v in hashed.items() if n in pins}
+    assert {"pyiceberg", "starlette", "uvicorn", "h11", "dagster", "pyspark", "s3fs"} < hashed.keys()
+    text = (ROOT / "constraints-hashes.txt").read_text()
+    assert "://" not in text
+    entries = re.split(r"^(?=\S+==)", text.partition("hashes.sh makes this file.")[2], flags=re.MULTILINE)[1:]
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}$", entry, re.MULTILINE) for entry in entries)
+
+
+def _pins(name: str) -> list[tuple[str, str]]:
+    return re.findall(r"^([A-Za-z0-9_.-]+)==([A-Za-z0-9_.!+-]+)", (ROOT / name).read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_only_what_exists(document: Path) -> None:
     """Every ``make`` target and every link to a file or heading of this repository is there."""

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Writes constraints-hashes.txt: what a deployment installs, in the versions of constraints.txt, with the hash of each
+# file that the index has of them. Needs uv (pip install uv). Run it after a change of constraints.txt.
+
+set -eu
+cd "$(dirname "$0")/.."
+made=$(mktemp)
+trap 'rm -f "$made" "$made.in"' EXIT
+echo 'hatchling>=1.27,<2' >"$made.in"    # builds our own package, so it must be known, too
+uv pip compile pyproject.toml "$made.in" --extra all --constraint constraints.txt --python-version 3.11 \
+    --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file "$made"
+{
+    echo '# The versions of constraints.txt that a deployment needs (the extra "all"), with the hashes of their files:'
+    echo '#'
+    echo '#     pip install --require-hashes --requirement constraints-hashes.txt'
+    echo '#     pip install --no-deps --no-build-isolation .       # in a checkout'
+    echo '#'
+    echo '# scripts/hashes.sh makes this file.'
+    cat "$made"
+} >constraints-hashes.txt
