@@ -105,9 +105,9 @@ async def _client(port: int, number: int, work: str, until: float, took: _Took, 
             updates = [{"action": "set-properties", "updates": {"n": str(count)}}]
             body = json.dumps({"requirements": [], "updates": updates})
             kind = "content-type: application/json\r\n"
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{kind}content-length: {len(body)}\r\n\r\n{body}"
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{kind}content-length: {len(body)}\r\n\r\n{body}"
         else:
-            head = f"GET {path} HTTP/1.1\r\nhost: x\r\n{known}\r\n"
+            head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{known}\r\n"
         writer.write(head.encode())
         answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in answer[1:] if line)

@@ -85,7 +85,8 @@ class Client:
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """Send a request; a body that is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        given = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        given = {"Content-Type": "application/json"}
+        given |= {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(f"{self.uri}{path}", data, given, method=method)
         try:
@@ -589,7 +590,7 @@ def test_a_body_that_is_too_large_is_refused(lake: Lakehouse) -> None:
 
 
 def test_beyond_the_limits_a_client_is_asked_to_come_again(lake: Lakehouse) -> None:
-    with _app(lake, Limits(waiting=0)) as client:
+    with _app(lake, Limits(threads=0, waiting=0)) as client:
         answer = client("GET", "/v1/lake/namespaces")
     assert (503, "1") == (answer.status, answer.headers["retry-after"])
 

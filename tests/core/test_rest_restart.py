@@ -20,6 +20,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from tests.core.test_rest_slow import _until_there
+from tests.support.certificates import make_certificate
 from tests.support.icebergs import SCHEMA, request_key
 from tests.support.lakes import FAST
 from tests.support.s3_servers import free_port
@@ -34,11 +35,7 @@ _SEEN: Final = {"200", "500 CommitStateUnknownException", "503 ServiceUnavailabl
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A certificate of this machine; its key lies beside it."""
-    made = tmp_path / "cert.pem"
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    more = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made), "-keyout", str(tmp_path / "key.pem")]
-    subprocess.run(["openssl", *words.split(), *more], check=True, capture_output=True)
-    return made
+    return make_certificate(tmp_path)
 
 
 class Endpoints:
@@ -71,7 +68,8 @@ class Endpoints:
 
 def _sent(uri: str, body: bytes, key: str, trusted: ssl.SSLContext) -> str:
     """Send a request once, and return what the client saw."""
-    request = urllib.request.Request(uri, body, {"Idempotency-Key": key}, method="POST")
+    headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+    request = urllib.request.Request(uri, body, headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=90, context=trusted) as answer:
             answer.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import socket
@@ -19,15 +18,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.core.test_rest import Answer, Client
+from tests.support.hanging import make_reads_hang
 from tests.support.s3_servers import free_port
 from trinitylake_core import Lakehouse
-from trinitylake_core.locations import root_path
 from trinitylake_core.rest import Limits, Warehouses, application
 from trinitylake_core.rest.serving import running
+from trinitylake_core.storage.local import LocalStorage
 
 _SECONDS: Final = 0.6
 _COUNTED: Final = 'trinitylake_requests_total{operation="create_namespace"'
-_POST: Final = b"POST /v1/lake/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+_HEAD: Final = b"POST /v1/lake/namespaces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+_POST: Final = _HEAD + b"content-length: 1000\r\n\r\n"
 
 
 @contextmanager
@@ -110,48 +111,57 @@ def _open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _hanging(lake: Lakehouse) -> None:
-    """Make a FIFO of the next root: what looks for the newest version waits for it as long as the process lives."""
-    os.mkfifo(f"{lake.root.removeprefix('file://')}{root_path(lake.version + 1)}")
-
-
-def test_a_storage_that_hangs_is_no_fault_of_the_server_and_reads_may_be_tried_again(lake: Lakehouse) -> None:
+def test_a_storage_that_hangs_is_no_fault_of_the_server_and_reads_may_be_tried_again(
+    lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "_get", LocalStorage._get)  # put back at the end
+    make_reads_hang(tmp_path / "hang")
     with _endpoint(lake, Limits(seconds=_SECONDS)) as client:
         client("GET", "/v1/config")
-        _hanging(lake)
+        (tmp_path / "hang").touch()
         answer = client("GET", "/v1/lake/namespaces")
         assert (503, "ServiceUnavailableException") == answer.problem
         assert "1" == answer.headers["retry-after"]
-        os.close(os.open(f"{lake.root.removeprefix('file://')}{root_path(lake.version + 1)}", os.O_WRONLY))
+        (tmp_path / "hang").unlink()
 
 
-_SERVE: Final = """
+_HANG: Final = """
 import sys
+from pathlib import Path
+from tests.support.hanging import make_reads_hang
+make_reads_hang(Path(sys.argv.pop(1)))
+"""
+_SERVE: Final = """
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Limits, Warehouses, serve
 lake = Lakehouse.open(sys.argv[1])
 serve(Warehouses({"lake": lambda: lake}), port=int(sys.argv[2]), limits=Limits(stop_seconds=1))
 print("returned", flush=True)
 """
+_COMMAND: Final = """
+from pipelines.cli import main
+sys.exit(main())
+"""
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param([sys.executable, "-c", _SERVE], id="library"),
-        pytest.param([sys.executable, "-m", "pipelines.cli", "serve"], id="command", marks=pytest.mark.slow),
-    ],
+    "program",
+    [pytest.param(_SERVE, id="library"), pytest.param(_COMMAND, id="command", marks=pytest.mark.slow)],
 )
-def test_an_endpoint_whose_storage_hangs_answers_and_ends(command: list[str], lake: Lakehouse) -> None:
+def test_an_endpoint_whose_storage_hangs_answers_and_ends(program: str, lake: Lakehouse, tmp_path: Path) -> None:
     """The library returns; the command ends the process, though threads wait in the storage."""
-    port, is_command = free_port(), "serve" in command
-    words = [lake.root, "--name", "lake", "--port", str(port)] if is_command else [lake.root, str(port)]
-    process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    port = free_port()
+    is_command = program is _COMMAND
+    words = [lake.root, str(port)]
+    if is_command:
+        words = ["serve", lake.root, "--name", "lake", "--port", str(port)]
+    command = [sys.executable, "-c", _HANG + program, str(tmp_path / "hang"), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     client, found = Client(f"http://127.0.0.1:{port}"), list[Answer]()
     try:
         _until_there(port)
         assert 200 == client("GET", "/v1/lake/namespaces").status
-        _hanging(lake)
+        (tmp_path / "hang").touch()
         asking = [
             threading.Thread(target=lambda method=method: found.append(client(method, "/v1/lake/namespaces/a")))
             for method in ("GET", "DELETE")

@@ -301,7 +301,7 @@ def test_the_example_of_lakehouses_is_valid_and_its_secrets_are_in_the_environme
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     """As far as systemd is on this machine; what they start is started by the tests above."""
     units = [_with_programs(path, tmp_path) for path in sorted(DEPLOY.glob("*.service"))]
-    assert 3 == len(units)
+    assert 4 == len(units)
     program = shutil.which("systemd-analyze")
     if program is None:
         return
@@ -314,7 +314,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 def _with_programs(path: Path, folder: Path) -> Path:
     """Copy a unit, its programs replaced by one that exists: `verify` looks for them."""
     text, bin_directory = path.read_text(encoding="utf-8"), "/opt/trinitylake/venv/bin/"
-    for name in ("dagster-webserver", "dagster-daemon", "dagster", "python"):
+    for name in ("dagster-webserver", "dagster-daemon", "dagster", "python", "trinitylake"):
         text = text.replace(f"{bin_directory}{name} ", "/bin/true ")
     assert bin_directory not in text
     copy = folder / path.name

@@ -10,6 +10,7 @@ from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.transactions.made import note_version
 from trinitylake_core.transactions.transaction import Transaction
 
 
@@ -68,12 +69,14 @@ class Attempt:
         """
         self._written.clear()
         try:
-            return self.txn.commit()
+            version = self.txn.commit()
         except UnsafeStorage:
             raise
         except StorageError as error:
             text = f"{error}; the commit may or may not have been made: load the table again before trying again"
             raise CommitStateUnknownException(text) from error
+        note_version(version)
+        return version
 
     def discard(self) -> None:
         """Give the change up before it is committed, and remove what was written for it."""

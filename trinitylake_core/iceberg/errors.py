@@ -107,6 +107,7 @@ _HARMLESS: Final = tuple(
     )
 )
 """PyIceberg's messages that people need, and the part of each that holds only words, numbers and names of refs."""
+_MOST_COMPLAINTS: Final = 1000
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")
 
 
@@ -147,6 +148,9 @@ def _raised_in(error: BaseException) -> str:
 
 def _words_of_model(error: PydanticError) -> str:
     """Return where a model did not fit, and how: the name of a field and a kind of error, and never a value."""
+    count = error.error_count()
+    if count > _MOST_COMPLAINTS:  # each would become a text before the first one is given out
+        return f"{count} parts of it"
     first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(_named(each) for each in first["loc"])
     return f"{place or 'the whole'}: {first['type'].replace('_', ' ')}"

@@ -8,9 +8,11 @@ HTTP is Starlette's and uvicorn's, requests and responses are PyIceberg's own mo
 by the PyIceberg catalog below (``trinitylake_core.iceberg``). The endpoint keeps no state.
 """
 
-from trinitylake_core.rest.app import Limits, application
+from trinitylake_core.rest.app import application
+from trinitylake_core.rest.limits import Limits
+from trinitylake_core.rest.logs import log_to_stderr
 from trinitylake_core.rest.principals import Principals
 from trinitylake_core.rest.serving import Served, endpoint, serve
 from trinitylake_core.rest.warehouses import Warehouses
 
-__all__ = ["Limits", "Principals", "Served", "Warehouses", "application", "endpoint", "serve"]
+__all__ = ["Limits", "Principals", "Served", "Warehouses", "application", "endpoint", "log_to_stderr", "serve"]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core.iceberg.border import request_of
-from trinitylake_core.rest.principals import Principal
+from trinitylake_core.rest.audit import Asked
+from trinitylake_core.rest.json_bounds import parse_object
+from trinitylake_core.rest.principals import Principal, name_for_rights
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.warehouses import Warehouse
 
 SEPARATOR: Final = "\x1f"
 """Between the levels of a namespace in a path or a query."""
 _LARGEST_PAGE: Final = 10_000
+_LARGE_BODY_BYTES: Final = 64 << 10
+_PARSING_LARGE: Final = threading.Lock()
+"""Held while a large body is parsed: parsers let no other thread run, and two of them nobody at all."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -41,6 +46,7 @@ class Request:
         path: the parameters of the path, decoded.
         query: the parameters of the query.
         headers: the headers, by names in lower case.
+        asked: what the audit log says of it.
     """
 
     warehouse: Warehouse
@@ -49,49 +55,63 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    asked: Asked = field(default_factory=Asked)
 
     def json(self) -> dict[str, Any]:
         """Return the body as an object. Raises ``Problem`` (400)."""
-        try:
-            found = json.loads(self.body or b"{}")
-        except (ValueError, RecursionError) as error:
-            raise Problem(400, "BadRequestException", f"the body is not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise Problem(400, "BadRequestException", "the body is not a JSON object")
-        return found
+        if len(self.body) < _LARGE_BODY_BYTES:
+            return parse_object(self.body)
+        with _PARSING_LARGE:
+            return parse_object(self.body)
 
     def parsed(self, model: type[_Model], **defaults: Any) -> _Model:
         """Return the body as one of PyIceberg's models. Raises ``BadRequestError``, ``Problem`` (400)."""
-        return request_of(model, {**defaults, **self.json()})
+        fields = defaults | self.json()
+        if len(self.body) < _LARGE_BODY_BYTES:
+            return request_of(model, fields)
+        with _PARSING_LARGE:
+            return request_of(model, fields)
 
     @property
     def namespace(self) -> Identifier:
-        """The namespace in the path."""
+        """The namespace in the path. Raises ``Problem`` (400)."""
         return levels(self.path["namespace"])
 
     @property
     def identifier(self) -> Identifier:
-        """The table or view in the path."""
-        return (*self.namespace, self.path.get("table") or self.path["view"])
+        """The table or view in the path. Raises ``Problem`` (400)."""
+        name = self.path.get("table") or self.path["view"]
+        return (*self.namespace, addressable(name))
 
     def require(self, right: str, identifier: Sequence[str]) -> None:
-        """Refuse a request whose principal does not have a right on an object. Raises ``Problem`` (403)."""
-        self.principal.require(right, ".".join(identifier))
+        """Refuse a request whose principal does not have a right on an object.
+
+        The names are those that the handler acts on: what is checked here is the text that is used afterwards.
+
+        Raises ``Problem``: a name that no path can hold (400), no such right (403).
+        """
+        for name in identifier:
+            addressable(name)
+        full_name = name_for_rights(identifier)
+        self.asked.note_object(right, full_name)
+        self.principal.require(right, full_name)
 
     def page(self, names: Sequence[Identifier]) -> tuple[Sequence[Identifier], str | None]:
         """Return the part of sorted names that the request wants, and the token of the next one.
 
         Without ``pageToken`` all of them. Raises ``Problem`` (400).
         """
-        token, size = self.query.get("pageToken"), self.query.get("pageSize")
+        token = self.query.get("pageToken")
+        size = self.query.get("pageSize")
         if token is None and size is None:
             return names, None
-        if size is not None and not (size.isascii() and size.isdigit() and int(size[:9]) > 0):
-            raise Problem(400, "BadRequestException", "pageSize must be a positive number")
-        after = levels(token) if token else ()
+        most = _LARGEST_PAGE if size is None else min(_positive(size), _LARGEST_PAGE)
+        after = tuple(token.split(SEPARATOR)) if token else ()
         rest = [each for each in names if each > after]
-        found = rest[: min(int(size[:9]) if size else _LARGEST_PAGE, _LARGEST_PAGE)]
-        return found, SEPARATOR.join(found[-1]) if len(found) < len(rest) else None
+        found = rest[:most]
+        if len(found) == len(rest):
+            return found, None
+        return found, SEPARATOR.join(found[-1])
 
 
 _STRINGS: Final = TypeAdapter(dict[str, str])
@@ -109,7 +129,7 @@ def names(value: Any) -> list[str]:
 
 
 def levels(text: str) -> Identifier:
-    """Return the levels of a namespace in a path, a query or a token."""
+    """Return the levels of a namespace in a path or a query. Raises ``Problem`` (400)."""
     return namespace_of(text.split(SEPARATOR))
 
 
@@ -118,7 +138,30 @@ def namespace_of(found: Sequence[str]) -> Identifier:
     if not found:
         raise Problem(400, "BadRequestException", "a namespace needs at least one level")
     for level in found:
-        if not level.strip() or "." in level:
-            text = f"{level!r} cannot be a level of a namespace: it is empty, or has a dot, which joins levels here"
+        addressable(level)
+        if "." in level:
+            text = f"{level!r} cannot be a level of a namespace: it has a dot, which joins levels here"
             raise Problem(400, "BadRequestException", text)
     return tuple(found)
+
+
+def addressable(name: str) -> str:
+    """Return a name that a path can hold, so that every client and every proxy means the same by it.
+
+    Raises ``Problem`` (400): it is empty, begins or ends with a space, is ``.`` or ``..``, or has a slash or a
+    character that is not shown.
+    """
+    is_odd = not name or name != name.strip() or name in {".", ".."} or "/" in name
+    if is_odd or not name.isprintable():
+        text = (
+            f"{name[:100]!r} cannot be a name here: it is empty, '.' or '..', has a space at its begin or end, or a "
+            "slash or an invisible character in it"
+        )
+        raise Problem(400, "BadRequestException", text)
+    return name
+
+
+def _positive(size: str) -> int:
+    if not (size.isascii() and size.isdigit() and int(size[:9]) > 0):
+        raise Problem(400, "BadRequestException", "pageSize must be a positive number")
+    return int(size[:9])

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import math
+import resource
 import secrets
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from trinitylake_core.commits.commit import whoami
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.lakehouse import Lakehouse
-from trinitylake_core.rest.app import Limits, application
+from trinitylake_core.rest.app import application
+from trinitylake_core.rest.connections import Connection, Connections
+from trinitylake_core.rest.limits import Limits
+from trinitylake_core.rest.local_only import is_loopback
 from trinitylake_core.rest.principals import Principals
 from trinitylake_core.rest.warehouses import Warehouses
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _PORT_MAX: Final = 65_535
 _STOP_SECONDS: Final = 2
 """So long an answer may take to leave the endpoint, after all requests under way have one."""
+_BACKLOG: Final = 2048
+_FILES_BESIDE: Final = 1000
+"""So many files may be open beside connections: those of the storage, for each thread a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,9 @@ def endpoint(lake: Lakehouse, name: str = "lake", *, limits: Limits | None = Non
 
 
 @contextmanager
-def running(app: Starlette) -> Iterator[str]:
+def running(app: Starlette, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Run an application in a thread, on a free port of 127.0.0.1, while the block runs; its address."""
-    server = _Server(app)
+    server = _Server(app, tls)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -89,19 +95,37 @@ def serve(
     certfile: str | Path | None = None,
     keyfile: str | Path | None = None,
     limits: Limits | None = None,
+    insecure_plain_http: bool = False,
     on_listening: Callable[[], None] | None = None,
 ) -> None:
     """Serve lakehouses until SIGTERM or SIGINT; requests under way are answered first.
 
-    ``on_listening`` is called when the port is bound, so that clients can connect.
+    Args:
+        warehouses: the lakehouses.
+        host: where to listen.
+        port: where to listen.
+        principals: who may do what; without it, everybody who reaches the endpoint may do everything.
+        certfile: for TLS.
+        keyfile: of the certificate.
+        limits: how much it takes at a time.
+        insecure_plain_http: listen on an address that others reach without TLS, so that tokens can be read on the way.
+        on_listening: called when the port is bound, so that clients can connect.
 
-    Raises ``InvalidInput``: an address that others reach, without principals; an address or a port that is not to be
-    had.
+    Raises ``InvalidInput``: an address that others reach, without principals or without TLS; an address or a port that
+    is not to be had; a certificate that cannot be used.
     """
-    if principals is None and host not in _LOOPBACK:
-        raise InvalidInput(f"an endpoint on {host} can be reached by others: give it principals (--tokens FILE)")
+    if not is_loopback(host):
+        if principals is None:
+            raise InvalidInput(f"an endpoint on {host} can be reached by others: give it principals (--tokens FILE)")
+        if certfile is None and not insecure_plain_http:
+            raise InvalidInput(
+                f"tokens would reach {host} unencrypted: give the endpoint a certificate (--certfile), let it listen "
+                "on 127.0.0.1 behind a proxy that has one, or say --insecure-plain-http"
+            )
     app = application(warehouses, principals, limits)
-    server = _Server(app, ssl_certfile=certfile, ssl_keyfile=keyfile)
+    tls = None if certfile is None else tls_of(certfile, keyfile)
+    _allow_files(app.state.limits.connections)
+    server = _Server(app, tls)
     with _listen(host, port) as listening:
         if on_listening is not None:
             on_listening()
@@ -122,7 +146,7 @@ def _listen(host: str, port: int) -> Iterator[list[socket.socket]]:
             addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
             sockets = []
             for family, address in addresses:
-                sockets.append(stack.enter_context(socket.create_server(address, family=family)))
+                sockets.append(stack.enter_context(socket.create_server(address, family=family, backlog=_BACKLOG)))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 why = f"another program uses port {port} of {host}: stop it, or choose another port (--port)"
@@ -132,47 +156,36 @@ def _listen(host: str, port: int) -> Iterator[list[socket.socket]]:
         yield sockets
 
 
-class _Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # the faster of two that is installed
-    """A connection that is closed unless a request arrives, and an answer is read, in time."""
+def tls_of(certfile: str | Path, keyfile: str | Path | None) -> ssl.SSLContext:
+    """Return TLS with a certificate. Raises ``InvalidInput``."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(certfile, keyfile)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise InvalidInput(f"{certfile} cannot be used as a certificate with its key: {reason}") from None
+    return tls
 
-    _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """Wait for a request."""
-        self._limits: Limits = self.config.app.state.limits
-        super().connection_made(transport)
-        if len(self.connections) > self._limits.connections:
-            transport.abort()
-        self._wait()
-
-    def on_response_complete(self) -> None:
-        """Wait until the answer is read, and for the next request."""
-        super().on_response_complete()
-        self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        if self._late is not None:
-            self._late.cancel()
-        super().connection_lost(exc)
-
-    def _wait(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-        self._late = self.loop.call_later(self._limits.seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.abort()
+def _allow_files(connections: int) -> None:
+    """Let the process open as many files as it may: each connection is one, and the storage needs some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_BESIDE
+    if soft < wanted <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):
     """A server that others wait for, and that ends by a signal as it ends otherwise."""
 
-    def __init__(self, app: Starlette, **more: Any) -> None:
-        seconds = math.ceil(app.state.limits.stop_seconds) + _STOP_SECONDS
-        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "ws": "none"}
-        super().__init__(uvicorn.Config(app, http=_Connection, timeout_graceful_shutdown=seconds, **quiet, **more))
+    def __init__(self, app: Starlette, tls: ssl.SSLContext | None = None, **more: Any) -> None:
+        limits: Limits = app.state.limits
+        seconds = math.ceil(limits.stop_seconds) + _STOP_SECONDS
+        connection: Any = partial(Connection, Connections(limits, tls))
+        # Not uvloop where that is installed: it reads 256 KiB at a time, whatever buffer a connection offers.
+        quiet: dict[str, Any] = {"loop": "asyncio", "ws": "none", "log_config": None, "access_log": False}
+        quiet["server_header"] = False
+        super().__init__(uvicorn.Config(app, http=connection, timeout_graceful_shutdown=seconds, **quiet, **more))
         self._app = app
         self.is_up = threading.Event()
 

@@ -18,7 +18,7 @@ from pyiceberg.typedef import Identifier
 from trinitylake_core.iceberg.border import TableUpdate, as_json
 from trinitylake_core.iceberg.places import MovedIO
 from trinitylake_core.rest.namespace_routes import may_see
-from trinitylake_core.rest.principals import MANAGE, READ, WRITE
+from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, Reply, Request, namespace_of
 
@@ -63,7 +63,7 @@ def listed(request: Request, found: list[Identifier]) -> Reply:
     """Return a page of tables or views."""
     if not may_see(request, request.namespace):
         request.require(READ, request.namespace)
-    page, following = request.page([each for each in found if request.principal.may(READ, ".".join(each))])
+    page, following = request.page([each for each in found if request.principal.may(READ, name_for_rights(each))])
     identifiers = [{"namespace": list(each[:-1]), "name": each[-1]} for each in page]
     return Reply({"identifiers": identifiers, "next-page-token": following})
 
@@ -88,6 +88,7 @@ def create_table(request: Request) -> Reply:
 def register_table(request: Request) -> Reply:
     """Add a table that is already written."""
     wanted = request.parsed(Register)
+    request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
     request.warehouse.catalog.refuse_local(wanted.location)
@@ -191,6 +192,7 @@ def _loaded(request: Request, table: Table, *, staged: bool = False) -> Reply:
 
 
 def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -> Reply:
+    request.asked.note_location(location)
     text = _text(metadata, **more, **{"metadata-location": location})
     return Reply(text, headers={"etag": _tag(request, location)})
 

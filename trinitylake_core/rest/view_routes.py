@@ -49,6 +49,7 @@ def create_view(request: Request) -> Reply:
 def register_view(request: Request) -> Reply:
     """Create a view that is already written."""
     wanted = request.parsed(RegisterView)
+    request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
     request.warehouse.catalog.refuse_local(wanted.location)
@@ -94,4 +95,5 @@ def _loaded(request: Request, view: StoredView) -> Reply:
     metadata = json.loads(as_json(view.metadata))
     version = view.metadata.current_version_id
     location = view.metadata_location or f"{view.metadata.location}/metadata/{version}.metadata.json"
+    request.asked.note_location(location)
     return Reply({"metadata-location": location, "metadata": metadata, "config": request.warehouse.client_properties()})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +22,7 @@ _END_SECONDS: Final = 5
 
 @command(
     "serve",
-    "trinitylake serve s3://lakes/prod --name prod --host 0.0.0.0 --tokens tokens.yaml",
+    "trinitylake serve s3://lakes/prod --name prod --tokens tokens.yaml --audit-log /var/log/trinitylake/audit.jsonl",
     options=(
         option("--name", metavar="NAME", help="the warehouse that clients name (default: the last part of the root)"),
         option(
@@ -38,16 +36,31 @@ _END_SECONDS: Final = 5
             metavar="URI",
             help="where new tables lie, and where clients may place tables besides (default: below the root only)",
         ),
-        option("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)"),
+        option(
+            "--host",
+            default="127.0.0.1",
+            metavar="ADDRESS",
+            help="where to listen (default 127.0.0.1); an address that others reach needs --tokens and --certfile",
+        ),
         option("--port", type=int, default=8181, metavar="PORT", help="the port (default 8181)"),
         option(
             "--tokens",
             metavar="FILE",
-            help="who may do what: the hashes of bearer tokens and their rights; without it, everybody may do "
-            "everything, and only this machine can connect",
+            help="who may do what: the hashes of bearer tokens and their rights, read again when the file changes; "
+            "without it, everybody may do everything, and only this machine can connect",
         ),
         option("--certfile", metavar="FILE", help="the certificate, for TLS"),
         option("--keyfile", metavar="FILE", help="the key of the certificate"),
+        option(
+            "--insecure-plain-http",
+            is_flag=True,
+            help="listen on an address that others reach without TLS: whoever is on the way reads the tokens",
+        ),
+        option(
+            "--audit-log",
+            metavar="FILE",
+            help="write one line of JSON for each change and each refusal to this file (default: to standard error)",
+        ),
     ),
     details="""\
 Serves the Iceberg REST catalog API until it is ended: Spark, Trino, DuckDB, PyIceberg and others read and write the
@@ -71,13 +84,12 @@ def serve(call: Call) -> Result:
         name, equals, root = each.partition("=")
         if not (name and equals and root) or name in openers:
             raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
-        openers[name] = partial(_opened, root, call)
+        openers[name] = partial(_open_by_name, root, call)
     principals = rest.Principals.of_file(options.tokens) if options.tokens else None
     warehouses = rest.Warehouses(openers, {"warehouse": options.tables} if options.tables else None)
     for name in warehouses.names:
         warehouses.get(name)
-    logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr, force=True)
-    logging.getLogger("trinitylake.rest").setLevel(logging.INFO)
+    rest.log_to_stderr(options.audit_log)
     serving = f"serving {', '.join(warehouses.names)} at {options.host}:{options.port}; Ctrl-C stops it"
     rest.serve(
         warehouses,
@@ -86,6 +98,7 @@ def serve(call: Call) -> Result:
         principals=principals,
         certfile=options.certfile,
         keyfile=options.keyfile,
+        insecure_plain_http=options.insecure_plain_http,
         on_listening=partial(say, serving),
     )
     end = threading.Timer(_END_SECONDS, os._exit, (0,))
@@ -94,7 +107,7 @@ def serve(call: Call) -> Result:
     return Result({"served": warehouses.names}, ["stopped"])
 
 
-def _opened(root: str, call: Call) -> Lakehouse:
+def _open_by_name(root: str, call: Call) -> Lakehouse:
     from trinitylake_core import Lakehouse
 
     uri, own = root_of(root)
