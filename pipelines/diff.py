@@ -213,7 +213,7 @@ class TreeRoot:
 
     def open(self, storage: Storage) -> OpenTree:
         """Read the root. One ``get``."""
-        root = decode(storage.read(self.path), self.path, self.order)
+        root = decode(storage.read(self.path), self.path)
         return OpenTree(NodeStore(storage, self.order, self.target_bytes), root)
 
 

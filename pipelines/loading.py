@@ -613,7 +613,7 @@ def read_tree_blocks(
     cuts: Sequence[str],
 ) -> Iterator[list[TupleRow]]:
     """Yield the entries below some children of the base, proved, divided among the shares. One ``get`` per node."""
-    root = decode(base.data, base.path, target.order)
+    root = decode(base.data, base.path)
     for (row,) in groups:
         store = NodeStore(storage, target.order, target.target_bytes)
         divided: list[TupleRow] = []

@@ -190,7 +190,7 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
         path = snapshot.root_node_file_path
         try:
             if not snapshot.target_uri:
-                nodefile.decode(versions.storage.read(validate_path(path)), path, definition.order)
+                nodefile.decode(versions.storage.read(validate_path(path)), path)
         except (FileMissing, Corrupt, InvalidLocation) as error:
             yield violation("I17", path, f"snapshot {name!r} cannot be read: {error}")
 
@@ -256,12 +256,12 @@ def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
     return None
 
 
-def decode_node(path: str, data: bytes | FileMissing, order: int, parent: str | None) -> Node | Violation:
+def decode_node(path: str, data: bytes | FileMissing, parent: str | None) -> Node | Violation:
     """Return the node in a file that was read, or why there is none (I1, I2, I7, I10, I18)."""
     if isinstance(data, FileMissing):
         return violation("I10", path, "the file is missing" + (f", but {parent!r} points to it" if parent else ""))
     try:
-        return nodefile.decode(data, path, order)
+        return nodefile.decode(data, path)
     except Corrupt as error:
         return violation(error.invariant, path, str(error))
 
@@ -567,7 +567,7 @@ class _TreeReader:
             yield Node(height=None) if node is None else node
 
     def _follow(self, path: str, data: bytes | FileMissing, expected: Expected) -> Node | None:
-        node = decode_node(path, data, self._order, expected.parent)
+        node = decode_node(path, data, expected.parent)
         if path in self._seen:
             node = violation("I10", path, f"reached a second time, from {expected.parent!r}")
         self._seen.add(path)

@@ -24,7 +24,6 @@ _ROOT: Final = re.compile(rf"_([01]{{{spec.VERSION_BITS}}})\.ipc")
 _SDK_ROOT: Final = re.compile(rf"_([01]{{{spec.SDK_VERSION_BITS}}})\.arrow")
 _LAKEHOUSE_DEF: Final = re.compile(rf"_lakehouse_def_({_UUID})\.binpb")
 _NODE: Final = re.compile(rf"node-({_UUID})\.(?:ipc|arrow)")
-_NODE_A: Final = re.compile(r"([A-Za-z0-9_-]{22})\.ipc")
 _TXN: Final = re.compile(r"txn-([A-Za-z0-9_.-]+)\.binpb")
 _OBJECT: Final = re.compile(rf"(namespace|table|view)-(.+)-({_UUID})\.binpb", re.DOTALL)
 _SDK_OBJECT: Final = re.compile(rf"(.+)-({_UUID})\.binpb", re.DOTALL)
@@ -172,6 +171,4 @@ def _parse_name(name: str) -> ParsedPath | None:
         return ParsedPath(match[1], id=match[3])
     if match := _SDK_OBJECT.fullmatch(name):
         return ParsedPath("definition", id=match[2], legacy=True)
-    if match := _NODE_A.fullmatch(name):
-        return ParsedPath("node", id=match[1], legacy=True)
     return None

@@ -17,7 +17,6 @@ CHECKSUM_METADATA: Final = b"trinitylake.checksum"
 
 # System-internal keys (format, section 3).
 LAKEHOUSE_DEF: Final = "lakehouse_def"
-LAKEHOUSE_DEF_A: Final = "lakehouse"
 PREVIOUS_ROOT: Final = "previous_root"
 PREVIOUS_TXN: Final = "previous_txn"
 ROLLBACK_FROM_ROOT: Final = "rollback_from_root"

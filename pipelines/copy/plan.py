@@ -215,7 +215,7 @@ class CopyPlan:
             return 0, 0, 0
         query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
-        work = partial(copy_new, check=partial(_check, self.order))
+        work = partial(copy_new, check=_check)
         sums = [0, 0, 0]
         for row in self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).stream():
             sums = [before + row[name] for before, name in zip(sums, NEW.names, strict=True)]
@@ -259,12 +259,12 @@ def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
             yield path, found
 
 
-def _check(order: int, path: str, data: bytes) -> None:
+def _check(path: str, data: bytes) -> None:
     """Raise ``Corrupt`` if a file does not fit its name: the checksum of a node, the form of a definition."""
     parsed = parse(path)
     kind = None if parsed is None else parsed.kind
     if kind == "node":
-        decode(data, path, order)
+        decode(data, path)
     elif kind == "lakehouse_def":
         decode_lakehouse(data, path)
     elif kind in KINDS:

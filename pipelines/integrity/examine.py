@@ -113,7 +113,7 @@ class Examiner:
 
         Where a node cannot be read, or has another height than its parents record, nothing below it is read.
         """
-        node = decode_node(row["path"], data, self.order, row["parent"])
+        node = decode_node(row["path"], data, row["parent"])
         return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
 
     def examine(self, row: Row, node: Node) -> list[Kept]:

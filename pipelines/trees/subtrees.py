@@ -151,7 +151,7 @@ def adopt(rewriter: Rewriter, row: Mapping[str, Any]) -> Ref:
     """Return the subtree that :func:`subtree_result` wrote, a file or its underfull root; a rewriter proves it, too."""
     within = (row["low"], row["high"])
     if row["inline"] is not None:
-        node = decode(row["inline"], "a node returned by a task", rewriter.store.order)
+        node = decode(row["inline"], "a node returned by a task")
         return rewriter.ref_of(node, within)
     tree = Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
     rewriter.enter(tree)
@@ -310,7 +310,7 @@ def subtree_row(piece: Piece, order: int) -> Row:
 
 def _receive(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Flush:
     """Return the flush of what is in a row of :func:`subtree_row`."""
-    node = decode(row["pending"], "the messages for a task", store.order)
+    node = decode(row["pending"], "the messages for a task")
     within = (row["low"], row["high"])
     if row["path"] is None:
         return SliceFlush(store, node, within, stamp, behind)

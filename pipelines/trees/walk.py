@@ -23,6 +23,7 @@ from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Ro
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
+from trinitylake_core.locations import parse
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.leafbatch import decode_many
 from trinitylake_core.tree.nodefile import decode, decode_head
@@ -88,7 +89,7 @@ def _visits(
             leaf = None if figures or asked["height"] != 0 or isinstance(data, FileMissing) else data
             plain = None if leaf is None else decode_many([leaf], [path], order)
             if leaf is None or plain is None:
-                yield from _visit(asked, data, order=order, files=files, figures=figures)
+                yield from _visit(asked, data, files=files, figures=figures)
                 continue
             yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
             if files:
@@ -110,9 +111,7 @@ def _named(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tuple[A
     return ((NAMED, name, None, first, lasts[name], None) for name, first in firsts.items())
 
 
-def _visit(
-    asked: Row, data: bytes | FileMissing, *, order: int, files: bool, figures: bool
-) -> Iterator[tuple[Any, ...]]:
+def _visit(asked: Row, data: bytes | FileMissing, *, files: bool, figures: bool) -> Iterator[tuple[Any, ...]]:
     """Yield what a walk keeps of one node: itself, its children, and what it names.
 
     Raises:
@@ -123,7 +122,7 @@ def _visit(
     if isinstance(data, FileMissing):
         raise CorruptNode(f"node file {path!r} is missing, but a tree points to it", path=path, invariant="I10")
     many = not figures and len(data) > _MANY_BYTES
-    node, waiting = decode_head(data, path, order) if many else (decode(data, path, order), None)
+    node, waiting = decode_head(data, path) if many else (decode(data, path), None)
     if node.height is None or node.height > MAX_HEIGHT:
         raise CorruptNode(f"node file {path!r} does not say its height", path=path, invariant="I8")
     if wanted not in {ROOT, node.height}:
@@ -141,9 +140,19 @@ def _visit(
     if files:
         values = node.buffer.values if waiting is None else waiting.drop_null().to_pylist()
         named = [*node.values, *(value for value in values if value is not None)]
-        named += [node.system[row] for row in (spec.LAKEHOUSE_DEF, spec.LAKEHOUSE_DEF_A) if row in node.system]
+        definition = node.system.get(spec.LAKEHOUSE_DEF)
+        if definition is not None:
+            named.append(definition)
+        elif _is_root_of_version(path):  # it may name one in a way that is not known here
+            message = f"root {path!r} does not name a lakehouse definition"
+            raise CorruptNode(message, path=path, invariant="I13")
         for each in named:
             yield NAMED, each, None, first, last, None
+
+
+def _is_root_of_version(path: str) -> bool:
+    parsed = parse(path)
+    return parsed is not None and parsed.kind == "root"
 
 
 @dataclass(frozen=True, slots=True)

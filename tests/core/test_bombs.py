@@ -53,7 +53,7 @@ def test_a_bomb_is_refused(kind: str, codec: str, batches: int) -> None:
     before = pa.total_allocated_bytes()
     for read in (nodefile.decode, nodefile.decode_head):
         with pytest.raises(CorruptNode, match=r"declares content of [0-9,]{11,} bytes, more than a node of its size"):
-            read(data, "p", 128)
+            read(data, "p")
     assert 4 * MIB > pa.total_allocated_bytes() - before
 
 
@@ -109,7 +109,7 @@ def test_metadata_that_make_no_sense_are_no_other_error(tmp_path: Path, damage: 
             expanded_bytes(harmed, batches(harmed))
         except ValueError:
             with pytest.raises(CorruptNode):
-                nodefile.decode(harmed, lake.root_node.path, 4)
+                nodefile.decode(harmed, lake.root_node.path)
 
 
 # -- what we write is never refused --------------------------------------------------------------------
@@ -130,4 +130,4 @@ def test_a_large_transaction_of_long_names_that_compress_well_is_read(tmp_path: 
     node.buffer.values, node.buffer.txns = [None] * count, ["t" * 36] * count
     data = bytes(nodefile.encode(node, 4))
     assert not nodefile.is_bomb(data)
-    assert node.buffer.keys == nodefile.decode(data, "p", 4).buffer.keys
+    assert node.buffer.keys == nodefile.decode(data, "p").buffer.keys

@@ -86,7 +86,7 @@ def test_one_leaf_that_is_not_plain_leaves_all_to_the_general_way(fields: dict[s
 @pytest.mark.parametrize("count", ["9" * 18, "9" * 5000, "-1", "\u0661", "", "0", "2", "8", "3 "])
 def test_a_leaf_with_a_count_that_cannot_be_is_left_to_the_general_way(count: str) -> None:
     files, paths = plain(1)
-    texts = [*nodefile.decode(files[0], paths[0], 8).entries().values.to_pylist()]  # type: ignore[union-attr]
+    texts = [*nodefile.decode(files[0], paths[0]).entries().values.to_pylist()]  # type: ignore[union-attr]
     node = node_of(dict(zip(["C00", "C01", "C02"], texts, strict=True)))
     arrays = nodefile._columns(node, 8, paths[0])
     values = [
@@ -105,7 +105,7 @@ def test_the_entries_of_an_older_leaf_are_columns_too(fields: dict[str, object],
     """Without a name of its own, for example: it is read by itself."""
     data = bytes(nodefile.encode(node_of({"C7": "x"}, **fields), 8))
     assert decode_many([data], ["p"], 8) is None
-    node = nodefile.decode(data, "p", 8)
+    node = nodefile.decode(data, "p")
     found = node.entries()
     assert (found is not None) == some
     node.become_lists()
@@ -149,6 +149,6 @@ def test_pivots_stand_behind_their_leaves_and_are_no_part_of_files() -> None:
 def test_an_arrow_whose_files_are_not_understood_writes_them_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     files, paths = plain()
     leaves = leaves_of(decode_many(files, paths, 8) or [])
-    monkeypatch.setattr(leafbatch, "learnt_frame", lambda: None)
+    monkeypatch.setattr(leafbatch, "learn_frame", lambda: None)
     assert files == encode_many(leaves, paths, 8, STAMP)
     assert decode_many(files, paths, 8) is None

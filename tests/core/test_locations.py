@@ -175,7 +175,6 @@ def test_parsing_never_fails(path: str) -> None:
         ("ns-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb", "definition"),
         ("ns-t-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb", "definition"),
         ("node-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.arrow", "node"),
-        ("b8tRS7h4TJ2Vt43Dp85v2A.ipc", "node"),
     ],
 )
 def test_names_of_older_generations_are_recognised(name: str, kind: str) -> None:

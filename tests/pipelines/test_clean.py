@@ -555,14 +555,13 @@ def test_a_node_whose_time_is_no_number_is_marked_as_any_other(tmp_path: Path, m
     assert {orphan} == before - set(files_of(lake))
 
 
-def test_a_lakehouse_definition_that_a_root_names_as_the_first_generation_did_is_kept(tmp_path: Path) -> None:
-    """One version that somebody else's program committed is no lakehouse of another generation."""
+def test_nothing_is_deleted_where_a_root_names_no_lakehouse_definition(tmp_path: Path) -> None:
+    """It may name one in a way that this reader does not know."""
     lake = filled(new_lake(tmp_path), tables=3)
-    path = plant(lake, lakehouse_def_path(), lake.storage.read(lake.root_node.definition_path))
+    plant(lake, lakehouse_def_path(), lake.storage.read(lake.root_node.definition_path))
     with Surgery(lake.root, lake.definition.order).node(root_path(1)) as node:
         node.system = {name: value for name, value in node.system.items() if not name.startswith("lakehouse_def")}
-        node.system["lakehouse"] = path
     before = files_of(lake)
-    assert 0 == clean(reopened(lake), later()).deleted
+    with pytest.raises(CorruptNode, match="does not name a lakehouse definition"):
+        clean(reopened(lake), later())
     assert before == files_of(lake)
-    assert 4 == reopened(lake).at(version=1).definition.order

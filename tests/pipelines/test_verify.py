@@ -355,7 +355,7 @@ def test_bit_rot_is_found_or_harmless(tmp_path: Path, changes: int) -> None:
 
 def _says(data: bytes, path: str) -> object:
     try:
-        node = nodefile.decode(data, path, ORDER)
+        node = nodefile.decode(data, path)
     except Corrupt as error:
         return str(error)
     return (node.system, node.keys, node.values, node.children, node.buffer, node.height, node.checksummed)

@@ -79,7 +79,7 @@ class ColumnMemorySink(MemorySink):
         found = decode_many(files, paths, self.order)
         if found is not None:
             return found
-        each = [nodefile.decode(data, path, self.order).entries() for data, path in zip(files, paths, strict=True)]
+        each = [nodefile.decode(data, path).entries() for data, path in zip(files, paths, strict=True)]
         plain = [leaf for leaf in each if leaf is not None]
         return plain if len(plain) == len(each) else None
 

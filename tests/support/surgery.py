@@ -66,7 +66,7 @@ class Surgery:
 
     def decode(self, path: str) -> Node:
         """Return the node in a file."""
-        return nodefile.decode(self.read(path), path, self.order)
+        return nodefile.decode(self.read(path), path)
 
     @contextmanager
     def node(self, path: str) -> Iterator[Node]:

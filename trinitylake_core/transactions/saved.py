@@ -332,14 +332,14 @@ def _read_running(backend: LakehouseBackend, file: SavedFile) -> tuple[Transacti
         if definition is None or file.over:
             raise not_found(file.id)
         try:
-            return definition, running_root(backend.storage, definition, backend.nodes.order)
+            return definition, running_root(backend.storage, definition)
         except CorruptNode:
             again = file.read()
             if again is not None and again.running_root_node_file_path == definition.running_root_node_file_path:
                 raise
 
 
-def running_root(storage: Storage, definition: TransactionDef, order: int) -> Node:
+def running_root(storage: Storage, definition: TransactionDef) -> Node:
     """Return the running root of a saved transaction, proved to be one: by kind of name, and by its own ``txn``.
 
     One ``get``. Raises ``CorruptNode``: it is missing or garbage, or the file is another one.
@@ -353,7 +353,7 @@ def running_root(storage: Storage, definition: TransactionDef, order: int) -> No
     if parsed is None or parsed.kind != "node":
         raise CorruptNode(f"{path!r} is no running root of a saved transaction", path=path, invariant="I10")
     try:
-        node = nodefile.decode(storage.read(path), path, order)
+        node = nodefile.decode(storage.read(path), path)
     except FileMissing:
         raise CorruptNode(f"running root {path!r} of a saved transaction is missing", path=path) from None
     if node.system.get(spec.TXN_ID) != definition.id:

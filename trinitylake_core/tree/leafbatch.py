@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from struct import unpack_from
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,9 @@ _STRING: Final = pa.string()
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The end of a stream of messages."""
 _DIGITS: Final = 9
-_NO_PARTS: Final = (b"", b"", b"")
+_ALL_PARTS: Final = 3
+"""Validity bits, offsets and text: the parts of a column in which some rows are NULL, and some hold text."""
+_Parts: TypeAlias = tuple[Any, Any, Any]
 _MOST_ROWS: Final = 1 << 16
 """Leaves of more rows are made one by one: nearly empty, they expand more than a reader accepts, if compressed."""
 _SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
@@ -44,12 +46,29 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> lis
 
     Damaged and unusual files are not distinguished here, but in ``nodefile``. REQUIRES: at least one file.
     """
-    frame = learnt_frame()
-    checksums = None if frame is None else _find_checksums(frame, files)
-    if frame is None or checksums is None:
+    frame = learn_frame()
+    if frame is None:
         return None
+    checksums = _find_checksums(frame, files)
+    if checksums is None:
+        return None
+    batches = _read_batches(frame, files)
+    if batches is None:
+        return None
+    found = []
+    for batch, checksum, path in zip(batches, checksums, paths, strict=True):
+        entries = _entries(batch, checksum, path, order)
+        if entries is None:
+            return None
+        found.append(entries)
+    return found
+
+
+def _read_batches(frame: Frame, files: Sequence[bytes]) -> list[pa.RecordBatch] | None:
+    """Return the batches of files, read as one stream; ``None`` where this is no run of plain leaves."""
+    schema = memoryview(files[0])[MAGIC : frame.begin]
     bodies = [memoryview(data)[frame.begin : len(data) - frame.behind] for data in files]
-    stream = b"".join((memoryview(files[0])[MAGIC : frame.begin], *bodies, _END))
+    stream = b"".join((schema, *bodies, _END))
     try:
         if any(nodefile.is_bomb(data, frame.begin) for data in files):
             return None
@@ -59,35 +78,68 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> lis
         table.validate(full=True)
     except nodefile.UNREADABLE:
         return None
-    if any(column.null_count < len(column) or any(map(text_size, column.chunks)) for column in table.columns[2:]):
-        return None
-    found = [_entries(*each, order) for each in zip(batches, checksums, paths, strict=True)]
-    return None if None in found else found  # type: ignore[return-value]  # excluded a line above
+    for column in table.columns[2:]:  # a leaf without messages has neither pointers nor transactions
+        if column.null_count < len(column) or any(map(text_size, column.chunks)):
+            return None
+    return batches
 
 
 def _entries(batch: pa.RecordBatch, checksum: bytes, path: str, order: int) -> Columns | None:
     """Return the entries in the rows of a plain leaf, whose last two columns are NULL; ``None`` of any other file."""
-    rows, (names, name_ends, name_text) = batch.num_rows, _system_names()
-    first, columns = len(names), [batch.column(index) for index in range(2)]
-    parts = [parts_of(column) for column in columns]
-    (bits, ends, text), (value_bits, value_ends, system) = (
-        each if each and len(each) == len(_NO_PARTS) else _NO_PARTS for each in parts
-    )
-    named = bytes(ends[: len(name_ends)]) == name_ends and bytes(text[: len(name_text)]) == name_text
-    if not named or not value_ends or rows != first + order:
+    keys = batch.column(0)
+    values = batch.column(1)
+    rows = batch.num_rows
+    key_parts = _all_parts_of(keys)
+    value_parts = _all_parts_of(values)
+    if key_parts is None or value_parts is None:
         return None
-    places = unpack_from(f"<{first + 1}i", value_ends)
-    said = dict(zip(names, (bytes(system[start:stop]) for start, stop in pairwise(places)), strict=True))
-    count = said[spec.N_KEYS]
-    entries = int(count) if count.isdigit() and len(count) <= _DIGITS else 0
-    if not 0 < entries < order or said[spec.HEIGHT] != b"0" or said[spec.SELF] != path.encode():
+    if checksum_of_parts((key_parts, value_parts, None, None), rows) != checksum:
         return None
-    begin = unpack_from("<i", ends, 4 * first + 4)[0]
-    if not bits == value_bits == _valid_bits(first, entries, rows) or bytes(text[begin : begin + 1]) == b" ":
+    system = _read_system_rows(key_parts, value_parts)
+    first = len(_system_names().names)
+    if system is None or rows != first + order:
         return None
-    if checksum_of_parts((*parts, None, None), rows) != checksum:
+    count = _count_in(system[spec.N_KEYS])
+    if not 0 < count < order or system[spec.HEIGHT] != b"0" or system[spec.SELF] != path.encode():
         return None
-    return Columns(*(_without_bits(column, first + 1, entries) for column in columns))
+
+    # Behind the system rows stand one row that is NULL, the entries, and nothing else.
+    expected_bits = _valid_bits(first, count, rows)
+    if key_parts[0] != expected_bits or value_parts[0] != expected_bits:
+        return None
+    _, ends, text = key_parts
+    begin = unpack_from("<i", ends, 4 * (first + 1))[0]
+    if bytes(text[begin : begin + 1]) == b" ":  # the keys of an older generation
+        return None
+    return Columns(_without_bits(keys, first + 1, count), _without_bits(values, first + 1, count))
+
+
+def _all_parts_of(column: pa.StringArray) -> _Parts | None:
+    parts = parts_of(column)
+    if parts is None or len(parts) != _ALL_PARTS:
+        return None
+    bits, ends, text = parts
+    return bits, ends, text
+
+
+def _read_system_rows(keys: _Parts, values: _Parts) -> dict[str, bytes] | None:
+    """Return the system rows of a leaf; ``None`` if they are not those that this library writes, in its order."""
+    expected = _system_names()
+    _, ends, text = keys
+    if bytes(ends[: len(expected.ends)]) != expected.ends or bytes(text[: len(expected.text)]) != expected.text:
+        return None
+    _, value_ends, value_text = values
+    places = unpack_from(f"<{len(expected.names) + 1}i", value_ends)
+    system = {}
+    for name, (start, stop) in zip(expected.names, pairwise(places), strict=True):
+        system[name] = bytes(value_text[start:stop])
+    return system
+
+
+def _count_in(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > _DIGITS:
+        return 0
+    return int(digits)
 
 
 def _without_bits(column: pa.StringArray, start: int, count: int) -> pa.StringArray:
@@ -98,15 +150,24 @@ def _without_bits(column: pa.StringArray, start: int, count: int) -> pa.StringAr
 
 def _valid_bits(first: int, entries: int, rows: int) -> bytes:
     """Return which rows of a plain leaf are not NULL, as Arrow has it."""
-    return ((1 << first + 1 + entries) - 1 ^ 1 << first).to_bytes((rows + 7) // 8, "little")
+    every_row = (1 << first + 1 + entries) - 1
+    row_between = 1 << first
+    return (every_row ^ row_between).to_bytes((rows + 7) // 8, "little")
+
+
+class _SystemNames(NamedTuple):
+    """The names of the system rows of a leaf, and the same as offsets and text of a column."""
+
+    names: list[str]
+    ends: bytes
+    text: bytes
 
 
 @lru_cache(maxsize=1)
-def _system_names() -> tuple[list[str], bytes, bytes]:
-    """Return the names of the system rows of a leaf, and the same as offsets and text of a column."""
+def _system_names() -> _SystemNames:
     names = [*_system_rows(1, "", 0)]
     _, ends, text = text_array(names).buffers()
-    return names, bytes(ends)[: 4 * len(names) + 4], bytes(text)
+    return _SystemNames(names, bytes(ends)[: 4 * (len(names) + 1)], bytes(text))
 
 
 def _find_checksums(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
@@ -115,7 +176,8 @@ def _find_checksums(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
     found = []
     for data in files:
         checksum = data[start : start + DIGITS]
-        metadata = PREFIX + int.from_bytes(data[frame.begin + 4 : frame.begin + PREFIX], "little")
+        size = data[frame.begin + 4 : frame.begin + PREFIX]
+        metadata = PREFIX + int.from_bytes(size, "little")
         body = len(data) - frame.begin - frame.behind - metadata
         if body < 0:
             return None
@@ -131,53 +193,84 @@ def _find_checksums(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
 
 def encode_many(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> list[bytes]:
     """Return the bytes of new leaf files at ``paths``: those of ``nodefile.encode`` for the same leaves."""
-    columns, frame = _laid_out(leaves, paths, order, stamp), learnt_frame()
+    columns = _lay_out(leaves, paths, order, stamp)
     rows = len(columns.keys) // len(paths)
-    nothing, files = (
-        pa.nulls(rows, _STRING),
-        [*zip(*(_cut_column(column, rows) for column in columns.pair()), strict=True)],
-    )
-    arrays = (
-        [*(pa.StringArray.from_buffers(rows, ends, text, bits) for bits, ends, text in pair), nothing, nothing]
-        for pair in files
-    )
+    keys_of_files = _cut_column(columns.keys, rows)
+    values_of_files = _cut_column(columns.values, rows)
+    nothing = pa.nulls(rows, _STRING)
+    checksums = []
+    batches = []
+    for keys, values in zip(keys_of_files, values_of_files, strict=True):
+        checksums.append(checksum_of_parts((keys, values, None, None), rows))
+        batches.append([_column_of(keys, rows), _column_of(values, rows), nothing, nothing])
+    frame = learn_frame()
     if frame is None or rows > _MOST_ROWS:
-        return [bytes(nodefile.file_of(each)) for each in arrays]
+        return [bytes(nodefile.file_of(arrays)) for arrays in batches]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA, options=nodefile.WRITE) as writer:
-        for each in arrays:
-            writer.write_batch(pa.RecordBatch.from_arrays(each, schema=_SCHEMA))
-    return _files(frame, sink.getvalue(), [checksum_of_parts((*pair, None, None), rows) for pair in files])
+        for arrays in batches:
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+    return _files(frame, sink.getvalue(), checksums)
 
 
-def _cut_column(column: Any, rows: int) -> list[tuple[Any, Any, Any]]:
-    """Return validity bits, offsets and text of each so many rows of a column. REQUIRES: some row is NULL."""
+def _cut_column(column: Any, rows: int) -> list[_Parts]:
+    """Return the parts of each so many rows of a column. REQUIRES: some row is NULL."""
     validity, offsets, text = column.buffers()
     count = len(column) // rows
-    valid = np.unpackbits(np.frombuffer(validity, np.uint8), count=len(column), bitorder="little")
+    packed = np.frombuffer(validity, np.uint8)
+    valid = np.unpackbits(packed, count=len(column), bitorder="little")
     bits = np.packbits(valid.reshape(count, rows), axis=1, bitorder="little")
     ends = np.frombuffer(offsets, np.int32, len(column) + 1)
+    # The offsets of a piece begin with 0; the last of one piece and the first of the next are the same place.
+    windows = np.lib.stride_tricks.sliding_window_view(ends, rows + 1)[::rows]
+    first_ends = ends[:-1:rows, None]
+    places = windows - first_ends
     cuts = ends[::rows].tolist()
-    places = np.lib.stride_tricks.sliding_window_view(ends, rows + 1)[::rows] - ends[:-1:rows, None]
-    texts = (text.slice(start, stop - start) for start, stop in pairwise(cuts))
-    return list(zip(map(pa.py_buffer, bits), map(pa.py_buffer, places), texts, strict=True))
+    pieces = []
+    for index, (start, stop) in enumerate(pairwise(cuts)):
+        texts = text.slice(start, stop - start)
+        pieces.append((pa.py_buffer(bits[index]), pa.py_buffer(places[index]), texts))
+    return pieces
 
 
-def _laid_out(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> Columns:
+def _column_of(parts: _Parts, rows: int) -> Any:
+    bits, ends, text = parts
+    return pa.StringArray.from_buffers(rows, ends, text, bits)
+
+
+def _lay_out(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> Columns:
     """Return the first two columns of leaf files, one behind the other: the only copy of the text of the entries."""
-    systems = [_system_rows(count, path, stamp) for count, path in zip(leaves.counts.tolist(), paths, strict=True)]
-    heads = Columns.of(
-        [name for system in systems for name in system], [text for system in systems for text in system.values()]
-    )
-    count, first, width = len(leaves.columns), len(systems[0]), order - 1
-    rows = np.full((len(paths), first + order), -1)
-    rows[:, :first] = count + np.arange(len(heads)).reshape(-1, first)
-    filled = np.arange(width) < leaves.counts[:, None]
-    entries = np.ones(count, dtype=bool)
-    entries[(leaves.starts() + leaves.counts)[: count - int(leaves.counts.sum())]] = False
-    rows[:, first + 1 :][filled] = np.flatnonzero(entries)
-    both = zip(leaves.columns.pair(), heads.pair(), strict=True)
-    return Columns(*(_copy_rows(pa.concat_arrays([as_views(each) for each in pair]), rows.ravel()) for pair in both))
+    names: list[str] = []
+    texts: list[str] = []
+    for count, path in zip(leaves.counts.tolist(), paths, strict=True):
+        system = _system_rows(count, path, stamp)
+        names += system.keys()
+        texts += system.values()
+    heads = Columns.of(names, texts)
+    rows = _rows_of_files(leaves, len(heads) // len(paths), order)
+    keys = pa.concat_arrays([as_views(leaves.columns.keys), as_views(heads.keys)])
+    values = pa.concat_arrays([as_views(leaves.columns.values), as_views(heads.values)])
+    return Columns(_copy_rows(keys, rows), _copy_rows(values, rows))
+
+
+def _rows_of_files(leaves: Leaves, first: int, order: int) -> Any:
+    """Return for each row of each file where it comes from: the row among entries, then system rows; -1 is NULL.
+
+    A file has ``first`` system rows, a row that is NULL, and ``order - 1`` rows for entries.
+    """
+    files = len(leaves.counts)
+    count = len(leaves.columns)
+    rows = np.full((files, first + order), -1)
+    system_rows = np.arange(files * first)
+    rows[:, :first] = count + system_rows.reshape(files, first)
+
+    is_entry = np.ones(count, dtype=bool)
+    pivots = leaves.starts() + leaves.counts
+    pivots_there = count - int(leaves.counts.sum())  # none need stand behind the last leaf
+    is_entry[pivots[:pivots_there]] = False
+    has_entry = np.arange(order - 1) < leaves.counts[:, None]
+    rows[:, first + 1 :][has_entry] = np.flatnonzero(is_entry)
+    return rows.ravel()
 
 
 def _copy_rows(column: Any, rows: Any) -> Any:
@@ -198,16 +291,19 @@ def _system_rows(count: int, path: str, stamp: int) -> dict[str, str]:
 def _files(frame: Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]:
     """Return files around the batches of a stream."""
     data = memoryview(stream).cast("B")
-    at = PREFIX + int.from_bytes(data[4:PREFIX], "little")
+    schema = int.from_bytes(data[4:PREFIX], "little")
+    at = PREFIX + schema
     files = []
     reader = pa.ipc.MessageReader.open_stream(stream)
     reader.read_next_message()
     for checksum in checksums:
         message = reader.read_next_message()
-        metadata, body = PREFIX + message.metadata.size, message.body.size
+        metadata = PREFIX + message.metadata.size
+        body = message.body.size
         head, tail = frame.around(checksum, metadata, body)
-        files.append(b"".join((head, data[at : at + metadata + body], tail)))
-        at += metadata + body
+        stop = at + metadata + body
+        files.append(b"".join((head, data[at:stop], tail)))
+        at = stop
     return files
 
 
@@ -237,10 +333,15 @@ class Frame:
 
     def around(self, checksum: bytes, metadata: int, body: int) -> tuple[bytes, bytes]:
         """Return the bytes before and behind a batch of so many bytes of metadata and body."""
+        before, behind = self.head
+        head = b"".join((before, checksum, behind))
         block = _block(self.begin, metadata, body)
-        first, second = (checksum, block) if self.checksum_first else (block, checksum)
-        one, two, three = self.tail
-        return b"".join((self.head[0], checksum, self.head[1])), b"".join((one, first, two, second, three))
+        before, between, behind = self.tail
+        if self.checksum_first:
+            tail = b"".join((before, checksum, between, block, behind))
+        else:
+            tail = b"".join((before, block, between, checksum, behind))
+        return head, tail
 
 
 def _block(begin: int, metadata: int, body: int) -> bytes:
@@ -249,22 +350,35 @@ def _block(begin: int, metadata: int, body: int) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def learnt_frame() -> Frame | None:
+def learn_frame() -> Frame | None:
     """Return the bytes that this version of Arrow puts around a batch, found in a file; ``None`` if it is not known."""
     column = text_array(["x"])
-    data = bytes(nodefile.file_of([column] * 4))
-    checksum = checksum_of([column] * 4)
-    begin = MAGIC + PREFIX + int.from_bytes(data[MAGIC + 4 : MAGIC + 8], "little")
+    columns = [column] * len(spec.COLUMNS)
+    data = bytes(nodefile.file_of(columns))
+    checksum = checksum_of(columns)
+    schema = int.from_bytes(data[MAGIC + 4 : MAGIC + PREFIX], "little")
+    begin = MAGIC + PREFIX + schema
     with pa.ipc.open_stream(pa.py_buffer(data[MAGIC:])) as reader:
-        message = pa.ipc.read_message(pa.py_buffer(data[begin:]))
-        known = reader.schema.names == list(spec.COLUMNS)
-    metadata, body = PREFIX + message.metadata.size, message.body.size
-    head, tail = data[:begin], data[begin + metadata + body :]
+        if reader.schema.names != list(spec.COLUMNS):
+            return None
+    message = pa.ipc.read_message(pa.py_buffer(data[begin:]))
+    metadata = PREFIX + message.metadata.size
+    body = message.body.size
     block = _block(begin, metadata, body)
-    if not known or head.count(checksum) != 1 or tail.count(checksum) != 1 or tail.count(block) != 1:
+    head = data[:begin]
+    tail = data[begin + metadata + body :]
+    # Cut where files differ. If a piece stands there twice, it is not known which of them differs.
+    if head.count(checksum) != 1 or tail.count(checksum) != 1 or tail.count(block) != 1:
         return None
     before, behind = head.split(checksum)
-    first, second = sorted((checksum, block), key=tail.index)
-    one, rest = tail.split(first)
-    two, three = rest.split(second)
-    return Frame((before, behind), (one, two, three), first == checksum, begin, len(tail))
+    checksum_first = tail.index(checksum) < tail.index(block)
+    first, second = (checksum, block) if checksum_first else (block, checksum)
+    tail_before, rest = tail.split(first)
+    tail_between, tail_behind = rest.split(second)
+    return Frame(
+        head=(before, behind),
+        tail=(tail_before, tail_between, tail_behind),
+        checksum_first=checksum_first,
+        begin=begin,
+        behind=len(tail),
+    )

@@ -48,35 +48,43 @@ class LeafBuilder:
         Raises:
             Corrupt: they do not ascend.
         """
+        entries_each = self._width + 1  # with the pivot behind it
         for some in _together(batches):
             rows = Columns.join([self._left, *some])
             if not in_order(rows.keys, self._last, None):
                 raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
-            count = max(0, (len(rows) - self._width - 1) // (self._width + 1))
-            stop = count * (self._width + 1)
+            count = max(0, (len(rows) - entries_each) // entries_each)
+            stop = count * entries_each
             self._left = rows.slice(stop, len(rows))
             if count:
-                yield from self._write_leaves(rows.slice(0, stop), np.full(count, self._width, dtype=np.int64))
+                counts = np.full(count, self._width, dtype=np.int64)
+                yield from self._write_leaves(rows.slice(0, stop), counts)
 
     def rest(self) -> Batch:
         """Return the last entries, for which there was no leaf."""
-        keys, values = self._left.keys.to_pylist(), self._left.values.to_pylist()
+        keys = self._left.keys.to_pylist()
+        values = self._left.values.to_pylist()
         if self._proof is not None:
             self._proof.cut(self._left)
             self._proof.add_entries(keys, values)
         return keys, values
 
     def _write_leaves(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
-        leaves, paths = Leaves(rows.views(), counts), self._sink.new_paths(len(counts))
+        leaves = Leaves(rows.views(), counts)
+        paths = self._sink.new_paths(len(counts))
         self._sink.add_leaves(leaves, paths, self._stamp, lambda: None)
-        ranges: list[Range] = [(first, last + "\0") for first, last in leaves.edges()]
-        pivots = leaves.pivots()
+        ranges: list[Range] = []
+        for first, last in leaves.edges():
+            ranges.append((first, last + "\0"))
+        keys, values = leaves.pivots()
         if self._proof is not None:
             self._proof.cut(rows)
-            self._proof.replace_subtrees([], ([], []), zip(paths, ranges, strict=True), pivots)
-        self._last = pivots[0][-1]
-        for path, count, within, key, value in zip(paths, counts.tolist(), ranges, *pivots, strict=True):
-            yield Ref(0, path, keys=count, messages=0, within=within), key, value
+            new = zip(paths, ranges, strict=True)
+            self._proof.replace_subtrees(old=[], old_pivots=([], []), new=new, new_pivots=(keys, values))
+        self._last = keys[-1]
+        for path, within, key, value in zip(paths, ranges, keys, values, strict=True):
+            leaf = Ref(0, path, keys=self._width, messages=0, within=within)
+            yield leaf, key, value
 
 
 def _together(batches: Iterable[Columns]) -> Iterator[list[Columns]]:
@@ -84,7 +92,8 @@ def _together(batches: Iterable[Columns]) -> Iterator[list[Columns]]:
     waiting: list[Columns] = []
     for batch in batches:
         for start in range(0, len(batch), _ROWS):
-            waiting.append(batch.slice(start, min(start + _ROWS, len(batch))))
+            stop = min(start + _ROWS, len(batch))
+            waiting.append(batch.slice(start, stop))
             if sum(map(len, waiting)) >= _ROWS:
                 yield waiting
                 waiting = []

@@ -38,20 +38,21 @@ def flush_runs(sink: NodeSink, work: Work, chosen: Collection[int], stamp: int, 
         CorruptNode: a leaf is missing or damaged.
         Corrupt: the proof of a run failed; please report it.
     """
-    keys, values, refs = work.keys, work.values, work.refs
+    before = Work(work.keys, work.values, work.refs)
     work.keys, work.values, work.refs = [], [], []
     left: set[int] = set()
-    for start, stop, together in stretches(refs, chosen, sink.max_keys):
-        as_is = keys[start : stop - 1], values[start : stop - 1], refs[start:stop]
-        run = _flush_stretch(sink, *as_is, stamp, proof) if together else None
-        if run is None:
-            left.update(len(work.refs) + index - start for index in range(start, stop) if index in chosen)
-        inner_keys, inner_values, inner_refs = run or as_is
-        work.keys += inner_keys
-        work.values += inner_values
-        work.refs += inner_refs
-        work.keys += keys[stop - 1 : stop]
-        work.values += values[stop - 1 : stop]
+    for start, stop, together in stretches(before.refs, chosen, sink.max_keys):
+        stretch = before.cut(start, stop - 1)
+        flushed = _flush_stretch(sink, stretch, stamp, proof) if together else None
+        if flushed is None:
+            flushed = stretch
+            moved = len(work.refs) - start
+            left.update(index + moved for index in range(start, stop) if index in chosen)
+        work.keys += flushed.keys
+        work.values += flushed.values
+        work.refs += flushed.refs
+        work.keys += before.keys[stop - 1 : stop]  # the pivot behind the stretch, if it is not the last one
+        work.values += before.values[stop - 1 : stop]
     return left
 
 
@@ -62,64 +63,73 @@ def stretches(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterat
     """
     start = 0
     while start < len(refs):
-        together = _fit_for_columns(refs, start, chosen)
-        stop, rows = start + 1, refs[start].keys or most
-        while stop < len(refs) and together == _fit_for_columns(refs, stop, chosen):
+        fits = _fits_columns(refs, start, chosen)
+        rows = refs[start].keys or most
+        stop = start + 1
+        while stop < len(refs) and _fits_columns(refs, stop, chosen) == fits:
             rows += refs[stop].keys or most
-            if together and rows > LARGEST_ROWS:
+            if fits and rows > LARGEST_ROWS:
                 break
             stop += 1
-        yield start, stop, together and (stop - start >= SHORTEST or rows >= FEWEST_ROWS)
+        is_worth_it = stop - start >= SHORTEST or rows >= FEWEST_ROWS
+        yield start, stop, fits and is_worth_it
         start = stop
 
 
-def _fit_for_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -> bool:
+def _fits_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -> bool:
     return index in chosen and refs[index].path is not None
 
 
-def _flush_stretch(
-    sink: NodeSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
-) -> tuple[list[str], list[str], list[Ref]] | None:
-    leaves = sink.read_columns([ref.path or "" for ref in refs])
+def _flush_stretch(sink: NodeSink, stretch: Work, stamp: int, proof: Proof) -> Work | None:
+    """Return what becomes of neighbouring leaves and the pivots between them; ``None`` if they are special."""
+    leaves = sink.read_columns([ref.path or "" for ref in stretch.refs])
     if leaves is None:
         return None
-    pivots = [(key, value) for key, value in zip(keys, values, strict=True) if not isinstance(value, DeletedPivot)]
-    changes = Messages.join(ref.pending for ref in refs).columns()
-    both = Columns.join([*_with_pivots(leaves, values, Columns.of(keys, values)), changes])
-    old, (low, high) = both.slice(0, len(both) - len(changes)), (refs[0].within[0], refs[-1].within[1])
+    changes = Messages.join(ref.pending for ref in stretch.refs).columns()
+    both = Columns.join([*_with_pivots(leaves, stretch), changes])
+    old = both.slice(0, len(both) - len(changes))
+    low, _ = stretch.refs[0].within
+    _, high = stretch.refs[-1].within
     plan = plan_merge(old, changes)
-    pieces = pieces_of(len(plan), len(refs), max(1, sink.min_keys), sink.max_keys)
+    pieces = pieces_of(len(plan), len(stretch.refs), max(1, sink.min_keys), sink.max_keys)
     if pieces is None or not in_order(old.keys, low, high):
         return None
     new = laid_out(both, plan, cut(len(plan), pieces))
 
     def prove() -> None:
-        whole = len(new.columns) == int(new.counts.sum()) + pieces - 1
-        if not whole or not is_exact(old, changes, new.columns, plan, low, high):
+        entries = int(new.counts.sum())
+        pivots = pieces - 1
+        is_whole = len(new.columns) == entries + pivots
+        if not is_whole or not is_exact(old, changes, new.columns, plan, low, high):
             raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
 
     paths = sink.new_paths(pieces)
     sink.add_leaves(new, paths, stamp, prove)
-    made, between = _refs_of(new, paths), new.pivots()
+    keys, values = new.pivots()
+    flushed = Work(keys, values, _refs_of(new, paths))
     proof.replace_subtrees(
-        [(ref.path or "", ref.within, ref.pending) for ref in refs],
-        ([key for key, _ in pivots], [value for _, value in pivots]),
-        [(ref.path or "", ref.within) for ref in made],
-        between,
+        old=[(ref.path or "", ref.within, ref.pending) for ref in stretch.refs],
+        old_pivots=stretch.live_pivots(),
+        new=[(ref.path or "", ref.within) for ref in flushed.refs],
+        new_pivots=(keys, values),
     )
-    return *between, made
+    return flushed
 
 
-def _with_pivots(leaves: Sequence[Columns], values: Sequence[str], pivots: Columns) -> Iterator[Columns]:
+def _with_pivots(leaves: Sequence[Columns], stretch: Work) -> Iterator[Columns]:
     """Yield leaves, and behind each the pivot there, unless it is deleted."""
+    pivots = Columns.of(stretch.keys, stretch.values)
     for index, leaf in enumerate(leaves):
         yield leaf
-        if index < len(values) and not isinstance(values[index], DeletedPivot):
+        has_pivot = index < len(stretch.values)
+        if has_pivot and not isinstance(stretch.values[index], DeletedPivot):
             yield pivots.slice(index, index + 1)
 
 
 def _refs_of(new: Leaves, paths: Sequence[str]) -> list[Ref]:
-    return [
-        Ref(0, path, keys=count, messages=0, within=(first, last + "\0"))
-        for path, count, (first, last) in zip(paths, new.counts.tolist(), new.edges(), strict=True)
-    ]
+    """Return new leaves as the subtrees that they are."""
+    refs = []
+    for path, count, (first, last) in zip(paths, new.counts.tolist(), new.edges(), strict=True):
+        within = (first, last + "\0")  # half-open: the smallest text behind the last key
+        refs.append(Ref(0, path, keys=count, messages=0, within=within))
+    return refs

@@ -50,7 +50,9 @@ class Columns:
     @classmethod
     def join(cls, parts: Sequence[Columns]) -> Columns:
         """Return the rows of parts, one after the other, copied. REQUIRES: at least one part."""
-        return cls(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
+        keys = pa.concat_arrays([part.keys for part in parts])
+        values = pa.concat_arrays([part.values for part in parts])
+        return cls(keys, values)
 
     def pair(self) -> tuple[Any, Any]:
         """Return both columns."""
@@ -58,7 +60,8 @@ class Columns:
 
     def slice(self, start: int, stop: int) -> Columns:
         """Return rows ``start`` to before ``stop``, without a copy."""
-        return Columns(self.keys.slice(start, stop - start), self.values.slice(start, stop - start))
+        count = stop - start
+        return Columns(self.keys.slice(start, count), self.values.slice(start, count))
 
     def views(self) -> Columns:
         """Return the same rows as views."""
@@ -87,7 +90,8 @@ class Leaves:
 
     def starts(self) -> _Rows:
         """Return the row of the first entry of each leaf."""
-        return np.cumsum(self.counts + 1) - self.counts - 1
+        with_pivots = self.counts + 1
+        return np.cumsum(with_pivots) - with_pivots
 
     def each_leaf(self) -> Iterator[Columns]:
         """Yield each leaf, without a copy."""
@@ -97,13 +101,16 @@ class Leaves:
     def edges(self) -> list[tuple[str, str]]:
         """Return the first and the last key of each. REQUIRES: none is empty."""
         starts = self.starts()
-        first, last = (take_views(self.columns.keys, at) for at in (starts, starts + self.counts - 1))
+        ends = starts + self.counts
+        first = take_views(self.columns.keys, starts)
+        last = take_views(self.columns.keys, ends - 1)
         return list(zip(first.to_pylist(), last.to_pylist(), strict=True))
 
     def pivots(self) -> tuple[list[str], list[str]]:
         """Return keys and values of the entries behind leaves."""
         ends = self.starts() + self.counts
-        pivots = self.columns.take(ends[ends < len(self.columns)])
+        inside = ends < len(self.columns)  # nothing need stand behind the last leaf
+        pivots = self.columns.take(ends[inside])
         return pivots.keys.to_pylist(), pivots.values.to_pylist()
 
 
@@ -127,22 +134,30 @@ class Plan:
 
 def as_views(column: Any) -> Any:
     """Return a column of texts as views: 16 bytes a row that say where the text is, which stays where it is."""
-    return column if column.type == _VIEW else column.cast(_VIEW)
+    if column.type == _VIEW:
+        return column
+    return column.cast(_VIEW)
 
 
 def take_views(column: Any, rows: _Rows) -> Any:
     """Return rows of a column as views."""
     column = as_views(column)
-    _, places, *texts = column.buffers()
-    at = np.frombuffer(places or b"", np.int64).reshape(-1, 2)[column.offset : column.offset + len(column)]
-    valid = set_bits(is_set(column).take(rows)).buffers()[1] if column.null_count else None
-    buffers = [valid, pa.py_buffer(at.take(rows, axis=0)), *texts]
-    return pa.Array.from_buffers(_VIEW, len(rows), buffers)
+    _, views_buffer, *texts = column.buffers()
+    # A view is 16 bytes: as two numbers a row, NumPy takes them far faster than Arrow's own `take`.
+    views = np.frombuffer(views_buffer or b"", np.int64).reshape(-1, 2)
+    views = views[column.offset : column.offset + len(column)]
+    valid = None
+    if column.null_count:
+        taken = is_set(column).take(rows)
+        _, valid = set_bits(taken).buffers()
+    taken_views = pa.py_buffer(views.take(rows, axis=0))
+    return pa.Array.from_buffers(_VIEW, len(rows), [valid, taken_views, *texts])
 
 
 def set_bits(mask: _Mask) -> Any:
     """Return a mask as a column."""
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))])
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
 
 
 def is_set(column: Any) -> _Mask:
@@ -150,9 +165,10 @@ def is_set(column: Any) -> _Mask:
     bits = column.buffers()[0]
     if bits is None:
         return np.ones(len(column), dtype=bool)
-    first, start = divmod(column.offset, 8)
-    found = np.unpackbits(np.frombuffer(bits, np.uint8, offset=first), count=start + len(column), bitorder="little")
-    return found[start:].view(bool)
+    first_byte, start = divmod(column.offset, 8)
+    packed = np.frombuffer(bits, np.uint8, offset=first_byte)
+    unpacked = np.unpackbits(packed, count=start + len(column), bitorder="little")
+    return unpacked[start:].view(bool)
 
 
 def newest_rows(keys: Any) -> Any:
@@ -163,8 +179,9 @@ def newest_rows(keys: Any) -> Any:
 
     rows = pc.sort_indices(keys)
     ordered = keys.take(rows)
-    last = pc.not_equal(ordered.slice(0, len(ordered) - 1), ordered.slice(1))
-    return rows.filter(pa.concat_arrays([last, set_bits(np.ones(1, dtype=bool))]))
+    differs_from_next = pc.not_equal(ordered.slice(0, len(ordered) - 1), ordered.slice(1))
+    very_last = set_bits(np.ones(1, dtype=bool))
+    return rows.filter(pa.concat_arrays([differs_from_next, very_last]))
 
 
 def plan_merge(old: Columns, changes: Columns) -> Plan:
@@ -173,23 +190,37 @@ def plan_merge(old: Columns, changes: Columns) -> Plan:
     REQUIRES: keys ascend in both; a key has one change at most.
     """
     at, found = positions(old.keys, changes.keys)
-    sets, rows = is_set(changes.values), len(old) + np.arange(len(changes))
-    new = sets & ~found
-    place = at + np.cumsum(new) - new  # among all rows: the old ones, and what is inserted between them
-    before = np.ones(len(old) + int(new.sum()), dtype=bool)
-    before[place[new]] = False
-    keys = np.empty(len(before), dtype=np.int64)
-    keys[before], keys[~before] = np.arange(len(old)), rows[new]
-    values, put, kept = keys.copy(), np.zeros(len(keys), dtype=bool), np.ones(len(keys), dtype=bool)
-    values[place[sets]], put[place[sets]], kept[place[found & ~sets]] = rows[sets], True, False
+    sets = is_set(changes.values)
+    change_rows = len(old) + np.arange(len(changes))
+
+    # The rows of both in key order: the old ones, and what is inserted between them.
+    inserted = sets & ~found
+    place = at + np.cumsum(inserted) - inserted  # behind what is inserted before it
+    count = len(old) + int(inserted.sum())
+    is_old = np.ones(count, dtype=bool)
+    is_old[place[inserted]] = False
+    keys = np.empty(count, dtype=np.int64)
+    keys[is_old] = np.arange(len(old))
+    keys[~is_old] = change_rows[inserted]
+
+    # What sets an entry gives the value, and what deletes one drops the row.
+    values = keys.copy()
+    values[place[sets]] = change_rows[sets]
+    is_changed = np.zeros(count, dtype=bool)
+    is_changed[place[sets]] = True
+    kept = np.ones(count, dtype=bool)
+    kept[place[found & ~sets]] = False
+
     touched = np.zeros(len(old), dtype=bool)
     touched[at[found]] = True
-    return Plan(keys[kept], values[kept], found, touched, put[kept])
+    return Plan(keys=keys[kept], values=values[kept], found=found, touched=touched, set=is_changed[kept])
 
 
 def laid_out(both: Columns, plan: Plan, counts: _Rows) -> Leaves:
     """Return the entries of new leaves: views on the old ones and the changes behind these."""
-    return Leaves(Columns(take_views(both.keys, plan.keys), take_views(both.values, plan.values)), counts)
+    keys = take_views(both.keys, plan.keys)
+    values = take_views(both.values, plan.values)
+    return Leaves(Columns(keys, values), counts)
 
 
 def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
@@ -199,15 +230,25 @@ def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
     """
     if not len(sought):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
-    view, needles = fixed_width(keys), fixed_width(sought)
-    if view is not None and needles is not None and view.dtype == needles.dtype:
-        at = np.searchsorted(view, needles)
-        return at, view[np.minimum(at, len(view) - 1)] == needles
-    texts, needed, place = Texts(keys), Texts(sought), 0
-    places, there = np.zeros(len(sought), dtype=np.int64), np.zeros(len(sought), dtype=bool)
-    for row in range(len(needed)):
-        places[row] = place = bisect_left(texts, needed[row], place)
-        there[row] = place < len(texts) and texts[place] == needed[row]
+    fixed = fixed_width(keys)
+    fixed_sought = fixed_width(sought)
+    if fixed is None or fixed_sought is None or fixed.dtype != fixed_sought.dtype:
+        return _positions_of_texts(Texts(keys), Texts(sought))
+    at = np.searchsorted(fixed, fixed_sought)
+    neighbour = np.minimum(at, len(fixed) - 1)
+    return at, fixed[neighbour] == fixed_sought
+
+
+def _positions_of_texts(keys: Texts, sought: Texts) -> tuple[_Rows, _Mask]:
+    """Return what :func:`positions` does, of keys of any lengths."""
+    places = np.zeros(len(sought), dtype=np.int64)
+    there = np.zeros(len(sought), dtype=bool)
+    place = 0
+    for row in range(len(sought)):
+        wanted = sought[row]
+        place = bisect_left(keys, wanted, place)
+        places[row] = place
+        there[row] = place < len(keys) and keys[place] == wanted
     return places, there
 
 
@@ -219,24 +260,37 @@ def pieces_of(rows: int, leaves: int, fewest: int, most: int) -> int | None:
     """
     if rows < fewest:
         return None
-    if leaves > 0 and _average(rows, leaves) <= most * _ROOMY and (rows - leaves + 1) // leaves >= fewest:
+    fits_well = leaves > 0 and _average(rows, leaves) <= most * _ROOMY
+    if fits_well and _fewest_keys(rows, leaves) >= fewest:
         return leaves
-    wished = max(1, round((rows + 1) / (max(fewest, round(most * FILL)) + 1)))
-    while wished > 1 and (rows - wished + 1) // wished < fewest:
+    width = max(fewest, round(most * FILL))
+    wished = max(1, round((rows + 1) / (width + 1)))
+    while wished > 1 and _fewest_keys(rows, wished) < fewest:
         wished -= 1
-    while -(-(rows - wished + 1) // wished) > most:
+    while _most_keys(rows, wished) > most:
         wished += 1
-    return wished if (rows - wished + 1) // wished >= fewest else None
+    if _fewest_keys(rows, wished) < fewest:
+        return None
+    return wished
 
 
 def _average(rows: int, pieces: int) -> float:
     return (rows - pieces + 1) / pieces
 
 
+def _fewest_keys(rows: int, pieces: int) -> int:
+    return (rows - pieces + 1) // pieces
+
+
+def _most_keys(rows: int, pieces: int) -> int:
+    return -(-(rows - pieces + 1) // pieces)
+
+
 def cut(rows: int, pieces: int) -> _Rows:
     """Return the number of entries of each leaf, evenly; the entries between leaves become pivots."""
     each, longer = divmod(rows - pieces + 1, pieces)
-    return each + (np.arange(pieces, dtype=np.int64) < longer)
+    is_longer = np.arange(pieces, dtype=np.int64) < longer
+    return each + is_longer
 
 
 def is_exact(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | None, high: str | None) -> bool:
@@ -244,26 +298,29 @@ def is_exact(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str 
 
     Exact, not by a hash, and independent of the plan, which only names the places to examine.
     REQUIRES: the old keys ascend.
-
-    * The new keys ascend strictly, so none is there twice, and neither has a key two changes.
-    * The new entries that a change sets, by the plan, are those that the changes set, all of them.
-    * The other new entries are the old ones without some whose keys have changes. None of these others has a key that
-      is set, which would be there twice. None has one that is deleted: such an old entry is left out, or there is none.
     """
     if len(new) != len(plan.set) or len(old) != len(plan.touched):
         return False
     sets = is_set(changes.values)
-    before, some, after = old.views(), changes.views(), new.views()
-    return bool(
-        in_order(after.keys, low, high)
-        and in_order(some.keys, None, None)
-        and after.only(plan.set).equals(some.only(sets))
-        and after.only(~plan.set).equals(before.only(~plan.touched))
-        and take_views(before.keys, np.flatnonzero(plan.touched)).equals(
-            take_views(some.keys, np.flatnonzero(plan.found))
-        )
-        and _holds_none(changes.keys.filter(set_bits(~sets & ~plan.found)), old.keys)
-    )
+    before = old.views()
+    some = changes.views()
+    after = new.views()
+    # The new keys ascend strictly, so none is there twice, and neither has a key two changes.
+    if not in_order(after.keys, low, high) or not in_order(some.keys, None, None):
+        return False
+    # The new entries that a change sets, by the plan, are those that the changes set, all of them.
+    if not after.only(plan.set).equals(some.only(sets)):
+        return False
+    # The other new entries are the old ones without some: these are keys that have changes.
+    if not after.only(~plan.set).equals(before.only(~plan.touched)):
+        return False
+    left_out = take_views(before.keys, np.flatnonzero(plan.touched))
+    changed = take_views(some.keys, np.flatnonzero(plan.found))
+    if not left_out.equals(changed):
+        return False
+    # No old entry remains that is deleted: it was left out, or there is none. One that is set would be there twice.
+    other_deletions = set_bits(~sets & ~plan.found)
+    return _holds_none(changes.keys.filter(other_deletions), old.keys)
 
 
 def _holds_none(sought: Any, keys: Any) -> bool:
@@ -273,20 +330,28 @@ def _holds_none(sought: Any, keys: Any) -> bool:
     if not len(sought):
         return True
     at, _ = positions(keys, sought)
-    behind, before = at > 0, at < len(keys)
-    around = (
-        (take_views(keys, at[behind] - 1), take_views(sought, np.flatnonzero(behind))),
-        (take_views(sought, np.flatnonzero(before)), take_views(keys, at[before])),
-    )
-    return all(pc.all(pc.less(left, right)).as_py() is not False for left, right in around)
+    has_left = at > 0
+    left = take_views(keys, at[has_left] - 1)
+    behind_left = take_views(sought, np.flatnonzero(has_left))
+    if pc.all(pc.less(left, behind_left)).as_py() is False:
+        return False
+    has_right = at < len(keys)
+    right = take_views(keys, at[has_right])
+    before_right = take_views(sought, np.flatnonzero(has_right))
+    return pc.all(pc.less(before_right, right)).as_py() is not False
 
 
 def in_order(keys: Any, low: str | None, high: str | None) -> bool:
     """Return whether keys, none of them NULL, ascend strictly and lie strictly between two others."""
     import pyarrow.compute as pc  # noqa: PLC0415 - the same
 
-    if not len(keys) or keys.null_count:
-        return not keys.null_count
-    ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
-    first, last = keys[0].as_py(), keys[len(keys) - 1].as_py()
-    return ascending is not False and (low is None or low < first) and (high is None or last < high)
+    if keys.null_count:
+        return False
+    if not len(keys):
+        return True
+    if low is not None and keys[0].as_py() <= low:
+        return False
+    if high is not None and keys[len(keys) - 1].as_py() >= high:
+        return False
+    ascends = pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))
+    return pc.all(ascends).as_py() is not False

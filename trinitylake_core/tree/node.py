@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +273,16 @@ class Node:
         for name in _LISTS:
             getattr(self, name)
         self._rows = None
+
+    def take_buffer(self) -> Messages:
+        """Return the write buffer, which the node does not have any more."""
+        taken = self.buffer
+        self.buffer = Messages()
+        self._pending = None
+        self._estimate = None
+        if self._rows is not None:
+            self._rows = replace(self._rows, buffer=None)
+        return taken
 
     @property
     def is_leaf(self) -> bool:

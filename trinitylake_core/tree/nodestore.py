@@ -99,7 +99,7 @@ class NodeStore:
         data = dict(zip(missing, self._contents(missing), strict=True))
         read = decode_many([*data.values()], missing, self.order) if missing else []
         if read is None:  # of an older writer, perhaps, or damaged
-            found |= {path: nodefile.decode(data[path], path, self.order).entries() for path in missing}
+            found |= {path: nodefile.decode(data[path], path).entries() for path in missing}
         else:
             found |= zip(missing, read, strict=True)
         plain = [each for path in paths if (each := found[path]) is not None]
@@ -201,7 +201,7 @@ class NodeStore:
 
     def _decode(self, path: str, data: bytes) -> Node:
         self._count(1, len(data))
-        return nodefile.decode(data, path, self.order)
+        return nodefile.decode(data, path)
 
     def _count(self, nodes: int, size: int) -> None:
         with self._lock:
@@ -283,7 +283,7 @@ class NodeWriter:
         return self.store.read(path) if pending is None else self._node(path, *pending)
 
     def _node(self, path: str, data: bytes | memoryview, node: Node | None) -> Node:
-        return nodefile.decode(data, path, self.order) if node is None else node
+        return nodefile.decode(data, path) if node is None else node
 
     def _holds(self, paths: Sequence[str]) -> bool:
         encoding = {path for some, _ in self._encoding for path in some}

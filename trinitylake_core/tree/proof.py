@@ -25,8 +25,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
-from operator import add, ge, gt, lt
+from operator import add, ge
 from typing import Any, Final
 
 import mmh3
@@ -75,13 +76,15 @@ class Proof:
 
     def add_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Add a subtree that another rewriter hands over, and the messages that wait for it."""
-        self.before += 0 if path is None else _subtree(path, within)
-        self.waiting += _messages([pending])
+        if path is not None:
+            self.before += _hash_subtree(path, within)
+        self.waiting += _hash_messages([pending])
 
     def remove_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Remove a subtree that is handed over to another rewriter, and the messages that wait for it."""
-        self.before -= 0 if path is None else _subtree(path, within)
-        self.waiting -= _messages([pending])
+        if path is not None:
+            self.before -= _hash_subtree(path, within)
+        self.waiting -= _hash_messages([pending])
 
     def hand_over(self, node: Node, within: Range) -> None:
         """Remove a part of a node, its subtrees and its messages: another rewriter reads the part as a root."""
@@ -96,20 +99,16 @@ class Proof:
         ``path`` is ``None`` for a root, to which nothing points. Raises ``CorruptNode``: keys do not ascend, or a key
         or a message lies outside of the range, where nothing finds it.
         """
-        newest, (low, high), keys = _newest(node.buffer, pending), within, node.keys
-        if any(map(ge, keys, keys[1:])):
-            raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
-        if keys and not low <= keys[0] <= keys[-1] < high:
-            message = f"node file {path!r}: a key lies outside of the range of the node"
-            raise CorruptNode(message, path=path, invariant="I4")
-        ends = newest.slice(0, 1).keys + newest.slice(-1).keys
-        if ends and not low <= ends[0] <= ends[-1] < high:
-            raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
-        rows, below = _carried_out(node, newest) if len(newest) else (None, {})
-        self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
-        self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
-        self.before -= 0 if path is None else _subtree(path, within)
-        self.waiting += _messages([*below.values()]) - _messages([pending])
+        newest = _newest(node.buffer, pending)
+        _refuse_disorder(node, newest, path, within)
+        rows, below = _carry_out(node, newest)
+        self.before += entries_hash(*rows)
+        if node.children:
+            self.before += sum(map(_hash_subtree, node.children, ranges(node, within)))
+        if path is not None:
+            self.before -= _hash_subtree(path, within)
+        self.waiting += _hash_messages([*below.values()])
+        self.waiting -= _hash_messages([pending])
         return below
 
     def add_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
@@ -130,11 +129,14 @@ class Proof:
         while start < len(rows) and self._fed:
             fed = self._fed.popleft()
             stop = min(len(rows), start + len(fed))
-            self._same &= fed.slice(0, stop - start).equals(rows.slice(start, stop))
-            if stop - start < len(fed):
-                self._fed.appendleft(fed.slice(stop - start, len(fed)))
+            count = stop - start
+            if not fed.slice(0, count).equals(rows.slice(start, stop)):
+                self._same = False
+            if count < len(fed):
+                self._fed.appendleft(fed.slice(count, len(fed)))
             start = stop
-        self._same &= start == len(rows)
+        if start != len(rows):  # more than was fed
+            self._same = False
 
     def replace_subtrees(
         self,
@@ -147,10 +149,13 @@ class Proof:
 
         REQUIRES: it is proved already that both, with what was pending for the old ones, hold the same entries.
         """
-        self.before -= sum(_subtree(path, within) for path, within, _ in old)
-        self.waiting -= _messages([pending for _, _, pending in old])
-        self.before += entries_hash(*new_pivots) - entries_hash(*old_pivots)
-        self.after -= sum(_subtree(path, within) for path, within in new)
+        for path, within, _ in old:
+            self.before -= _hash_subtree(path, within)
+        self.waiting -= _hash_messages([pending for _, _, pending in old])
+        self.before -= entries_hash(*old_pivots)
+        self.before += entries_hash(*new_pivots)
+        for path, within in new:
+            self.after -= _hash_subtree(path, within)
 
     def add_written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
         """Add what a new node holds, prove its order, and return its range, which is as tight as it can be.
@@ -159,29 +164,61 @@ class Proof:
         not ascend, what hangs between two of them does not lie there, or a message is left.
         """
         keys = node.keys
-        if any(map(ge, keys, keys[1:])) or len(node.buffer):
+        if _stumble(keys) or len(node.buffer):
             raise Corrupt(f"{_FAILED}: the rows of a new node do not ascend, or a message is left in it; {_BUG}")
         within = (keys[0], keys[-1] + _LEAST) if keys else EVERYWHERE
-        self.after += _rows(node)
+        self.after += entries_hash(keys, node.values)
         if node.children or children:
-            lows, highs = [low for low, _ in children], [high for _, high in children]
-            if not len(keys) + 1 == len(children) == len(set(node.children)) or any(map(ge, lows, highs)):
-                raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
-            if any(map(ge, keys, lows[1:])) or any(map(gt, highs, keys)):
-                raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")
-            self.after += sum(map(_subtree, node.children, children))
-            within = (children[0][0], children[-1][1])
-        self.after -= 0 if path is None else _subtree(path, within)
+            _refuse_astray(node, children)
+            self.after += sum(map(_hash_subtree, node.children, children))
+            lowest, _ = children[0]
+            _, highest = children[-1]
+            within = (lowest, highest)
+        if path is not None:
+            self.after -= _hash_subtree(path, within)
         return within
 
     def holds(self) -> bool:
         """Return whether what was written means what was there before."""
-        return (
-            self._same
-            and not any(map(len, self._fed))
-            and not (self.before - self.after) & _MASK
-            and not self.waiting & _MASK
-        )
+        is_cut_up = not any(map(len, self._fed))
+        is_equal = (self.before - self.after) & _MASK == 0
+        has_arrived = self.waiting & _MASK == 0
+        return self._same and is_cut_up and is_equal and has_arrived
+
+
+def _stumble(keys: Sequence[str]) -> bool:
+    """Whether keys do not ascend strictly."""
+    return any(map(ge, keys, keys[1:]))
+
+
+def _refuse_disorder(node: Node, newest: Messages, path: str | None, within: Range) -> None:
+    """Raise ``CorruptNode`` if keys do not ascend, or a key or a message lies outside of the range of a node."""
+    low, high = within
+    keys = node.keys
+    if _stumble(keys):
+        raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
+    if keys and not low <= keys[0] <= keys[-1] < high:
+        message = f"node file {path!r}: a key lies outside of the range of the node"
+        raise CorruptNode(message, path=path, invariant="I4")
+    if not len(newest):
+        return
+    (first,) = newest.slice(0, 1).keys
+    (last,) = newest.slice(-1).keys
+    if not low <= first <= last < high:
+        raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
+
+
+def _refuse_astray(node: Node, children: Sequence[Range]) -> None:
+    """Raise ``Corrupt`` if the children of a new node are not as many, or do not lie where they must."""
+    count = len(node.keys) + 1
+    is_complete = len(children) == count and len(set(node.children)) == count
+    if not is_complete or any(low >= high for low, high in children):
+        raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
+    for index, key in enumerate(node.keys):
+        _, high_before = children[index]
+        low_behind, _ = children[index + 1]
+        if high_before > key or low_behind <= key:
+            raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")
 
 
 class Witness:
@@ -197,18 +234,23 @@ class Witness:
 
     def begin(self, root: Node, children: Iterable[int] | None = None) -> None:
         """Expect some children of a root, by default all, each with the messages for it and the pivot behind it."""
-        rows, below = _carried_out(root, _newest(root.buffer, Messages()))
+        rows, below = _carry_out(root, _newest(root.buffer, Messages()))
         if root.is_leaf:
-            self.proof.before += entries_hash([*rows], [*rows.values()])
+            self.proof.before += entries_hash(*rows)
             return
+        values = dict(zip(*rows, strict=True))
         within = ranges(root, EVERYWHERE)
-        for index in range(len(root.children)) if children is None else children:
-            path, pending = root.children[index], below.get(index, Messages())
+        wanted = range(len(root.children)) if children is None else children
+        for index in wanted:
+            path = root.children[index]
+            pending = below.get(index, Messages())
             self.proof.add_subtree(path, within[index], pending)
             self._expected[path] = pending, within[index]
-            pivot = root.keys[index : index + 1]
-            if pivot and pivot[0] in rows:
-                self.proof.before += entries_hash(pivot, [rows[pivot[0]]])
+            if index == len(root.keys):  # nothing stands behind the last child
+                continue
+            pivot = root.keys[index]
+            if pivot in values:
+                self.proof.before += entries_hash([pivot], [values[pivot]])
 
     def read(self, path: str) -> Node:
         """Read one node."""
@@ -221,19 +263,24 @@ class Witness:
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes that will be read later; they are not opened before that."""
-        return self._reader.held(paths) if isinstance(self._reader, AheadReader) else self._reader.read_many(paths)
+        if isinstance(self._reader, AheadReader):
+            return self._reader.held(paths)
+        return self._reader.read_many(paths)
 
     def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Let the reader read ahead, if it can."""
-        return self._reader.prefetch(paths) if isinstance(self._reader, AheadReader) else nullcontext()
+        if isinstance(self._reader, AheadReader):
+            return self._reader.prefetch(paths)
+        return nullcontext()
 
     def _examine(self, path: str, node: Node) -> Node:
         if path not in self._expected:
             raise Corrupt(f"node file {path!r} was read where nothing points to it; {_BUG}", path=path)
         pending, within = self._expected.pop(path)
         below = self.proof.read(node, path, within, pending)
-        for index, each in enumerate(ranges(node, within) if node.children else ()):
-            self._expected[node.children[index]] = below.get(index, Messages()), each
+        if node.children:
+            for index, range_below in enumerate(ranges(node, within)):
+                self._expected[node.children[index]] = below.get(index, Messages()), range_below
         return node
 
     def watch_scan(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -252,81 +299,101 @@ def _newest(older: Messages, newer: Messages) -> Messages:
     """Return messages in key order, the newest of each key."""
     if not len(older) or not len(newer):
         alone = older if len(older) else newer
-        if len(alone) < _MANY:
-            if all(map(lt, alone.keys, alone.keys[1:])):
-                return alone
-        elif in_order(alone.columns().keys, None, None):
+        if _are_in_order(alone):
             return alone
     newest = dict(older.meanings())
     newest.update(newer.meanings())
     keys = sorted(newest)
-    return Messages(keys, [*map(newest.__getitem__, keys)], [""] * len(keys))
+    values = [newest[key] for key in keys]
+    return Messages(keys, values, [""] * len(keys))
 
 
-def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int, Messages]]:
+def _are_in_order(messages: Messages) -> bool:
+    if len(messages) < _MANY:
+        return not _stumble(messages.keys)
+    return in_order(messages.columns().keys, None, None)
+
+
+def _carry_out(node: Node, newest: Messages) -> tuple[Batch, dict[int, Messages]]:
     """Return the rows of a node with messages in key order carried out, and those for its children, by their index."""
+    if not len(newest):
+        return (node.keys, node.values), {}
     rows = dict(zip(node.keys, node.values, strict=True))
-    mine, below, hits = newest, dict[int, Messages](), list[Messages]()
-    if node.children:
-        find, start = _finder(newest), 0
-        for child in range(len(node.children)):
-            stop, hit = find(node.keys[child], start) if child < len(node.keys) else (len(newest), False)
-            if stop > start:
-                below[child] = newest.slice(start, stop)
-            start = stop + hit
-            if hit:
-                hits.append(newest.slice(stop, start))
-        mine = Messages.join(hits)
-    for key, value in mine.meanings():
+    own, below = (newest, {}) if not node.children else _part_by_child(node, newest)
+    for key, value in own.meanings():
         if value is None:
             rows.pop(key, None)
         else:
             rows[key] = value
-    return rows, below
+    return ([*rows], [*rows.values()]), below
+
+
+def _part_by_child(node: Node, newest: Messages) -> tuple[Messages, dict[int, Messages]]:
+    """Return the messages for the pivots of a node, and those that lie between them, by the index of the child."""
+    find = _finder(newest)
+    below: dict[int, Messages] = {}
+    for_pivots = []
+    start = 0
+    for child, pivot in enumerate(node.keys):
+        stop, is_there = find(pivot, start)
+        if stop > start:
+            below[child] = newest.slice(start, stop)
+        start = stop
+        if is_there:
+            for_pivots.append(newest.slice(stop, stop + 1))
+            start += 1
+    if start < len(newest):
+        below[len(node.keys)] = newest.slice(start)
+    return Messages.join(for_pivots), below
 
 
 def _finder(messages: Messages) -> Callable[[str, int], tuple[int, bool]]:
     """Return a function that finds a key behind a row of sorted messages: where it would stand, and whether it does."""
     arrow = messages.arrow
-    keys: Sequence[str] | Texts = messages.keys if arrow is None else Texts(arrow[0])
-
-    def find(key: str, start: int) -> tuple[int, bool]:
-        wanted: Any = key if arrow is None else key.encode(errors="surrogatepass")
-        step, last = 16, len(keys)
-        while start + step < last and keys[start + step] < wanted:
-            start, step = start + step, 2 * step
-        stop = bisect_left(keys, wanted, start, min(last, start + step))
-        return stop, stop < last and keys[stop] == wanted
-
-    return find
+    if arrow is None:
+        return partial(_find, messages.keys)
+    texts = Texts(arrow[0])
+    return lambda key, start: _find(texts, key.encode(errors="surrogatepass"), start)
 
 
-def _rows(node: Node) -> int:
-    return entries_hash(node.keys, node.values)
+def _find(keys: Sequence[Any] | Texts, wanted: Any, start: int) -> tuple[int, bool]:
+    # In steps that double: few messages lie between two pivots, wherever they lie among all of them.
+    step = 16
+    last = len(keys)
+    while start + step < last and keys[start + step] < wanted:
+        start += step
+        step *= 2
+    stop = bisect_left(keys, wanted, start, min(last, start + step))
+    return stop, stop < last and keys[stop] == wanted
 
 
-def _subtree(path: str, within: Range) -> int:
-    return mmh3.hash128(f"{path}\1{within[0]}\1{within[1]}")
+def _hash_subtree(path: str, within: Range) -> int:
+    low, high = within
+    return mmh3.hash128(f"{path}\1{low}\1{high}")
 
 
-def _messages(waiting: Sequence[Messages]) -> int:
+def _hash_messages(waiting: Sequence[Messages]) -> int:
     """Return the sum of a hash of the messages that wait for each subtree.
 
     It is of their number, and of lengths, texts, and which values are NULL, in key order.
     """
-    counts = [*filter(None, map(len, waiting))]
+    counts = [len(messages) for messages in waiting if len(messages)]
     if not counts:
         return 0
-    together, cuts = Messages.join(waiting).columns(), np.cumsum([0, *counts])
+    # All together as columns, cut where the next subtree begins: one call for each column, not for each message.
+    together = Messages.join(waiting).columns()
+    cuts = np.cumsum([0, *counts])
     parts = [[count.to_bytes(8, "little") for count in counts], _cut(is_set(together.values), cuts)]
     for column in (together.keys, together.values):
         _, offsets, text = column.buffers()
         ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
-        parts += [_cut(np.diff(ends), 4 * cuts), _cut(text or b"", ends[cuts])]
+        lengths = np.diff(ends)
+        parts.append(_cut(lengths, 4 * cuts))
+        parts.append(_cut(text or b"", ends[cuts]))
     total = 0
-    for each in zip(*parts, strict=True):
+    for parts_of_one in zip(*parts, strict=True):
         hasher = mmh3.mmh3_x64_128()
-        for part in each:
+        for part in parts_of_one:
             hasher.update(part)
         total += int.from_bytes(hasher.digest(), "little")
     return total

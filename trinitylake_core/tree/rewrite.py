@@ -35,35 +35,46 @@ class Rewriter(SubtreeStore):
         REQUIRES: every key of ``left`` is less than ``key``, every key of ``right`` greater; no root is too wide.
         ENSURES: the tree is as high as the higher one, or higher by one; both arguments are used up.
         """
-        left, right = collapse_single_child(left), collapse_single_child(right)
-        if left.height == right.height:
-            return self._join_level(left, key, value, right)
+        left = collapse_single_child(left)
+        right = collapse_single_child(right)
         if left.height > right.height:
-            work = self.open(left)
-            if right.height == left.height - 1 and self._full(right):
-                work.keys.append(key)
-                work.values.append(value)
-                work.refs.append(right)
-                return self.fit(work, left.height)
-            pivot, kept, last = work.keys.pop(), work.values.pop(), work.refs.pop()
-            return self.join(Ref(left.height, work=work), pivot, kept, self.join(last, key, value, right))
-        work = self.open(right)
-        if left.height == right.height - 1 and self._full(left):
-            work.keys.insert(0, key)
-            work.values.insert(0, value)
-            work.refs.insert(0, left)
-            return self.fit(work, right.height)
-        pivot, kept, first = work.keys.pop(0), work.values.pop(0), work.refs.pop(0)
-        return self.join(self.join(left, key, value, first), pivot, kept, Ref(right.height, work=work))
+            return self._join_at_right_edge(left, key, value, right)
+        if left.height < right.height:
+            return self._join_at_left_edge(left, key, value, right)
+        return self._join_level(left, key, value, right)
+
+    def _join_at_right_edge(self, tree: Ref, key: str, value: str, lower: Ref) -> Ref:
+        work = self.open(tree)
+        if lower.height == tree.height - 1 and self._is_full(lower):
+            work.append(key, value, lower)
+            return self.fit(work, tree.height)
+        # Go down along the edge, to where the heights fit.
+        pivot, pivot_value, last_child = work.pop_last()
+        right = self.join(last_child, key, value, lower)
+        return self.join(Ref(tree.height, work=work), pivot, pivot_value, right)
+
+    def _join_at_left_edge(self, lower: Ref, key: str, value: str, tree: Ref) -> Ref:
+        work = self.open(tree)
+        if lower.height == tree.height - 1 and self._is_full(lower):
+            work.prepend(lower, key, value)
+            return self.fit(work, tree.height)
+        first_child, pivot, pivot_value = work.pop_first()
+        left = self.join(lower, key, value, first_child)
+        return self.join(left, pivot, pivot_value, Ref(tree.height, work=work))
 
     def _join_level(self, left: Ref, key: str, value: str, right: Ref) -> Ref:
-        if self._full(left) and self._full(right):
+        if self._is_full(left) and self._is_full(right):
             return Ref(left.height + 1, work=Work([key], [value], [left, right]))
-        one, two = self.open(left), self.open(right)
-        middle = [] if left.height == 0 and isinstance(value, DeletedPivot) else [(key, value)]
-        keys = [*one.keys, *(k for k, _ in middle), *two.keys]
-        values = [*one.values, *(v for _, v in middle), *two.values]
-        return self.fit(Work(keys, values, one.refs + two.refs), left.height)
+        one = self.open(left)
+        two = self.open(right)
+        joined = Work([*one.keys], [*one.values], one.refs + two.refs)
+        # A dead pivot separates two children. In a leaf it separates nothing, and is gone.
+        if left.height > 0 or not isinstance(value, DeletedPivot):
+            joined.keys.append(key)
+            joined.values.append(value)
+        joined.keys += two.keys
+        joined.values += two.values
+        return self.fit(joined, left.height)
 
     def join_without_key(self, left: Ref, right: Ref) -> Ref:
         """Return one tree of all in ``left`` < all in ``right``: the last key of ``left`` becomes the pivot.
@@ -85,22 +96,28 @@ class Rewriter(SubtreeStore):
         if ref.height == 0:
             if not work.keys:
                 return None
-            key, value = work.keys.pop(), work.values.pop()
+            key = work.keys.pop()
+            value = work.values.pop()
             return self.fit(work, 0), key, value
         popped = self._split_last(work.refs.pop())
         if not work.keys:
             return popped
-        pivot, kept = work.keys.pop(), work.values.pop()
+        pivot = work.keys.pop()
+        pivot_value = work.values.pop()
+        is_dead = isinstance(pivot_value, DeletedPivot)
         rest = collapse_single_child(ref)
-        if popped is None:
-            return self._split_last(rest) if isinstance(kept, DeletedPivot) else (rest, pivot, kept)
+        if popped is None:  # nothing lives behind the pivot
+            return self._split_last(rest) if is_dead else (rest, pivot, pivot_value)
         last, key, value = popped
-        if isinstance(kept, DeletedPivot):
+        if is_dead:
             return self.join_without_key(rest, last), key, value
-        return self.join(rest, pivot, kept, last), key, value
+        return self.join(rest, pivot, pivot_value, last), key, value
 
-    def _full(self, ref: Ref) -> bool:
-        return not ref.few if ref.work is None else len(ref.work.keys) >= self.store.min_keys
+    def _is_full(self, ref: Ref) -> bool:
+        """Whether the root of a subtree has as many keys as a node below another one must have."""
+        if ref.work is None:
+            return not ref.few
+        return len(ref.work.keys) >= self.store.min_keys
 
     def fit(self, work: Work, height: int) -> Ref:
         """Return a tree of a node of any width: as it is if it fits, else cut evenly, level by level.
@@ -108,19 +125,28 @@ class Rewriter(SubtreeStore):
         ENSURES: pieces hold ``min_keys`` at least. There are ⌈(n + 1) / order⌉ of them, so each is more than half full.
         """
         while len(work.keys) > self.store.max_keys:
-            pieces = -(-(len(work.keys) + 1) // self.store.order)
-            each, longer = divmod(len(work.keys) - pieces + 1, pieces)
-            above, start = Work(), 0
-            for piece in range(pieces):
-                stop = start + each + (piece < longer)
-                part = Work(work.keys[start:stop], work.values[start:stop], work.refs[start : stop + 1])
-                above.refs.append(Ref(height, work=part))
-                if stop < len(work.keys):
-                    above.keys.append(work.keys[stop])
-                    above.values.append(work.values[stop])
-                start = stop + 1
-            work, height = above, height + 1
+            work = self._cut_evenly(work, height)
+            height += 1
         return Ref(height, work=work)
+
+    def _cut_evenly(self, work: Work, height: int) -> Work:
+        """Return the node above the pieces of a node that is too wide."""
+        count = len(work.keys)
+        pieces = -(-(count + 1) // self.store.order)
+        keys_inside = count - (pieces - 1)  # one key between two pieces is their pivot
+        keys_each, longer_pieces = divmod(keys_inside, pieces)
+        above = Work()
+        start = 0
+        for piece in range(pieces):
+            stop = start + keys_each
+            if piece < longer_pieces:
+                stop += 1
+            above.refs.append(Ref(height, work=work.cut(start, stop)))
+            if stop < count:
+                above.keys.append(work.keys[stop])
+                above.values.append(work.values[stop])
+            start = stop + 1
+        return above
 
     # -- flush ---------------------------------------------------------------------------------
 
@@ -147,20 +173,30 @@ class Rewriter(SubtreeStore):
         if chosen is None:
             return ref
         if ref.height == 1 and descend is None:
-            chosen = self._without_runs(work, chosen)
-        flushed = set(chosen)
-        down = descend or (lambda child: self._flush(child, choose, None))
-        tree = collapse_single_child(down(work.refs[0]) if 0 in flushed else work.refs[0])
-        for index, (key, value) in enumerate(zip(work.keys, work.values, strict=True), 1):
-            child = work.refs[index]
-            tree = self._append(
-                tree, key, value, collapse_single_child(down(child)) if index in flushed else child, ref.height
-            )
+            chosen = self._flush_runs(work, chosen)
+        to_flush = set(chosen)
+        tree = self._flush_child(work, 0, to_flush, choose, descend)
+        tree = collapse_single_child(tree)
+        for index, key in enumerate(work.keys):
+            child = self._flush_child(work, index + 1, to_flush, choose, descend)
+            tree = self._append(tree, key, work.values[index], child, ref.height)
         return self._fit_root(tree)
 
-    def _without_runs(self, work: Work, chosen: Collection[int]) -> Collection[int]:
+    def _flush_child(
+        self, work: Work, index: int, to_flush: set[int], choose: Policy, descend: Callable[[Ref], Ref] | None
+    ) -> Ref:
+        """Return a child of a node in memory, flushed if it is one of those to flush; others are not opened."""
+        child = work.refs[index]
+        if index not in to_flush:
+            return child
+        flushed = self._flush(child, choose, None) if descend is None else descend(child)
+        return collapse_single_child(flushed)
+
+    def _flush_runs(self, work: Work, chosen: Collection[int]) -> Collection[int]:
         """Flush leaves as columns where that is possible; return the chosen ones of which each is left to flush."""
-        return chosen if self.proof is None else flush_runs(self.store, work, chosen, self.stamp, self.proof)
+        if self.proof is None:  # a run is proved by itself, which only makes sense within a proof
+            return chosen
+        return flush_runs(self.store, work, chosen, self.stamp, self.proof)
 
     def flush_apart(self, ref: Ref, choose: Policy) -> Work:
         """Flush chosen leaves below a node; return what became of them, and the pivots between, not joined yet.
@@ -170,27 +206,31 @@ class Rewriter(SubtreeStore):
         """
         work = self.open(ref)
         with self.store.prefetch(self.leaf_paths_ahead(ref, choose=choose)):
-            for index in self._without_runs(work, choose(work) or ()):
-                work.refs[index] = collapse_single_child(self._flush(work.refs[index], choose, None))
+            left_over = self._flush_runs(work, choose(work) or ())
+            for index in left_over:
+                flushed = self._flush(work.refs[index], choose, None)
+                work.refs[index] = collapse_single_child(flushed)
         return work
 
     def _fit_root(self, tree: Ref) -> Ref:
-        return self.fit(tree.work, tree.height) if tree.work is not None else tree
+        if tree.work is None:
+            return tree
+        return self.fit(tree.work, tree.height)
 
     def _append(self, tree: Ref, key: str, value: str, child: Ref, height: int) -> Ref:
-        wide = tree.work if tree.height == height else None
+        """Join a child to the right of those before it, whose node of ``height`` may be too wide for now."""
         if isinstance(value, DeletedPivot):
             tree = self.join_without_key(self._fit_root(tree), child)
-        elif wide is not None and child.height == height - 1 and self._full(child):
-            wide.keys.append(key)
-            wide.values.append(value)
-            wide.refs.append(child)
+        elif tree.work is not None and tree.height == height and child.height == height - 1 and self._is_full(child):
+            # The ordinary case: the node is cut once, when all of its children have come.
+            tree.work.append(key, value, child)
         else:
             tree = self.join(self._fit_root(tree), key, value, child)
         self._seal_left_of_spine(tree)
         return tree
 
     def _seal_left_of_spine(self, tree: Ref) -> None:
+        """Give away what no later join opens again: so a flush holds one node per level in memory."""
         node = tree.work
         while node is not None and node.refs:
             index = len(node.refs) - 2
@@ -211,16 +251,18 @@ class Rewriter(SubtreeStore):
         the pivot behind it, and ``width + 1`` or more remain. So whenever the input ends, the last node of a level has
         ``min_keys`` at least, and nothing that was closed needs to be opened again.
         """
-        width = min(self.store.max_keys, max(self.store.min_keys, round(self.store.max_keys * fill)))
+        width = round(self.store.max_keys * fill)
+        width = min(self.store.max_keys, max(self.store.min_keys, width))
         levels = [Work()]
         builder = LeafBuilder(self.store, width, self.stamp, self.proof)
         for leaf, key, value in builder.leaves(batches):
             self._climb(levels, 1, leaf, key, value, width)
         tree = self.fit(Work(*builder.rest()), 0)
-        for height, work in enumerate(levels[1:], 1):
-            if work.refs:
-                key, value = work.keys.pop(), work.values.pop()
-                tree = self.join(self.fit(work, height), key, value, tree)
+        for height, level in enumerate(levels[1:], 1):
+            if level.refs:
+                key = level.keys.pop()
+                value = level.values.pop()
+                tree = self.join(self.fit(level, height), key, value, tree)
         return tree
 
     def _climb(self, levels: list[Work], height: int, ref: Ref, key: str, value: str, width: int) -> None:
@@ -231,12 +273,14 @@ class Rewriter(SubtreeStore):
         """
         if height == len(levels):
             levels.append(Work())
-        work = levels[height]
-        work.refs.append(ref)
-        work.keys.append(key)
-        work.values.append(value)
-        if len(work.keys) > 2 * width + 1:
-            part = Ref(height, work=Work(work.keys[:width], work.values[:width], work.refs[: width + 1]))
-            key, value = work.keys[width], work.values[width]
-            del work.keys[: width + 1], work.values[: width + 1], work.refs[: width + 1]
-            self._climb(levels, height + 1, self.seal(part), key, value, width)
+        level = levels[height]
+        level.refs.append(ref)
+        level.keys.append(key)
+        level.values.append(value)
+        if len(level.keys) <= 2 * width + 1:
+            return
+        closed = Ref(height, work=level.cut(0, width))
+        pivot = level.keys[width]
+        pivot_value = level.values[width]
+        level.drop_first(width + 1)
+        self._climb(levels, height + 1, self.seal(closed), pivot, pivot_value, width)

@@ -4,7 +4,7 @@ A subtree is a :class:`Ref`: a node file, or a node in memory, and the *pending*
 above hold for it. A node in memory has no buffer of its own: its messages hang on the children they
 belong to, and are put together again when the node is written.
 
-A pivot whose newest message deletes it still separates its neighbours: its value becomes :class:`Dead`.
+A pivot whose newest message deletes it still separates its neighbours: its value becomes a :class:`DeletedPivot`.
 Written, it is a key with a delete message in the same node's buffer.
 """
 
@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import EVERYWHERE, Range
-from trinitylake_core.tree.search import NodeReader
+from trinitylake_core.tree.search import Batch, NodeReader
+
+_MANY_MESSAGES: Final = 1 << 40
+"""Stands for the number of messages in a subtree that does not count them."""
 
 
 class DeletedPivot(str):  # noqa: SLOT000 - it carries the transaction
@@ -35,6 +38,46 @@ class Work:
     keys: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     refs: list[Ref] = field(default_factory=list)
+
+    def append(self, key: str, value: str, ref: Ref) -> None:
+        """Add a child at the right end, and the pivot before it."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.refs.append(ref)
+
+    def prepend(self, ref: Ref, key: str, value: str) -> None:
+        """Add a child at the left end, and the pivot behind it."""
+        self.keys.insert(0, key)
+        self.values.insert(0, value)
+        self.refs.insert(0, ref)
+
+    def pop_last(self) -> tuple[str, str, Ref]:
+        """Remove the last child and the pivot before it, and return the three."""
+        return self.keys.pop(), self.values.pop(), self.refs.pop()
+
+    def pop_first(self) -> tuple[Ref, str, str]:
+        """Remove the first child and the pivot behind it, and return the three."""
+        return self.refs.pop(0), self.keys.pop(0), self.values.pop(0)
+
+    def cut(self, start: int, stop: int) -> Work:
+        """Return rows ``start`` to before ``stop`` as a node, with the children around them."""
+        return Work(self.keys[start:stop], self.values[start:stop], self.refs[start : stop + 1])
+
+    def drop_first(self, count: int) -> None:
+        """Remove so many rows and children from the left end."""
+        del self.keys[:count]
+        del self.values[:count]
+        del self.refs[:count]
+
+    def live_pivots(self) -> Batch:
+        """Return keys and values of the pivots that are not deleted."""
+        keys = []
+        values = []
+        for key, value in zip(self.keys, self.values, strict=True):
+            if not isinstance(value, DeletedPivot):
+                keys.append(key)
+                values.append(value)
+        return keys, values
 
 
 @dataclass(slots=True)
@@ -56,7 +99,9 @@ class Ref:
 
     def weight(self) -> int:
         """Return the number of messages for this subtree and inside it; an unknown number counts as a large one."""
-        return len(self.pending) + (1 << 40 if self.messages is None else self.messages)
+        if self.messages is None:
+            return len(self.pending) + _MANY_MESSAGES
+        return len(self.pending) + self.messages
 
 
 class NodeSink(NodeReader, Protocol):
@@ -95,20 +140,27 @@ Policy = Callable[[Work], Collection[int] | None]
 
 def dirty_children(work: Work) -> Collection[int]:
     """Choose, for a compaction, everything that has messages, or may have."""
-    return [index for index, ref in enumerate(work.refs) if ref.work or len(ref.pending) or ref.messages != 0]
+    chosen = []
+    for index, ref in enumerate(work.refs):
+        is_clean = ref.work is None and not len(ref.pending) and ref.messages == 0
+        if not is_clean:
+            chosen.append(index)
+    return chosen
 
 
 def heaviest_children(target_bytes: int) -> Policy:
     """Return the policy of a commit: the heaviest children, until the node is under its target size."""
 
     def choose(work: Work) -> Collection[int] | None:
+        paths = [ref.path or "" for ref in work.refs]
+        table_bytes = Node(work.keys, work.values, paths).table_bytes()
         sizes = [ref.pending.nbytes() if len(ref.pending) else 0 for ref in work.refs]
-        table = Node(work.keys, work.values, [ref.path or "" for ref in work.refs]).table_bytes()
-        excess = table + sum(sizes) - target_bytes
+        excess = table_bytes + sum(sizes) - target_bytes
         if excess <= 0:
             return None
+        heaviest_first = sorted(range(len(sizes)), key=lambda index: -sizes[index])
         chosen = []
-        for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        for index in heaviest_first:
             if excess <= 0 or not sizes[index]:
                 break
             chosen.append(index)
@@ -125,18 +177,21 @@ def route_messages(work: Work, messages: Messages) -> None:
     ENSURES: each message is in the value of its pivot, or pending for the one child whose range holds its key.
     """
     row = 0
-    for child, (place, hit) in enumerate(messages.places(work.keys)):
+    for child, (place, is_pivot) in enumerate(messages.places(work.keys)):
         if place > row:
             work.refs[child].pending = messages.slice(row, place)
-        if hit:
+        row = place
+        if is_pivot:
             ((_, value, txn),) = messages.slice(place, place + 1)
             work.values[child] = _settle_pivot(work.values[child], value, txn)
-        row = place + hit
+            row += 1
     if row < len(messages):
-        work.refs[len(work.keys)].pending = messages.slice(row)
+        last_child = len(work.keys)
+        work.refs[last_child].pending = messages.slice(row)
 
 
 def _settle_pivot(value: str, new: str | None, txn: str) -> str:
+    """Return the value of a pivot after a message, which sets it or deletes the pivot."""
     if new is not None:
         return new
     dead = DeletedPivot(value)
@@ -147,13 +202,13 @@ def _settle_pivot(value: str, new: str | None, txn: str) -> str:
 def count_subtrees(node: Node, refs: list[Ref]) -> None:
     """Set the counts of a node for its subtree and for each child's, where the children have them."""
     keys = [ref.keys for ref in refs if ref.keys is not None]
-    messages = [ref.messages for ref in refs if ref.messages is not None]
     if len(keys) == len(refs):
         node.subtree_keys = len(node.keys) + sum(keys)
-        node.child_keys = keys if refs else None
+        node.child_keys = keys or None
+    messages = [ref.messages for ref in refs if ref.messages is not None]
     if len(messages) == len(refs):
         node.subtree_messages = len(node.buffer) + sum(messages)
-        node.child_messages = messages if refs else None
+        node.child_messages = messages or None
 
 
 def collapse_single_child(ref: Ref) -> Ref:

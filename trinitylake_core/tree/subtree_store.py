@@ -12,7 +12,7 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree.node import Messages, Node, merge_messages
 from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
-from trinitylake_core.tree.search import Batch, apply_messages, leaves_ahead
+from trinitylake_core.tree.search import apply_messages, leaves_ahead
 from trinitylake_core.tree.subtree import DeletedPivot, NodeSink, Policy, Ref, Work, count_subtrees, route_messages
 
 _PIECES: Final = 4
@@ -34,12 +34,12 @@ class SubtreeStore:
     def ref_of(self, node: Node, within: Range = EVERYWHERE) -> Ref:
         """Return a root node that was read as a subtree in memory; all its keys lie ``within`` a range."""
         if node.height is None:
-            node.height = self._measured_height(node)
+            node.height = self._measure_height(node)
         ref = Ref(node.height, within=within, few=True)
         ref.work = self._work(node, ref)
         return ref
 
-    def _measured_height(self, node: Node) -> int:
+    def _measure_height(self, node: Node) -> int:
         height = 0
         while node.children:
             node = self.store.read(node.children[0])
@@ -60,7 +60,8 @@ class SubtreeStore:
         if ref.path is None:
             raise AssertionError("a subtree is a file or a node in memory")
         node = self.store.take_back(ref.path) or read or self.store.read(ref.path)
-        if (node.height is not None and node.height != ref.height) or node.is_leaf != (ref.height == 0):
+        is_other_height = node.height is not None and node.height != ref.height
+        if is_other_height or node.is_leaf != (ref.height == 0):
             raise CorruptNode(
                 f"node file {ref.path!r} has height {node.height} where {ref.height} is expected: "
                 "the pointer to it leads astray or in a circle",
@@ -72,24 +73,30 @@ class SubtreeStore:
         return ref.work
 
     def _work(self, node: Node, ref: Ref) -> Work:
+        """Return a node that was read as a node in memory, its messages and those pending for it handed on."""
         if self.proof is not None:
             self.proof.read(node, ref.path, ref.within, ref.pending)
         messages = merge_messages(node.pending, ref.pending)
         ref.pending = Messages()
-        if node.is_leaf:
-            return (
-                Work(*apply_messages(node.keys, node.values, messages))
-                if len(messages)
-                else Work([*node.keys], [*node.values])
-            )
-        unknown = [None] * len(node.children)
-        counts = zip(node.children, node.child_keys or unknown, node.child_messages or unknown, strict=True)
-        refs = [Ref(ref.height - 1, path, None, keys, inside) for path, keys, inside in counts]
-        for child, within in zip(refs, ranges(node, ref.within) if self.proof is not None else (), strict=False):
-            child.within = within
-        work = Work([*node.keys], [*node.values], refs)
-        route_messages(work, messages)
+        if node.is_leaf and len(messages):
+            return Work(*apply_messages(node.keys, node.values, messages))
+        work = Work([*node.keys], [*node.values])  # copies: the node may be in a cache
+        if not node.is_leaf:
+            work.refs = self._refs_below(node, ref)
+            route_messages(work, messages)
         return work
+
+    def _refs_below(self, node: Node, ref: Ref) -> list[Ref]:
+        uncounted = [None] * len(node.children)
+        keys = node.child_keys or uncounted
+        messages = node.child_messages or uncounted
+        children = []
+        for path, keys_inside, messages_inside in zip(node.children, keys, messages, strict=True):
+            children.append(Ref(ref.height - 1, path, keys=keys_inside, messages=messages_inside))
+        if self.proof is not None:
+            for child, within in zip(children, ranges(node, ref.within), strict=True):
+                child.within = within
+        return children
 
     def seal(self, ref: Ref) -> Ref:
         """Give a subtree in memory to the store, bottom up, and return it as a file.
@@ -115,14 +122,17 @@ class SubtreeStore:
 
     def _node(self, work: Work, height: int) -> tuple[Node, list[Range]]:
         """Return a node in memory as a node to write, and the ranges of its children, which are sealed."""
-        node = Node(work.keys, work.values, height=height, system={spec.CREATED_AT_MILLIS: str(self.stamp)})
+        system = {spec.CREATED_AT_MILLIS: str(self.stamp)}
+        node = Node(work.keys, work.values, height=height, system=system)
         for child in work.refs:
             self.seal(child)
             node.children.append(child.path or "")
             node.buffer.extend(child.pending)
-        for key, value in zip(work.keys, work.values, strict=True) if work.refs else ():
-            if isinstance(value, DeletedPivot):
-                node.buffer.append(key, None, value.txn)
+        if work.refs:
+            # What deleted a pivot waits in the node, for the pivot still separates its children.
+            for key, value in zip(work.keys, work.values, strict=True):
+                if isinstance(value, DeletedPivot):
+                    node.buffer.append(key, None, value.txn)
         count_subtrees(node, work.refs)
         return node, [child.within for child in work.refs]
 
@@ -142,10 +152,11 @@ class SubtreeStore:
         It is removed from the proof: another rewriter continues with it, by :meth:`ref_of`, and
         :meth:`replace_children` returns the result. REQUIRES: the children are files.
         """
-        work = self.open(ref)
-        part = Work(work.keys[start : stop - 1], work.values[start : stop - 1], work.refs[start:stop])
+        part = self.open(ref).cut(start, stop - 1)
         node, children = self._node(part, ref.height)
-        within = children[0][0], children[-1][1]
+        lowest, _ = children[0]
+        _, highest = children[-1]
+        within = (lowest, highest)
         if self.proof is not None:
             self.proof.hand_over(node, within)
         return node, within
@@ -153,15 +164,16 @@ class SubtreeStore:
     def leave_pivots(self, work: Work) -> None:
         """Remove the pivots of a node in memory from the proof: another rewriter continues with them."""
         if self.proof is not None:
-            self.proof.remove_entries(*_live(work))
+            self.proof.remove_entries(*work.live_pivots())
 
     def replace_children(self, ref: Ref, start: int, stop: int, part: Work) -> None:
         """Put what became of a part of a node in its place. REQUIRES: its children are in the proof."""
         work = self.open(ref)
-        work.keys[start : stop - 1], work.values[start : stop - 1] = part.keys, part.values
+        work.keys[start : stop - 1] = part.keys
+        work.values[start : stop - 1] = part.values
         work.refs[start:stop] = part.refs
         if self.proof is not None:
-            self.proof.add_entries(*_live(part))
+            self.proof.add_entries(*part.live_pivots())
 
     def is_proved(self) -> bool:
         """Return whether what was written means what was there before. ``False`` without ``prove``."""
@@ -176,28 +188,40 @@ class SubtreeStore:
         above the leaves would make pieces of single nodes. All of one level are read at the same time. Messages above
         the subtrees hang on them when this returns.
         """
-        return self.split_heavy([child for child in self.open(ref).refs if child.weight()], tasks)
+        dirty = [child for child in self.open(ref).refs if child.weight()]
+        return self.split_heavy(dirty, tasks)
 
     def split_heavy(self, level: list[Ref], tasks: int) -> list[Ref]:
         """Return subtrees, those opened that are too heavy for so many tasks; see :meth:`frontier`."""
-        limit = sum(ref.weight() for ref in level) / (_PIECES * tasks)
+        total = sum(ref.weight() for ref in level)
+        limit = total / (_PIECES * tasks)
         found: list[Ref] = []
         while level:
-            heavy = [ref for ref in level if ref.weight() > limit and ref.height > 1]
-            found += [ref for ref in level if ref.weight() <= limit or ref.height <= 1]
+            heavy: list[Ref] = []
+            for ref in level:
+                is_heavy = ref.weight() > limit and ref.height > 1
+                (heavy if is_heavy else found).append(ref)
             self.open_all(heavy)
-            level = [child for ref in heavy for child in self.open(ref).refs if child.weight()]
+            level = []
+            for ref in heavy:
+                level += [child for child in self.open(ref).refs if child.weight()]
         return found
 
     def leaf_paths_ahead(self, ref: Ref, *, choose: Policy) -> Iterator[str]:
         """Yield the leaves that a flush of a subtree reads, in its order; open the nodes above them."""
 
-        def below(refs: Sequence[Ref]) -> Sequence[Ref]:
+        def chosen_below(refs: Sequence[Ref]) -> Sequence[Ref]:
             self.open_all(refs)
-            works = [self.open(each) for each in refs]
-            return [work.refs[index] for work in works for index in sorted(choose(work) or ())]
+            below: list[Ref] = []
+            for each in refs:
+                work = self.open(each)
+                chosen = choose(work) or ()
+                below += [work.refs[index] for index in sorted(chosen)]
+            return below
 
-        return (leaf.path for leaf in leaves_ahead([ref], ref.height, below) if leaf.path is not None)
+        for leaf in leaves_ahead([ref], ref.height, chosen_below):
+            if leaf.path is not None:
+                yield leaf.path
 
     def open_right_edges(self, refs: Sequence[Ref]) -> None:
         """Open the nodes along the right edges of subtrees, which a join with what follows opens one by one.
@@ -207,16 +231,16 @@ class SubtreeStore:
         level = list(refs)
         while level:
             self.open_all(level)
-            level = [work.refs[-1] for ref in level if (work := self.open(ref)).refs]
+            works = [self.open(ref) for ref in level]
+            level = [work.refs[-1] for work in works if work.refs]
 
     def open_all(self, refs: Iterable[Ref]) -> None:
         """Open subtrees, those on disk read at the same time."""
-        files = [ref for ref in refs if ref.path is not None]
-        for ref, node in zip(files, self.store.read_many([ref.path or "" for ref in files]), strict=True):
+        on_disk = []
+        paths = []
+        for ref in refs:
+            if ref.path is not None:
+                on_disk.append(ref)
+                paths.append(ref.path)
+        for ref, node in zip(on_disk, self.store.read_many(paths), strict=True):
             self.open(ref, node)
-
-
-def _live(work: Work) -> Batch:
-    """Return the pivots of a node in memory that are not deleted."""
-    rows = [row for row in zip(work.keys, work.values, strict=True) if not isinstance(row[1], DeletedPivot)]
-    return [key for key, _ in rows], [value for _, value in rows]

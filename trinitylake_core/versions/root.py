@@ -104,7 +104,7 @@ class RootRows:
     @property
     def definition_path(self) -> str:
         """Path of the lakehouse definition. Raises ``CorruptNode`` when the root names none."""
-        path = self.system.get(spec.LAKEHOUSE_DEF) or self.system.get(spec.LAKEHOUSE_DEF_A)
+        path = self.system.get(spec.LAKEHOUSE_DEF)
         if path is None:
             raise CorruptNode(
                 f"root {self.path!r} does not name a lakehouse definition", path=self.path, invariant="I13"

@@ -11,7 +11,6 @@ from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effecti
 from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode_head
 from trinitylake_core.versions.root import Root, RootRows, unreadable_root
 
@@ -132,11 +131,7 @@ class RootFiles:
 
     def decode(self, version: int, path: str, data: bytes) -> Root:
         """Return the root in the bytes of its file."""
-        try:
-            node = nodefile.decode(data, path)
-        except nodefile.OrderNeeded as needed:
-            definition = self.definition(Root(version, path, Node(system=needed.system)))
-            node = nodefile.decode(data, path, definition.order)
+        node = nodefile.decode(data, path)
         return _proved_version(Root(version, path, node, data))
 
     # -- lakehouse definitions -----------------------------------------------------------------
