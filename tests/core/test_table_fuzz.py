@@ -121,10 +121,9 @@ def test_each_type_may_partition_a_table(kind: str, rows: int, columns: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PARTITIONS)
-@pytest.mark.parametrize("rows", [1, 10, 333, 1000])
-@pytest.mark.parametrize("columns", [0, 1, 40])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 0), (1, 40), (10, 40), (333, 1), (1000, 0), (1000, 1)])
 def test_each_type_may_partition_a_table_with_up_to_a_thousand_files_in_a_block(
     kind: str, rows: int, columns: int
 ) -> None:
-    for seed in range(4):
-        _is_read_rightly(any_manifest(random.Random(seed), seed % 3 + 1, [kind], rows, columns))
+    for seed in range(2):
+        _is_read_rightly(any_manifest(random.Random(seed), seed + 2, [kind], rows, columns))
