@@ -27,8 +27,8 @@ from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
 from trinitylake_core.recovery.plan import require_reason
+from trinitylake_core.recovery.target import refuse_no_moment
 from trinitylake_core.storage import normalise_root
-from trinitylake_core.versions import to_millis
 
 DRY_RUN: Final = "dry_run"
 _DRY_RUN_TEXT: Final = "Show the plan and change nothing; false carries it out."
@@ -496,7 +496,7 @@ def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | Non
     if row.has("reason") and nameless and not given.get(DRY_RUN, False):
         raise InvalidInput(f"`{AUTHOR}` is required: who launches this, for the history")
     if given.get("timestamp") is not None:
-        to_millis(given["timestamp"])
+        refuse_no_moment(given["timestamp"])
     if given.get("source") is not None:
         normalise_root(given["source"])
     if "target" in given and (given["target"] or known is not None):

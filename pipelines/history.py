@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
 from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
-from trinitylake_core.recovery.target import parse_moment
+from trinitylake_core.recovery.target import parse_moment, read_moment, refuse_no_moment
 from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.versions import Member, to_millis
+from trinitylake_core.versions import Member
 
 LIMIT: Final = 1000
 """The default number of versions in a report."""
@@ -24,7 +25,7 @@ class Config:
 
     Attributes:
         limit: at most so many versions, newest first.
-        since: only versions created at this time or later: ISO 8601, UTC, or an age such as 2h or 3d.
+        since: only versions created at this time or later: ISO 8601, UTC, an age such as 2h or 3d, or HEAD~3.
         author: only versions with a transaction whose author matches this pattern, with ``*`` and ``?``.
         matching: only those with one whose reason contains this text; upper and lower case are the same.
         operations: only versions made by one of these: commit, compact, rollback, ...
@@ -39,10 +40,11 @@ class Config:
     def __post_init__(self) -> None:
         if self.limit < 0:
             raise InvalidInput(f"the limit must not be negative: {self.limit}")
-        since = parse_moment(self.since)
-        if since is not None:
-            to_millis(since)
-            object.__setattr__(self, "since", since if isinstance(since, str) else since.isoformat())
+        if self.since is not None:
+            refuse_no_moment(self.since)
+            since = parse_moment(self.since)
+            if isinstance(since, datetime):  # an age counts from now, not from when the history is read
+                object.__setattr__(self, "since", since.isoformat())
         if unknown := sorted({*self.operations} - {*spec.OPERATIONS}):
             raise InvalidInput(f"operations: unknown {', '.join(unknown)}; there are {', '.join(spec.OPERATIONS)}")
 
@@ -78,7 +80,7 @@ def run(lake: Lakehouse, config: Config | None = None) -> Report:
 
 def matching(lake: Lakehouse, config: Config) -> Iterator[VersionInfo]:
     """Yield the versions that a configuration selects, newest first. Its limit is not applied."""
-    since = None if config.since is None else to_millis(config.since)
+    since = None if config.since is None else read_moment(lake.backend, config.since)
     selects = selector(config.author, config.matching)
     for info in chain(lake.unreadable, lake.history()):
         if since is not None and info.created_at_millis < since:

@@ -15,8 +15,9 @@ from pipelines.job import Cancel, Progress, Review, Session, dry_run, refuse_unk
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.recovery.plan import require_reason
+from trinitylake_core.recovery.target import read_moment, refuse_no_moment
 from trinitylake_core.short_repr import ShortRepr, first_of
-from trinitylake_core.versions import Member, to_millis
+from trinitylake_core.versions import Member
 
 _NAMED: Final = 5
 """How many versions, and how many authors of one, an error names."""
@@ -24,14 +25,15 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to undo: at least one of ``since``, ``author`` and ``matching``.
+    """What to undo: ``last``, or at least one of ``since``, ``author`` and ``matching``.
 
     With ``since`` alone, all versions that were committed then or later are undone. With an author or a text, the
     newest matching versions in a row are undone; a version that changes no object (compaction, snapshot, ...) does not
     interrupt a row.
 
     Attributes:
-        since: only versions committed at this time or later, ISO 8601, UTC.
+        last: the newest version that changed objects, whoever committed it.
+        since: only versions committed at this time or later: ISO 8601, UTC, an age such as ``10m``, or ``HEAD~3``.
         author: the author of the versions, a pattern with ``*`` and ``?``.
         matching: a text that the reason of the versions contains; upper and lower case are the same.
         others: also undo the commits of other authors after them, or in the same version; without it, such commits
@@ -50,14 +52,17 @@ class Config:
     force: bool = False
     expected_version: int | None = None
     engine: str = "auto"
+    last: bool = False
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         require_reason(self.reason)
-        if not (self.since or self.author or self.matching):
-            raise InvalidInput("undo needs at least one of since, author and matching")
+        if self.last and (self.since or self.author or self.matching):
+            raise InvalidInput("undo takes either last, or one or more of since, author and matching")
+        if not (self.last or self.since or self.author or self.matching):
+            raise InvalidInput("undo needs last, or at least one of since, author and matching")
         if self.since:
-            to_millis(self.since)
+            refuse_no_moment(self.since)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -141,7 +146,7 @@ def find_versions(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionIn
     if not lake.unreadable:
         lake.refresh()
     newest = lake.unreadable[0].version if lake.unreadable else lake.version
-    since = to_millis(config.since) if config.since else None
+    since = read_moment(lake.backend, config.since) if config.since else None
     selects = selector(config.author, config.matching)
     is_row = bool(config.author or config.matching)
     undone: list[VersionInfo] = []
@@ -158,6 +163,8 @@ def find_versions(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionIn
             undone.append(info)
         if len(matching) < len(info.members):
             others.append(info)
+        if undone and config.last:
+            break
     if not undone:
         raise VersionNotFound("no version that is kept matches; `history` lists all of them")
     return newest, tuple(undone), tuple(others)

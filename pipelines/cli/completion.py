@@ -102,6 +102,8 @@ def candidates(context: click.Context, name: str, incomplete: str) -> list[Compl
     of_lakehouse = _NAMES.get(name)
     if name == "name" and context.command.name == "snapshot drop":
         of_lakehouse = _snapshots
+    if name == "name" and context.command.name == "restore":
+        of_lakehouse = _objects
     if of_lakehouse is not None:
         newest = [each for each in _NEWEST if each.startswith(incomplete)] if name in _VERSIONS else []
         found = _in_time(lambda: _of_lakehouse(context, of_lakehouse, incomplete))

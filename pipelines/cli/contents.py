@@ -75,13 +75,16 @@ maintain:
 recover:
   freeze ROOT | refuse commits and loads of all writers, until it is thawed or a time is over
   thaw ROOT | accept commits and loads again
-  rollback ROOT | return the whole catalog to an older version
+  rollback ROOT [VERSION] | return the whole catalog to an older version
   undo ROOT | find what somebody did, by time, author or reason, and roll back to before it
-  restore ROOT | bring selected objects back as they were at a version
+  restore ROOT [NAME] | bring selected objects back as they were at a version
   snapshot create ROOT NAME | name a version, so that it stays readable after it expires
   snapshot list ROOT | list the snapshots, oldest first
   snapshot drop ROOT NAME | drop a snapshot; `clean` removes its files later
   export ROOT TARGET | copy one version or all retained versions to another root URI; repeated, an incremental backup
+begin:
+  try DIR | make a lakehouse with Iceberg tables, a mistake and its undo, in an empty directory
+  ui [FILE] | start Dagster on this machine for the lakehouses in lakehouses.yaml
 this terminal:
   completion SHELL | print the script that completes commands, options and names
 """
@@ -94,6 +97,7 @@ _MODULES: Final = {
     "serving": "serve",
     "retention": "verify, expire, clean, tables health, tables expire, tables clean",
     "recovery": "freeze, thaw, rollback, undo, restore, snapshot create, snapshot list, snapshot drop, export",
+    "trying": "try, ui",
     "program": "completion",
 }
 """The commands that each module contains."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -141,7 +142,10 @@ def load(name: str) -> Command:
     """Return a command by its name; its module is imported now."""
     module = ENTRIES[name].module
     place = __name__ if module == "program" else f"pipelines.cli.commands.{module}"
-    found: Command = getattr(import_module(place), name.replace(" ", "_"))
+    attribute = name.replace(" ", "_")
+    if iskeyword(attribute):  # no function can be called `try`
+        attribute += "_"
+    found: Command = getattr(import_module(place), attribute)
     return found
 
 

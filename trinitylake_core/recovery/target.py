@@ -25,8 +25,8 @@ class RecoveryTarget:
 
     Attributes:
         version: by number, or as text that :meth:`read` takes.
-        timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it has an offset, or a
-            ``datetime`` with a time zone.
+        timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it has an offset, an
+            age such as ``-2h``, or a ``datetime`` with a time zone; ``HEAD~3`` is that version.
         snapshot: by the name of a snapshot.
     """
 
@@ -63,10 +63,7 @@ class RecoveryTarget:
                 raise InvalidInput(f"version must be {MEANING}, not {self.version!r}")
             return backend.versions.root(self.version)
         if self.timestamp is not None:
-            newest = backend.newest_readable()
-            if to_millis(self.timestamp) > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
-                raise InvalidInput(f"timestamp {self.timestamp} lies in the future")
-            return backend.versions.at_timestamp(self.timestamp, newest)
+            return _root_at_time(backend, self.timestamp)
         name, definition = str(self.snapshot), backend.definition(seen)
         if name not in definition.snapshots:
             backend.note_newest(backend.newest_readable())
@@ -115,8 +112,51 @@ class RecoveryTarget:
 
 def parse_moment(text: str | None) -> datetime | str | None:
     """Return a time; an age such as ``2h`` or ``-2h`` is so long ago. Raises ``InvalidInput`` for one too long."""
-    match = None if text is None else AGE.fullmatch(text)
-    return text if match is None else datetime.now(UTC) - timedelta(seconds=parse_age(match[1]))
+    if text is None:
+        return None
+    age = AGE.fullmatch(text)
+    if age is None:
+        return text
+    return datetime.now(UTC) - timedelta(seconds=parse_age(age[1]))
+
+
+def refuse_no_moment(text: str) -> None:
+    """Raise ``InvalidInput`` unless a text is a time, an age, or a version counted from the newest one."""
+    if HEAD.fullmatch(text) is not None:
+        return
+    when = parse_moment(text)
+    if when is not None and not is_time(when):
+        raise InvalidInput(
+            f"{text!r} is not an ISO 8601 time such as 2026-11-20T03:00:00Z, no age such as 2h, and no version such as "
+            "HEAD~3"
+        )
+
+
+def read_moment(backend: LakehouseBackend, when: datetime | str) -> int:
+    """Return a time as epoch milliseconds; ``HEAD~3`` is when that version was created. No request without it.
+
+    Raises:
+        InvalidInput: the text is none of the three.
+        VersionNotFound, VersionExpired, CorruptNode: there is no such version any more.
+    """
+    if isinstance(when, datetime):
+        return to_millis(when)
+    refuse_no_moment(when)
+    if HEAD.fullmatch(when) is not None:
+        return RecoveryTarget.read(when, backend.newest_seen.version, ()).root(backend).created_at_millis
+    return to_millis(parse_moment(when) or when)
+
+
+def _root_at_time(backend: LakehouseBackend, when: datetime | str) -> Root:
+    """Return the newest root that was created at or before a time."""
+    if isinstance(when, str) and HEAD.fullmatch(when) is not None:
+        # The version itself: another one may have been created in the same millisecond.
+        return RecoveryTarget.read(when, backend.newest_seen.version, ()).root(backend)
+    millis = read_moment(backend, when)
+    newest = backend.newest_readable()
+    if millis > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
+        raise InvalidInput(f"timestamp {when} lies in the future")
+    return backend.versions.at_timestamp(millis, newest)
 
 
 def plain_number(text: str) -> int | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Final
 
+from pipelines import version_ref
 from pipelines.cli import output
 from pipelines.cli.command import Call, Result, option
 from pipelines.cli.report import to_json
@@ -100,7 +101,9 @@ def _read_version(lake: Lakehouse, version: int) -> tuple[Lakehouse | None, str 
 
 OPTIONS: Final = (
     option("--follow", is_flag=True, help="print one JSON document a line for each later version, with its objects"),
-    option("--after", type=int, metavar="V", help="with --follow: begin after version V (default: after the newest)"),
+    option(
+        "--after", metavar="V", help="with --follow: begin after version V, also HEAD~3 (default: after the newest)"
+    ),
     option("--to", metavar="PLACE", help="with --follow: append to this file, or post to this URL"),
     option("--every", metavar="AGE", default="5s", help="with --follow: how often to look for versions (default 5s)"),
     option("--once", is_flag=True, help="with --follow: end at the newest version instead of waiting for the next"),
@@ -130,7 +133,7 @@ def follow(call: Call) -> Result:
         if last is not None:
             after = last
         elif options.after is not None:
-            after = options.after
+            after = version_ref.number(lake, options.after) or 0
         else:
             after = lake.version
         while not stop.is_set():
@@ -157,8 +160,6 @@ def _refuse_contradictions(options: Any) -> None:
         if getattr(options, name):
             shown = "object" if name == "changed" else name
             raise InvalidInput(f"--follow prints every version: leave out --{shown}")
-    if options.after is not None and options.after < 0:
-        raise InvalidInput(f"--after must not be negative: {options.after}")
 
 
 def _line(root: str, entry: FollowedVersion) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from pipelines import export as exporting
 from pipelines import restore as restoring
@@ -14,11 +15,23 @@ from pipelines import snapshot as snapshots
 from pipelines import undo as undoing
 from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option, report_result
+from pipelines.cli.command import (
+    DONE,
+    FOUND_PROBLEMS,
+    ROOT_VARIABLE,
+    Call,
+    Result,
+    age,
+    command,
+    in_order,
+    option,
+    report_result,
+)
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarise
+from pipelines.last_change import find_version_before_change
 from pipelines.summary import count, utc
-from trinitylake_core import Lakehouse, spec
+from trinitylake_core import Lakehouse, RecoveryTarget, spec
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import KINDS
 
@@ -113,6 +126,7 @@ _ROLLBACK_OPTIONS: Final = (
     "rollback",
     "trinitylake rollback file:///data/lake --to-version 41 --reason 'bad deploy, ticket 4711' --dry-run",
     options=_ROLLBACK_OPTIONS,
+    arguments={"VERSION": "the same as --to-version"},
     details="""\
 Commits a new version with the content of the older one. The files of the target that the newest version does not
 use are read first; if one is missing or damaged, it is named and nothing is changed. Where files are known to be
@@ -124,7 +138,12 @@ def rollback(call: Call) -> Result:
     """Roll back."""
     options = call.options
     lake = call.open(damaged=True)
-    target = version_ref.target(lake, options.to_version, options.to_timestamp, options.to_snapshot)
+    version = options.to_version
+    if options.version is not None:
+        if version is not None or options.to_timestamp is not None or options.to_snapshot is not None:
+            raise _say_once("what to roll back to", "VERSION, --to-version, --to-timestamp or --to-snapshot")
+        version = options.version
+    target = version_ref.target(lake, version, options.to_timestamp, options.to_snapshot)
     config = call.config(rolling_back.Config, **target.keywords())
 
     def show(done: rolling_back.Report) -> Result:
@@ -150,7 +169,9 @@ _RESTORE_OPTIONS: Final = (
         "character as it is, 'a\\.b.c' is c in a.b; may be repeated",
     ),
     option("--version", metavar="V", group="from", help=f"as they were at this version: {version_ref.MEANING}"),
-    option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
+    option(
+        "--timestamp", metavar="T", group="from", help="as they were at time T: ISO 8601, UTC, or an age such as 2h"
+    ),
     option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
     option(
         "--from",
@@ -185,6 +206,7 @@ _RESTORE_OPTIONS: Final = (
     "restore",
     "trinitylake restore file:///data/lake --only 'sales.*' --version 41 --reason 'dropped by mistake' --dry-run",
     options=_RESTORE_OPTIONS,
+    arguments={"NAME": "the objects, as --only takes them; without a version they are as before their last change"},
     details="""\
 One ordinary transaction: objects that do not match are left alone, and writers that change them meanwhile are
 not affected. A namespace that restored objects need is restored with them. With --from their definitions are
@@ -193,17 +215,18 @@ copied from another lakehouse, read back and compared; the data of tables is not
 def restore(call: Call) -> Result:
     """Restore objects."""
     options = call.options
+    if options.name is not None and options.only:
+        raise _say_once("which objects to restore", "NAME or --only")
     lake = call.open()
     source_options = None
     if options.source is not None:
         source_options = call.options_of(options.source, options.from_storage_option)
-    # References such as HEAD~3 or the name of a snapshot mean versions of the lakehouse that objects come from.
-    names_a_version = options.version is not None and version_ref.plain_number(options.version) is None
-    versions_of = lake
-    if options.source is not None and names_a_version:
-        versions_of = Lakehouse.open(options.source, storage_options=source_options)
-    target = version_ref.target(versions_of, options.version, options.timestamp, options.snapshot)
-    config = call.config(restoring.Config, **target.keywords(), source_options=source_options)
+    config = call.config(
+        restoring.Config,
+        only=options.only if options.name is None else (options.name,),
+        source_options=source_options,
+        **_restore_target(call, lake, source_options).keywords(),
+    )
 
     def show(done: restoring.Report) -> Result:
         more = []
@@ -215,6 +238,27 @@ def restore(call: Call) -> Result:
     return show(call.carry_out(restoring.run, lake, config, show=show))
 
 
+def _restore_target(call: Call, lake: Lakehouse, source_options: Mapping[str, Any] | None) -> RecoveryTarget:
+    """Return the version to restore from: without one, where objects are named, that before their last change."""
+    options = call.options
+    # References such as HEAD~3 or the name of a snapshot mean versions of the lakehouse that objects come from.
+    is_reference = options.version is not None and version_ref.plain_number(options.version) is None
+    versions_of = lake
+    if options.source is not None and is_reference:
+        versions_of = Lakehouse.open(options.source, storage_options=source_options)
+    target = version_ref.target(versions_of, options.version, options.timestamp, options.snapshot)
+    if target.is_given or options.name is None or options.source is not None:
+        return target
+    return RecoveryTarget(version=find_version_before_change(lake, [options.name]))
+
+
+def _say_once(what: str, ways: str) -> InvalidInput:
+    hint = ""
+    if os.environ.get(ROOT_VARIABLE):
+        hint = f"; {ROOT_VARIABLE} is set, so a word that is no path and no URI is not taken for ROOT"
+    return InvalidInput(f"say {what} once: {ways}{hint}")
+
+
 # -- undo ----------------------------------------------------------------------------------------------
 
 
@@ -222,7 +266,12 @@ def restore(call: Call) -> Result:
     "undo",
     "trinitylake undo file:///data/lake --author 'deploy-bot@*' --reason 'bad deploy, ticket 4711' --dry-run",
     options=(
-        option("--since", metavar="T", help="what was committed at T or later, ISO 8601, UTC"),
+        option("--last", is_flag=True, help="the newest version that changed objects, whoever committed it"),
+        option(
+            "--since",
+            metavar="T",
+            help="what was committed at T or later: ISO 8601, UTC, an age such as 10m, or a version such as HEAD~3",
+        ),
         option("--author", metavar="PATTERN", help="whose commits, with * and ?"),
         option("--matching", metavar="TEXT", help="commits with this text in their reason"),
         option("--others", is_flag=True, help="also undo what others committed after it"),
@@ -235,7 +284,8 @@ def restore(call: Call) -> Result:
         *SPARK,
     ),
     details="""\
-With --since alone: everything from then on. With --author or --matching: the newest commits in a row that match.
+With --last: the newest commit that changed objects. With --since alone: everything from then on. With --author or
+--matching: the newest commits in a row that match.
 A rollback to the version before the first of them follows, with all that `rollback` proves. What others committed
 after it would be undone, too, so it is refused unless --others is given; `restore` brings back single objects.""",
 )

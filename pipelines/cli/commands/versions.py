@@ -18,8 +18,9 @@ from pipelines.summary import Size, qualified
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
+from trinitylake_core.recovery.target import read_moment
 from trinitylake_core.tree.search import lookup
-from trinitylake_core.versions import Root, to_millis, version_info
+from trinitylake_core.versions import Root, version_info
 
 _SAME = "no differences"
 _HEADER = ("version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason")
@@ -30,7 +31,9 @@ _HEADER = ("version", "created", "operation", "changes", "objects", "messages", 
 _HISTORY_OPTIONS: Final = (
     option("--limit", type=int, metavar="N", help="print at most N versions"),
     FORMAT,
-    option("--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, or an age such as 1d"),
+    option(
+        "--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, an age such as 1d, or HEAD~3"
+    ),
     option(
         "--operation",
         multiple=True,
@@ -106,15 +109,14 @@ def _is_known(lake: Lakehouse, name: str) -> bool:
 def _choose_versions(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     """Yield the versions that the options choose, newest first."""
     options = call.options
-    since = version_ref.parse_moment(options.since)
-    since_millis = 0 if since is None else to_millis(since)
+    since = 0 if options.since is None else read_moment(lake.backend, options.since)
     if not options.operation:
         yield from lake.unreadable
     roots = lake.backend.versions.history(lake.root_node)
     if options.changed is not None:
         roots = _roots_that_changed(lake, roots, options.changed)
     for root in roots:
-        if root.created_at_millis < since_millis:
+        if root.created_at_millis < since:
             return
         call.progress("versions", lake.version - root.version, None)
         if not options.operation or root.operation in options.operation:
