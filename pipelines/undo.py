@@ -60,7 +60,7 @@ class Config:
         if self.last and (self.since or self.author or self.matching):
             raise InvalidInput("undo takes either last, or one or more of since, author and matching")
         if not (self.last or self.since or self.author or self.matching):
-            raise InvalidInput("undo needs last, or at least one of since, author and matching")
+            raise InvalidInput("undo needs at least one of since, author and matching, or last")
         if self.since:
             refuse_no_moment(self.since)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import threading
 import urllib.error
@@ -160,6 +161,8 @@ def _refuse_contradictions(options: Any) -> None:
         if getattr(options, name):
             shown = "object" if name == "changed" else name
             raise InvalidInput(f"--follow prints every version: leave out --{shown}")
+    if options.after is not None and re.fullmatch("-[0-9]+", options.after):
+        raise InvalidInput(f"--after must not be negative: {options.after}")
 
 
 def _line(root: str, entry: FollowedVersion) -> bytes:
