@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
 from pipelines import undo, verify
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 NAME: Final = "first"
 """What the lakehouse is called in ``lakehouses.yaml``, and by clients of the endpoint."""
@@ -86,8 +83,10 @@ def run(directory: Path) -> Report:
 
 class _Trial:
     def __init__(self, directory: Path) -> None:
+        from trinitylake_core.iceberg import TrinityLakeCatalog  # with PyIceberg, which need not be installed
+
         self.lake = Lakehouse.create(directory / _LAKE)
-        self.catalog = _open_catalog(self.lake)
+        self.catalog = TrinityLakeCatalog(NAME, uri=self.lake.root)
         self.steps: list[Step] = []
         self._began = time.perf_counter()
 
@@ -133,22 +132,12 @@ class _Trial:
         """Read the table by HTTP, as every other engine would; ``None`` where the endpoint is not installed."""
         if find_spec("starlette") is None or find_spec("uvicorn") is None:
             return None
-        from pyiceberg.catalog import load_catalog
-
         from trinitylake_core.rest import endpoint
 
         with endpoint(self.lake.refresh(), NAME) as at:
-            client = load_catalog(NAME, type="rest", **at.properties())
-            rows: int = client.load_table(TABLE).scan().to_arrow().num_rows
+            rows: int = at.catalog().load_table(TABLE).scan().to_arrow().num_rows
         self.note("the endpoint", f"{rows:,} orders read over Iceberg REST")
         return rows
-
-
-def _open_catalog(lake: Lakehouse) -> Catalog:
-    from pyiceberg.catalog import load_catalog
-
-    implementation = "trinitylake_core.iceberg.TrinityLakeCatalog"
-    return load_catalog(NAME, **{"py-catalog-impl": implementation, "uri": lake.root})
 
 
 def _make_orders() -> pa.Table:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from pyiceberg.catalog import Catalog, load_catalog
 from starlette.applications import Starlette
 
 from trinitylake_core.commits.commit import whoami
@@ -52,6 +53,10 @@ class Served:
     def properties(self) -> dict[str, str]:
         """Return the properties of a PyIceberg or Spark catalog of the type ``rest``."""
         return {"uri": self.uri, "token": self.token, "warehouse": self.warehouse}
+
+    def catalog(self) -> Catalog:
+        """Return a client of the endpoint: PyIceberg's catalog of the type ``rest``."""
+        return load_catalog(self.warehouse, type="rest", **self.properties())
 
 
 @contextmanager
