@@ -176,7 +176,7 @@ def test_credentials_are_renewed_in_a_long_job(
     program.chmod(0o700)
     (tmp_path / "config").write_text(f"[profile role]\nregion = us-east-1\ncredential_process = {program}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr("trinitylake_core.storage.s3._RENEWED", timedelta(0))
+    monkeypatch.setattr("trinitylake_core.storage.s3_settings._RENEWED", timedelta(0))
     options = {"profile": "role", "endpoint_url": proxy.endpoint, "hedged_share": 0}
     storage = open_storage(moto_server.new_root(), options)
     storage.replace("file", b"x")

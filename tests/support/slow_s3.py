@@ -26,6 +26,7 @@ import hashlib
 import json
 import random
 import re
+import ssl
 import sys
 import time
 import urllib.request
@@ -40,6 +41,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import escape
 
+from tests.support.authority import Certificate
 from tests.support.s3_servers import BUCKET, S3Server, free_port, server_process
 
 PLAIN, VERSIONED, FORGETFUL, HASTY, LOCKED = "plain", "versioned", "forgetful", "hasty", "locked"
@@ -111,18 +113,24 @@ class SlowS3(S3Server):
 
     def _admin(self, body: bytes) -> dict[str, Any]:
         asked = urllib.request.Request(self.endpoint + ADMIN, data=body, method="POST")
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        trusting = ssl._create_unverified_context()
+        with urllib.request.urlopen(asked, timeout=60, context=trusting) as answer:
             found: dict[str, Any] = json.loads(answer.read())
         return found
 
 
 @contextmanager
-def run_slow_s3(directory: Path) -> Iterator[SlowS3]:
-    """Run the server until the block ends; its log goes to ``directory``."""
+def run_slow_s3(directory: Path, certificate: Certificate | None = None) -> Iterator[SlowS3]:
+    """Run the server until the block ends; its log goes to ``directory``. With a certificate it speaks TLS alone."""
     port = free_port()
     log = directory / f"slow-s3-{port}.log"
-    with server_process([sys.executable, "-m", __name__, str(port)], port, log):
-        yield SlowS3(f"http://127.0.0.1:{port}", log)
+    command = [sys.executable, "-m", __name__, str(port)]
+    scheme = "http"
+    if certificate is not None:
+        command += [str(certificate.chain), str(certificate.key)]
+        scheme = "https"
+    with server_process(command, port, log):
+        yield SlowS3(f"{scheme}://127.0.0.1:{port}", log)
 
 
 # -- the server ------------------------------------------------------------------------------------------
@@ -486,10 +494,15 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _
     return _Request(method, host, bucket, unquote(key), named, headers, body)
 
 
-async def _main(port: int) -> None:
-    server = await asyncio.start_server(_Server().connected, "127.0.0.1", port, backlog=1024, limit=1 << 20)
+async def _main(port: int, *certificate: str) -> None:
+    context = None
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+    served = _Server().connected
+    server = await asyncio.start_server(served, "127.0.0.1", port, backlog=1024, limit=1 << 20, ssl=context)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1])))
+    asyncio.run(_main(int(sys.argv[1]), *sys.argv[2:]))

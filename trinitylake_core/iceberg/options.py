@@ -2,7 +2,7 @@
 
 A property ``storage.NAME`` is the storage option NAME. PyIceberg's own ``s3.*`` mean the same in its words; each side
 is derived from the other where only one is given, so that the files of tables and of the lakehouse are read with the
-same credentials.
+same credentials. On an object store the FileIO is one of ours (``storage_io``), which gets all options of the storage.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pyiceberg import io
 from trinitylake_core.errors import InvalidInput
 
 PREFIX: Final = "storage."
+LAKEHOUSE_ROOT: Final = "lakehouse-root"
+"""The property by which our FileIO knows to which storage the options belong."""
+_FILE_IO: Final = "trinitylake_core.iceberg.storage_io.StorageFileIO"
 _SAME: Final = {
     io.S3_ENDPOINT: "endpoint_url",
     io.S3_ACCESS_KEY_ID: "key",
@@ -35,13 +38,7 @@ def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ``InvalidInput``: a property that must be a number, or begins as JSON does, is none.
     """
-    options = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
-    for name, value in options.items():
-        if isinstance(value, str) and value.startswith("{"):
-            try:
-                options[name] = json.loads(value)
-            except ValueError:  # its text holds the value, which may be a secret
-                raise InvalidInput(f"the property {PREFIX + name!r} begins like JSON, and is none") from None
+    options = own_options(properties)
     if root.lower().startswith("s3"):
         for theirs, ours in _SAME.items():
             if theirs in properties:
@@ -52,11 +49,35 @@ def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def own_options(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the storage options that properties name as such.
+
+    Raises ``InvalidInput``: one begins as JSON does, and is none.
+    """
+    options = {name.removeprefix(PREFIX): value for name, value in properties.items() if name.startswith(PREFIX)}
+    for name, value in options.items():
+        if isinstance(value, str) and value.startswith("{"):
+            try:
+                options[name] = json.loads(value)
+            except ValueError:  # its text holds the value, which may be a secret
+                raise InvalidInput(f"the property {PREFIX + name!r} begins like JSON, and is none") from None
+    return options
+
+
 def file_io_properties(root: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options of PyIceberg's FileIO for a storage: the credentials and the endpoint of the lakehouse."""
-    if not root.lower().startswith("s3"):
+    """Return the options of PyIceberg's FileIO for a storage; none for a disk, which PyIceberg knows.
+
+    They are what our FileIO needs, and for S3 also the credentials and the endpoint in PyIceberg's words, for those who
+    configure one of its own.
+    """
+    scheme = root.partition("://")[0].lower()
+    if scheme == "file":
         return {}
-    found = {theirs: _text(options[ours]) for theirs, ours in _SAME.items() if options.get(ours) is not None}
+    found = {f"{PREFIX}{name}": _text(value) for name, value in options.items() if value is not None}
+    found |= {io.PY_IO_IMPL: _FILE_IO, LAKEHOUSE_ROOT: root}
+    if not scheme.startswith("s3"):
+        return found
+    found |= {theirs: _text(options[ours]) for theirs, ours in _SAME.items() if options.get(ours) is not None}
     if "region_name" in options:
         found.setdefault(io.S3_REGION, _text(options["region_name"]))
     path_style = options.get("path_style", "endpoint_url" in options)
@@ -72,4 +93,6 @@ def _number(name: str, properties: Mapping[str, Any]) -> float:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
     return str(value).lower() if isinstance(value, bool) else str(value)

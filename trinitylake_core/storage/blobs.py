@@ -20,7 +20,7 @@ from trinitylake_core.storage.objects import MakeStore, ObjectStorage, connectio
 from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.requests import take_flag, take_number
 from trinitylake_core.storage.root_uris import BLOBS
-from trinitylake_core.storage.s3 import environment
+from trinitylake_core.storage.s3_settings import environment
 from trinitylake_core.storage.store_errors import map_error
 
 _PAGE: Final = 1000
@@ -154,10 +154,12 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
         raise InvalidInput(f"storage option {', '.join(sorted(options))} is not known for {scheme}://")
     http = str(config.get("endpoint") or config.get("base_url") or "").startswith("http://")
 
-    def make(seconds: float) -> Any:
+    def make(seconds: float, *, retries: bool = False) -> Any:
         from obstore.store import AzureStore, GCSStore  # noqa: PLC0415 - local lakehouses need not pay for it
 
         arguments: dict[str, Any] = {"config": config, **connection_options(seconds, connect, read, http=http)}
+        if retries:
+            del arguments["retry_config"]
         return (GCSStore if google else AzureStore)(container, **arguments)
 
     return container, make

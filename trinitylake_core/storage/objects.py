@@ -176,8 +176,8 @@ _IDLE_SECONDS: Final = 15
 """Servers close idle connections after 20 s and more; a request on a connection that is just being closed fails."""
 
 Kind = Literal["get", "put", "head", "list"]
-MakeStore = Callable[[float], Any]
-"""Makes an obstore store whose requests take so many seconds at the most."""
+MakeStore = Callable[..., Any]
+"""Called with seconds; makes an obstore store whose requests take so long at the most. ``retries=True``: it repeats."""
 
 _clients: OrderedDict[Hashable, ObstoreClient] = OrderedDict()
 _alive: weakref.WeakSet[ObstoreClient] = weakref.WeakSet()
@@ -222,7 +222,9 @@ class ObstoreClient:
         slow_down = False
         try:
             return call(store)
-        except Exception as error:  # noqa: BLE001 - obstore raises what Python has, too
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - obstore raises what Python has, and a panic of Rust is no Exception
             meant = answered(error)
             slow_down = is_slow_down(meant)
             raise meant from None
@@ -319,6 +321,13 @@ class ObjectStorage(CheckedByTrying):
             settings = (type(self), self._bucket, self._seconds, self._hedged_share, self._settings())
             self._shared = shared(settings, self._new_client)
         return self._shared
+
+    def file_store(self) -> Any:
+        """Return an obstore store for the bucket that repeats failed requests itself: for files of tables. No request.
+
+        Raises ``InvalidInput``, ``StorageDenied``.
+        """
+        return self._make_store()(self._seconds, retries=True)
 
     def _key(self, path: str) -> str:
         return self._prefix + path

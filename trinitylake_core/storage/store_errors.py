@@ -21,6 +21,8 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.storage.failures import Outdated, TransientError
 
+_PANIC: Final = "PanicException"
+"""What a defect of the Rust code of a client becomes in Python: no ``Exception``."""
 _DETAILS: Final = "\n\nDebug source:"
 _STATUS: Final = re.compile(r"Server returned non-2xx status code: (\d{3})[^:]*: ?(.*)", re.DOTALL)
 _ERROR_BODY: Final = re.compile(r"Server returned error response: (.*)", re.DOTALL)
@@ -31,8 +33,13 @@ _BARE_REDIRECT: Final = "redirect without LOCATION"
 _CREDENTIALS: Final = "credential provider"
 _BEYOND_THE_END: Final = "Wanted range starting at"
 _CONNECTION: Final = "HTTP error:"
-_CAUSE: Final = re.compile(r'message: "([^"]+)"|\b(IncompleteMessage|IncompleteBody|TimedOut)\b|Parse\(\s*(\w+)')
+_CAUSE: Final = re.compile(
+    r'message: "([^"]+)"|error: "([^"]+)"|\b(IncompleteMessage|IncompleteBody|TimedOut)\b|Parse\(\s*(\w+)'
+)
 _TIMED_OUT: Final = re.compile(r"kind: Timeout|\bTimedOut\b")
+_NOT_CONNECTED: Final = re.compile(r"HttpError \{\s*kind: Connect\b")
+_CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_TLS: Final = re.compile(r"InvalidContentType|AlertReceived\(\s*\w+|corrupt message")
 _LONGEST_MESSAGE: Final = 200
 _SLOW_DOWN: Final = frozenset({"SlowDown", "ServerBusy", "Throttling", "ThrottlingException", "TooManyRequests"})
 _AS_S3: Final = {
@@ -65,24 +72,57 @@ class NotRenewed(Exception):
     """The credentials could not be found or renewed; the message contains the reason."""
 
 
+class NotConnected(ConnectionError):
+    """There was no connection, so that nothing was sent."""
+
+
+class NotConnectedInTime(TimeoutError):
+    """There was no connection within the time allowed for one, so that nothing was sent."""
+
+
+class NotTrusted(Exception):
+    """The server's certificate was not accepted, or it does not speak TLS; the message contains the reason."""
+
+
 class Unexplained(Exception):
     """Any other error of obstore, without its details."""
 
 
-def answered(error: Exception) -> Exception:
+def answered(error: BaseException) -> Exception:
     """Return the error of this library for an error of obstore; any other error is returned unchanged."""
     text, _, details = str(error).partition(_DETAILS)
     if (answer := _answer_in(text)) is not None:
         return answer
     if _CREDENTIALS in text:
         return NotRenewed(text.rpartition(_CREDENTIALS)[2].strip(": "))
+    if type(error).__name__ == _PANIC:
+        return Unexplained(f"the client ended in a defect of its own: {text}")
     if _CONNECTION not in text:
-        return Unexplained(text) if details else error
+        return Unexplained(text) if details or not isinstance(error, Exception) else error
+    return _of_connection(text, details)
+
+
+def _of_connection(text: str, details: str) -> Exception:
+    """Return the error for a request that has no answer."""
+    if refused := _CERTIFICATE.search(details) or _TLS.search(details):
+        return NotTrusted(" ".join(refused[0].replace("(", " ").split()))
+    if _NOT_CONNECTED.search(details):
+        if _TIMED_OUT.search(details):
+            return NotConnectedInTime("no connection within the time allowed for one")
+        return NotConnected(_cause(text, details))
     if _TIMED_OUT.search(details):
         return TimeoutError("no complete answer within the time allowed for a request or connection")
+    return ConnectionError(_cause(text, details))
+
+
+def _cause(text: str, details: str) -> str:
+    """Return why a connection failed, in the words of the system where it has some."""
     found = _CAUSE.search(details)
-    cause = next((part for part in found.groups() if part), "") if found else ""
-    return ConnectionError(cause or text.rpartition(_CONNECTION)[2].strip())
+    if found is not None:
+        for part in found.groups():
+            if part:
+                return part
+    return text.rpartition(_CONNECTION)[2].strip()
 
 
 def _answer_in(text: str) -> Answered | None:
@@ -124,12 +164,18 @@ TRANSIENT_CODES: Final = frozenset(
 """Answers to a request, or for one key of a batch, after which another try may help."""
 _DENIED_CODES: Final = frozenset(
     {"AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken"}
-    | {"SignatureDoesNotMatch", "TokenRefreshRequired"}
+    | {"RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"}
 )
 _DENIED_CLASSES: Final = frozenset(
     {"CredentialRetrievalError", "NoCredentialsError", "NotRenewed", "PartialCredentialsError"}
     | {"SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError"}
 )
+_NOT_CONNECTED_CLASSES: Final = frozenset(
+    {"NotConnected", "NotConnectedInTime", "EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError"}
+    | {"ClientConnectorError", "ConnectionRefusedError"}
+)
+_OF_TLS: Final = frozenset({"SSLError", "ClientSSLError", "SSLCertVerificationError"})
+_NOT_VERIFIED: Final = "CERTIFICATE_VERIFY_FAILED"
 _TRANSIENT_CLASSES: Final = frozenset(
     {"ChecksumError", "ConnectionError", "FlexibleChecksumError", "HTTPClientError"}  # botocore's and the built-in one
     | {"IncompleteReadError", "ResponseStreamingError"}
@@ -157,6 +203,13 @@ def map_error(kind: str, where: str, bucket: str, error: Exception) -> TrinityLa
         return InvalidInput(text)
     if names & _DENIED_CLASSES:
         return StorageDenied(f"{text}. Pass key and secret, or profile, as storage options")
+    if "NotTrusted" in names or (names & _OF_TLS and _NOT_VERIFIED in str(error)):
+        return StorageError(
+            f"{text}. The certificate of the server was not accepted. For one of a private authority set "
+            "AWS_CA_BUNDLE, or the storage option client_kwargs.verify, to the file of that authority"
+        )
+    if names & _NOT_CONNECTED_CLASSES:
+        return TransientError(f"{text}. Nothing was sent", undone=True)
     if isinstance(error, OSError | EOFError) or names & _TRANSIENT_CLASSES or of_aiohttp:
         return TransientError(text)
     return StorageError(text)
@@ -171,13 +224,31 @@ def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) 
     if kind in {"get", "head"} and (code == "NoSuchKey" or status == 404):
         return FileMissing(f"{where} does not exist")
     if code in _DENIED_CODES or status in {401, 403}:
-        hint = "; without s3:ListBucket a missing file looks like this, too" if kind in {"get", "head"} else ""
-        return StorageDenied(text + hint)
+        return StorageDenied(f"{text}{_hint_for(kind, code)}")
     if code in TRANSIENT_CODES or status in {408, 429} or (status >= 500 and status != 501):
         return TransientError(text)
     if status in {301, 307, 400} and code in {"PermanentRedirect", "AuthorizationHeaderMalformed", "301"}:
         text += "; the bucket is in another region: set the storage option region"
     return StorageError(text)
+
+
+_HINTS: Final = {
+    "RequestTimeTooSkewed": "; the clock of this machine differs from that of the store: set it by NTP",
+    "SignatureDoesNotMatch": "; the secret key is not that of the access key, or a proxy on the way changes requests",
+    "InvalidAccessKeyId": "; the store does not know this access key: does it belong to another store?",
+    "ExpiredToken": "; the session token has expired: log in again",
+    "InvalidToken": "; the session token is not valid, or belongs to another access key",
+    "TokenRefreshRequired": "; the session token has to be renewed: log in again",
+}
+"""What to do about a refusal, by the reason that the store gives."""
+
+
+def _hint_for(kind: str, code: str) -> str:
+    """Return what to do about a refusal; only one without a reason may be that of a missing file."""
+    if code in _HINTS:
+        return _HINTS[code]
+    may_be_missing = kind in {"get", "head"} and code in {"", "403", "AccessDenied", "Forbidden"}
+    return "; without s3:ListBucket a missing file looks like this, too" if may_be_missing else ""
 
 
 def refused_swap(where: str, error: Exception) -> TrinityLakeError | None:

@@ -1,0 +1,435 @@
+"""One configuration of S3 for all clients: options, environment and the files of AWS, resolved once.
+
+obstore, s3fs (over botocore) and PyIceberg's FileIO each know a part of what can be configured, and find it in other
+places. So botocore, which knows all of it, is asked once, and each client is told the result: endpoint, addressing,
+region, credentials, certificates, proxy and checksums.
+
+botocore is not imported where the options and the plain variables of the environment leave nothing open, since that
+takes longer than most operations.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage.objects import connection_options
+from trinitylake_core.storage.s3_options import S3Options
+
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_BUNDLES: Final = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+_READ_HERE: Final = frozenset(
+    {
+        *_ENDPOINTS,
+        *_BUNDLES,
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_SECURITY_TOKEN",
+        "AWS_DEFAULT_REGION",
+        "AWS_REQUEST_CHECKSUM_CALCULATION",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_EC2_METADATA_DISABLED",
+    }
+)
+"""Variables of the environment that this module understands; with any other one of AWS's, botocore is asked."""
+_ENVIRONMENT: Final = ("AWS_", "BOTO_", "HOME", "REQUESTS_CA_BUNDLE", "SSL_CERT_")
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_OTHER_PARTITIONS: Final = ("cn-", "us-iso", "eu-iso")
+"""The regions whose servers have names of another domain."""
+_DEFAULT_REGION: Final = "us-east-1"
+_RENEWED: Final = timedelta(minutes=10)
+"""obstore asks again five minutes before credentials end, so every five minutes; botocore knows when to renew them."""
+_NO_PROXY: Final = "http://127.0.0.1:9"
+"""Stands where obstore wants a proxy, and is excluded for every host: else it would take that of the environment."""
+_ENCRYPTION: Final = {
+    "ServerSideEncryption": "server_side_encryption",
+    "SSEKMSKeyId": "sse_kms_key_id",
+    "BucketKeyEnabled": "sse_bucket_key_enabled",
+}
+_ABOUT_PROFILES: Final = (
+    "source_profile",
+    "role_arn",
+    "credential_source",
+    "credential_process",
+    "web_identity_token_file",
+    "sso_session",
+    "sso_account_id",
+    "sso_start_url",
+    "mfa_serial",
+)
+"""The settings of a profile that name something else, most telling first."""
+
+Keys = tuple[str, str, str | None]
+Credentials = Callable[[], Mapping[str, Any]]
+
+
+def environment() -> tuple[tuple[str, str], ...]:
+    """Return the environment variables that the settings may depend on beside the options."""
+    found = [
+        (name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT) or name.lower() in _PROXIES
+    ]
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """What is known of one bucket and of the way to it.
+
+    Attributes:
+        bucket: its name.
+        endpoint: the URL of the server, without the bucket.
+        region: the region that requests are signed for.
+        path_style: whether the bucket stands in the path, else it stands before the host.
+        credentials: gives keys, renewed when they are about to end; ``None`` for requests without a signature.
+        keys: the keys themselves where they do not change.
+        verify: the file of an authority, or whether certificates are checked.
+        proxy: the URL of the proxy for this server; ``None`` for a direct connection.
+        sends_checksums: whether each write has a checksum of its content beside its signature.
+        options: the options that they were made of.
+    """
+
+    bucket: str
+    endpoint: str
+    region: str
+    path_style: bool
+    credentials: Credentials | None
+    keys: Keys | None
+    verify: str | bool
+    proxy: str | None
+    sends_checksums: bool
+    options: S3Options
+
+    def make_store(self, seconds: float, *, retries: bool = False) -> Any:
+        """Return an obstore store whose requests take so many seconds at the most; with ``retries``, it repeats them.
+
+        No request.
+        """
+        from obstore.store import S3Store  # noqa: PLC0415 - local lakehouses need not pay for it
+
+        options = self.options
+        given: dict[str, Any] = connection_options(
+            seconds, options.connect_seconds, options.read_seconds, http=self.endpoint.startswith("http://")
+        )
+        given["client_options"] |= self._connection()
+        if retries:
+            del given["retry_config"]
+        given |= {"config": self._config(), "credential_provider": self.credentials}
+        return S3Store(self.bucket, **given)
+
+    def _config(self) -> dict[str, Any]:
+        scheme, _, host = self.endpoint.partition("://")
+        endpoint = self.endpoint if self.path_style else f"{scheme}://{self.bucket}.{host}"
+        config: dict[str, Any] = {_ENCRYPTION[name]: value for name, value in self.options.encryption}
+        config |= {
+            "endpoint": endpoint,
+            "aws_endpoint_url_s3": endpoint,  # else the environment's would count for more than the option
+            "region": self.region,
+            "virtual_hosted_style_request": not self.path_style,
+            "skip_signature": self.credentials is None,
+            "conditional_put": "etag",
+        }
+        if self.options.requester_pays:
+            config["request_payer"] = True
+        if self.sends_checksums:
+            config["checksum_algorithm"] = "sha256"
+        return config
+
+    def _connection(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.verify is False:
+            found["allow_invalid_certificates"] = True
+        elif isinstance(self.verify, str):
+            found["root_certificate"] = Path(self.verify).read_bytes()
+        if self.proxy is not None:
+            found["proxy_url"] = self.proxy
+        elif any(name.lower() in _PROXIES for name in os.environ):
+            host = urlsplit(self.endpoint).hostname or ""
+            found["proxy_url"] = _NO_PROXY
+            found["proxy_excludes"] = f"*,{host},{self.bucket}.{host}"
+        return found
+
+
+def s3fs_arguments(settings: S3Settings, connections: int) -> dict[str, Any]:
+    """Return the arguments for ``s3fs.S3FileSystem`` by which it asks as obstore does. No request."""
+    options = settings.options
+    client: dict[str, Any] = {
+        "endpoint_url": settings.endpoint,
+        "region_name": settings.region,
+        "verify": settings.verify,
+    }
+    config: dict[str, Any] = {
+        "s3": {"addressing_style": "path" if settings.path_style else "virtual"},
+        "proxies": {} if settings.proxy is None else {"http": settings.proxy, "https": settings.proxy},
+        "connect_timeout": options.connect_seconds,
+        "read_timeout": options.read_seconds,
+        "max_pool_connections": connections,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},  # ours count, theirs would hide
+        "request_checksum_calculation": "when_supported" if settings.sends_checksums else "when_required",
+    }
+    arguments: dict[str, Any] = {
+        "anon": settings.credentials is None,
+        "client_kwargs": client,
+        "config_kwargs": config,
+        "requester_pays": options.requester_pays,
+        "s3_additional_kwargs": dict(options.encryption),
+        "use_listings_cache": False,
+        "skip_instance_cache": True,
+    }
+    if settings.keys is not None:
+        key, secret, token = settings.keys
+        arguments |= {"key": key, "secret": secret, "token": token}
+    elif options.profile is not None:
+        arguments["profile"] = options.profile
+    return arguments
+
+
+# -- resolving -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found so far; ``None`` is not decided yet."""
+
+    endpoint: str | None
+    region: str | None
+    path_style: bool | None
+    verify: str | bool | None
+    checksums: str | None
+    credentials: Credentials | None = None
+
+
+def resolve(bucket: str, options: S3Options) -> S3Settings:
+    """Return the settings for a bucket. May read files; may send requests to a metadata service or to STS.
+
+    Raises:
+        InvalidInput: a profile cannot be resolved, a file cannot be read, an endpoint is no URL.
+        StorageDenied: there are no credentials. (As botocore's errors, which ``store_errors`` maps.)
+    """
+    keys = None if options.anonymous else _keys(options)
+    found = _Found(
+        endpoint=options.endpoint or _first_of(_ENDPOINTS),
+        region=options.region or os.environ.get("AWS_DEFAULT_REGION") or None,
+        path_style=options.path_style,
+        verify=options.verify if options.verify is not None else _first_of(_BUNDLES),
+        checksums=options.checksums or os.environ.get("AWS_REQUEST_CHECKSUM_CALCULATION") or None,
+    )
+    if keys is not None:
+        fixed = keys
+        found.credentials = lambda: _as_obstore(fixed, None)
+    if _leaves_open(options, found, signs=not (keys or options.anonymous)):
+        _ask_botocore(options, found, signs=not (keys or options.anonymous))
+    region = found.region or _DEFAULT_REGION
+    endpoint = found.endpoint or f"https://s3.{region}.amazonaws.com"
+    _refuse_endpoint(endpoint)
+    is_aws = (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    path_style = not is_aws if found.path_style is None else found.path_style
+    verify = True if found.verify is None else found.verify
+    if isinstance(verify, str):
+        _refuse_unreadable(verify)
+    return S3Settings(
+        bucket=bucket,
+        endpoint=endpoint.rstrip("/"),
+        region=region,
+        path_style=path_style or "." in bucket,
+        credentials=found.credentials,
+        keys=keys,
+        verify=verify,
+        proxy=_proxy(options, endpoint),
+        sends_checksums=found.checksums != "when_required",
+        options=options,
+    )
+
+
+def _first_of(names: tuple[str, ...]) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _keys(options: S3Options) -> Keys | None:
+    """Return the keys of the options, else those of the environment, unless a profile is named."""
+    if options.key and options.secret:
+        return options.key, options.secret, options.token
+    if options.profile:
+        return None
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    token = os.environ.get("AWS_SESSION_TOKEN") or os.environ.get("AWS_SECURITY_TOKEN")
+    return (key, secret, token) if key and secret else None
+
+
+def _leaves_open(options: S3Options, found: _Found, *, signs: bool) -> bool:
+    """Whether there is something that only botocore can tell: files, other variables, a role, another partition."""
+    if signs or options.profile:
+        return True
+    config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    if config.exists():
+        return True
+    if any(name.startswith("AWS_") and name not in _READ_HERE for name in os.environ):
+        return True
+    return found.endpoint is None and str(found.region).startswith(_OTHER_PARTITIONS)
+
+
+def _ask_botocore(options: S3Options, found: _Found, *, signs: bool) -> None:
+    """Complete what was found by what botocore finds in the environment and in the files of AWS.
+
+    botocore renews credentials itself when they are about to end.
+    """
+    import botocore.config  # noqa: PLC0415 - a fifth of a second
+    import botocore.exceptions  # noqa: PLC0415
+    import botocore.session  # noqa: PLC0415
+
+    with _explained(options):
+        session = botocore.session.Session(profile=options.profile)
+        scoped = session.get_scoped_config()
+        quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
+        given = {"region_name": found.region, "endpoint_url": found.endpoint}
+        meta = session.create_client("s3", config=quiet, **{name: each for name, each in given.items() if each}).meta
+        found.region = meta.region_name if meta.region_name != "aws-global" else _DEFAULT_REGION
+        found.endpoint = meta.endpoint_url
+        _refuse_other_servers(meta.config, session.profile or "default")
+        if found.path_style is None and (style := (scoped.get("s3") or {}).get("addressing_style")) in _STYLES:
+            found.path_style = _STYLES[style]
+        if found.verify is None:
+            found.verify = session.get_config_variable("ca_bundle")
+        if found.checksums is None:
+            found.checksums = session.get_config_variable("request_checksum_calculation")
+        if not signs:
+            return
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise botocore.exceptions.NoCredentialsError
+
+    def renew() -> Mapping[str, Any]:
+        frozen = credentials.get_frozen_credentials()
+        return _as_obstore((frozen.access_key, frozen.secret_key, frozen.token), datetime.now(UTC) + _RENEWED)
+
+    found.credentials = renew
+
+
+_STYLES: Final = {"path": True, "virtual": False}
+
+
+def _as_obstore(keys: Keys, until: datetime | None) -> Mapping[str, Any]:
+    return {"access_key_id": keys[0], "secret_access_key": keys[1], "token": keys[2], "expires_at": until}
+
+
+def _proxy(options: S3Options, endpoint: str) -> str | None:
+    """Return the proxy for a server: of the options, else of the environment unless ``no_proxy`` names the server."""
+    if options.proxy is not None:
+        return options.proxy or None
+    if not any(name.lower() in _PROXIES for name in os.environ):
+        return None
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - what botocore asks, too
+
+    server = urlsplit(endpoint)
+    if proxy_bypass(server.hostname or ""):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(server.scheme) or proxies.get("all")
+    if proxy is None or "://" in proxy:
+        return proxy
+    return f"http://{proxy}"
+
+
+# -- what cannot be --------------------------------------------------------------------------------
+
+
+def _refuse_endpoint(endpoint: str) -> None:
+    """Raise ``InvalidInput`` for what is no URL of a server: obstore would end in a panic."""
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or re.search(r"[\s<>\"{}|\\^`]", endpoint):
+        raise InvalidInput(
+            f"endpoint {endpoint!r} is no URL of a server: write https://host or http://host:port. It comes from the "
+            "storage option endpoint_url, from AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, or from a profile"
+        )
+
+
+def _refuse_other_servers(config: Any, profile: str) -> None:
+    """Refuse settings that move a bucket to servers which not all clients can be told of."""
+    moved = [name for name in ("use_dualstack_endpoint", "use_fips_endpoint") if getattr(config, name, None)]
+    moved += ["s3.use_accelerate_endpoint"] if (config.s3 or {}).get("use_accelerate_endpoint") else []
+    if moved:
+        raise InvalidInput(
+            f"the setting {moved[0]} (of the profile {profile!r}, or of the environment) is not supported here: set "
+            "the storage option endpoint_url to the server that it means"
+        )
+
+
+def _refuse_unreadable(bundle: str) -> None:
+    """Raise ``InvalidInput`` for a file of certificates that cannot be read."""
+    try:
+        Path(bundle).open("rb").close()
+    except OSError as error:
+        raise InvalidInput(
+            f"the file of certificates {bundle!r} cannot be read: {error.strerror}. It comes from the storage option "
+            "client_kwargs.verify, from AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, or from ca_bundle of a profile"
+        ) from None
+
+
+@contextmanager
+def _explained(options: S3Options) -> Iterator[None]:
+    """Say of botocore's errors about files and profiles which setting they mean, in which file and line."""
+    import botocore.exceptions as theirs  # noqa: PLC0415
+
+    profile = options.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    by = "the storage option profile" if options.profile else "AWS_PROFILE"
+    try:
+        yield
+    except theirs.ProfileNotFound:
+        files = " nor ".join(str(file) for file in _files())
+        raise InvalidInput(f"the profile {profile!r}, which {by} names, is neither in {files}") from None
+    except theirs.ConfigParseError as error:
+        raise InvalidInput(_where_unreadable(str(error.kwargs.get("path", "")))) from None
+    except (theirs.InvalidConfigError, theirs.InfiniteLoopConfigError, theirs.PartialCredentialsError) as error:
+        raise InvalidInput(f"the profile {profile!r} cannot be resolved: {_where(profile)}{error}") from None
+
+
+def _files() -> list[Path]:
+    config = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
+    credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    return [Path(config).expanduser(), Path(credentials).expanduser()]
+
+
+def _where(profile: str) -> str:
+    """Return the setting of a profile that names something else, its file and line, as the beginning of a sentence."""
+    for file in _files():
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+        names = {}
+        inside = False
+        for number, line in enumerate(lines, 1):
+            if line.startswith("["):
+                inside = line.strip("[] \t").removeprefix("profile ").strip() == profile
+            elif inside:
+                names[line.partition("=")[0].strip()] = number
+        for name in _ABOUT_PROFILES:
+            if name in names:
+                return f"{name}, {file}, line {names[name]}: "
+    return ""
+
+
+def _where_unreadable(path: str) -> str:
+    """Return a text with the line on which a file of AWS cannot be read."""
+    line = ""
+    try:
+        configparser.RawConfigParser(default_section="").read(path, encoding="utf-8")
+    except configparser.MissingSectionHeaderError as error:
+        line = f", line {error.lineno}"
+    except configparser.ParsingError as error:
+        line = f", line {error.errors[0][0]}" if error.errors else ""
+    except (configparser.Error, UnicodeDecodeError) as error:
+        number = getattr(error, "lineno", None)
+        line = f", line {number}" if number else ""
+    return f"{path}{line}: this is no file of AWS settings; lines are [profile NAME] or name = value"
