@@ -118,7 +118,8 @@ class Report:
         young: what nothing reaches either, but is younger than the safety age; it stays.
         unknown_age: the same, where the inventory contains no age.
         foreign: unknown files, which belong to other programs, and stay.
-        attempted: files that were to be deleted; each is one of the next three.
+        attempted: files that were to be deleted; each is ``deleted``, ``already_gone`` or ``failed``.
+        versions_kept: the deleted ones whose content the bucket keeps as an older version.
         bytes: size of the deleted files.
         failures: some that could not be deleted, with the reason.
         temporary_removed: temporary files of killed processes that were removed from a local disk.
@@ -146,6 +147,7 @@ class Report:
     plan: str | None = None
     attempted: int = 0
     deleted: int = 0
+    versions_kept: int = 0
     already_gone: int = 0
     failed: int = 0
     bytes: int = 0

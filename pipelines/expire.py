@@ -143,7 +143,8 @@ class Report(ShortRepr):
         leftovers: roots that an interrupted run had left, deleted by this one.
         kept: why versions are kept, the rule that keeps most first; on a dry run, and where nothing expires.
         freed: on a dry run, the files that only these versions reach; `clean` removes all of them but the roots.
-        attempted: root files that were to be deleted; each is one of the next three.
+        attempted: root files that were to be deleted; each is ``deleted``, ``already_gone`` or ``failed``.
+        versions_kept: the deleted ones whose content the bucket keeps as an older version.
         bytes: size of the deleted roots.
         failures: some that could not be deleted, with the reason; the next run tries again.
     """
@@ -162,6 +163,7 @@ class Report(ShortRepr):
     plan: str | None = None
     attempted: int = 0
     deleted: int = 0
+    versions_kept: int = 0
     already_gone: int = 0
     failed: int = 0
     bytes: int = 0

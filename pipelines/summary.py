@@ -142,6 +142,11 @@ def describe_deletion(report: Any, what: str, then: str) -> Iterator[str]:
     if report.already_gone:
         gone = f"; {report.already_gone:,} were gone already"
     yield f"{count(report.deleted, what)} deleted, {human_bytes(report.bytes)}{gone}{then}"
+    if report.versions_kept:
+        yield (
+            f"the bucket keeps versions: {count(report.versions_kept, 'deleted file')} take space there until a "
+            "lifecycle rule of the bucket for noncurrent versions removes them"
+        )
     if report.failed:
         yield f"{count(report.failed, 'file')} could not be deleted; the next run tries again:"
     for path, why in islice(report.failures.items(), _FAILURES_NAMED):

@@ -20,6 +20,7 @@ from trinitylake_core.catalog import codec_of
 from trinitylake_core.definitions import DECODERS, LakehouseDef, TableDef, has_checksum
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import (
+    MAYBE_THE_STORE,
     Corrupt,
     CorruptDefinition,
     CorruptNode,
@@ -46,7 +47,7 @@ _HINTS: Final = {
     "I10": "restore the file from an export, or roll back to a version that does not use it",
     "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
     "I12": "create the namespace again, or drop what lies in it; a compaction changes neither",
-    "I14": "the history was tampered with; the content of this version is still readable",
+    "I14": f"the content of this version is still readable. {MAYBE_THE_STORE}",
     "I15": "bring the object back from an export (`restore --from … --damaged`), or drop or re-create it",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
     "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 
 class TrinityLakeError(Exception):
@@ -123,6 +124,13 @@ class ReadOnly(Refused):
 
 class PlanOutdated(Refused):
     """The lakehouse changed since the plan was made; make a new one."""
+
+
+MAYBE_THE_STORE: Final = (
+    "A store that lets two writers create one file leaves this behind, for example one in whose bucket versioning was "
+    "switched on: test it with `trinitylake doctor` before you look for somebody who changed files"
+)
+"""What to say where a root is missing, or is not the one that its successor names (I14)."""
 
 
 class Corrupt(TrinityLakeError):

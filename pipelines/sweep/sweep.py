@@ -53,7 +53,8 @@ _TEXT: Final = pa.schema({"text": TEXT})
 _REACHED: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
 DELETED: Final = pa.schema(
     {
-        "attempted": LONG, "deleted": LONG, "already_gone": LONG, "failed": LONG, "bytes": LONG, "requests": LONG,
+        "attempted": LONG, "deleted": LONG, "versions_kept": LONG, "already_gone": LONG, "failed": LONG, "bytes": LONG,
+        "requests": LONG,
         "failures": pa.map_(TEXT, TEXT),
     }
 )  # fmt: skip
@@ -64,12 +65,14 @@ DELETED: Final = pa.schema(
 class Deleted:
     """What became of files that were to be deleted.
 
-    An object store does not distinguish a deleted file from one that was gone already. ``bytes`` are those of the
-    deleted files; ``failures`` names some of the failed ones, with the reason.
+    An object store does not distinguish a deleted file from one that was gone already. ``versions_kept`` are the
+    deleted files whose content the store keeps as an older version. ``bytes`` are those of the deleted files;
+    ``failures`` names some of the failed ones, with the reason.
     """
 
     attempted: int = 0
     deleted: int = 0
+    versions_kept: int = 0
     already_gone: int = 0
     failed: int = 0
     bytes: int = 0
@@ -82,7 +85,7 @@ class Deleted:
 
     def add(self, part: Deleted) -> None:
         """Add what became of other files."""
-        for name in ("attempted", "deleted", "already_gone", "failed", "bytes", "requests"):
+        for name in ("attempted", "deleted", "versions_kept", "already_gone", "failed", "bytes", "requests"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
         for path, reason in islice(part.failures.items(), max(0, _REASONS - len(self.failures))):
             self.failures[path] = reason
@@ -100,6 +103,7 @@ def delete(storage: Storage, files: Iterable[tuple[str, int]]) -> Iterator[Delet
         else:
             done = Deleted(
                 deleted=len(result.deleted),
+                versions_kept=result.versions_kept,
                 already_gone=len(result.missing),
                 failed=len(result.failed),
                 bytes=sum(sizes[path] for path in result.deleted),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,11 +12,13 @@ import pytest
 
 from pipelines import compaction, expire
 from tests.support.azurite import Azurite, NoAzurite, run_azurite
+from tests.support.icebergs import ids, rows, with_table
 from tests.support.lakes import content, filled
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from tests.support.storage_suite import Place, StorageSuite, refuses_after_a_fork
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.iceberg import TrinityLakeCatalog as LakehouseCatalog
 from trinitylake_core.storage import open_storage, options_for
 from trinitylake_core.storage.blobs import make_store_of
 
@@ -49,6 +52,27 @@ def test_without_an_emulator_it_says_so_and_fails_in_ci(tmp_path: Path, settings
         assert (code, "") == (done.returncode, done.stdout)
         assert told in done.stderr
         assert "npm" in done.stderr
+
+
+def _write_and_read_a_table(root: str, options: dict[str, Any]) -> None:
+    """Commit a table by PyIceberg, read it by another catalog, and delete a file of it."""
+    Lakehouse.create(root, storage_options=options)
+    catalog = LakehouseCatalog.over(Lakehouse.open(root, storage_options=options))
+    table = with_table(catalog, "sales.orders", 1)
+    table.append(rows(2))
+    again = LakehouseCatalog.over(Lakehouse.open(root, storage_options=options)).load_table("sales.orders")
+    assert [1, 2] == ids(again)
+    again.delete("id = 1")
+    assert [2] == ids(table.refresh())
+    assert [] == list(catalog.lakehouse.check(definitions=True))
+
+
+def test_pyiceberg_writes_and_reads_tables_on_google(google: SlowS3) -> None:
+    _write_and_read_a_table(f"gs://lakes/{uuid.uuid4().hex}", google.google)
+
+
+def test_pyiceberg_writes_and_reads_tables_on_azure(azurite: Azurite) -> None:
+    _write_and_read_a_table(azurite.new_root(), azurite.options)
 
 
 class BlobSuite(StorageSuite):

@@ -7,18 +7,22 @@ several writers was told that its root had been created.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support.slow_s3 import FORGETFUL, PLAIN, SlowS3, run_slow_s3
+from tests.support.proofs import forget_proofs
+from tests.support.slow_s3 import FORGETFUL, HASTY, PLAIN, VERSIONED, SlowS3, run_slow_s3
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.errors import TrinityLakeError, UnsafeStorage
+from trinitylake_core.storage import check_conformance, open_storage, promise
 
 pytestmark = pytest.mark.s3
 
@@ -84,3 +88,50 @@ def test_versioning_is_switched_on_under_writers(server: SlowS3, tmp_path: Path,
         assert set() == lost
         assert writers == len(refusals)
         assert [] == list(found.check())
+
+
+def test_an_honest_store_goes_on_when_versioning_is_switched_on(server: SlowS3) -> None:
+    """It keeps its promise, which is proven anew; what is deleted stays there as an older version, and is told."""
+    server.set(kind=PLAIN)
+    root = server.new_root()
+    lake = Lakehouse.create(root, storage_options=server.options)
+    before = lake.storage.counts.create
+    server.set(kind=VERSIONED)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns")
+    assert 4 * 8 + 8 * 2 < lake.storage.counts.create - before
+    lake.storage.write("file", b"x")
+    result = lake.storage.delete_many(["file"])
+    assert (["file"], 1) == (result.deleted, result.versions_kept)
+    told = {each.name: each.detail for each in check_conformance(server.new_root(), server.options)}
+    assert "the bucket keeps their versions" in told["delete"]
+
+
+def test_a_store_that_looks_and_writes_then_is_found_by_the_first_writer(server: SlowS3) -> None:
+    """Two milliseconds lie between its look and its write."""
+    forget_proofs()
+    server.set(kind=HASTY)
+    try:
+        with pytest.raises(UnsafeStorage, match=r"racing creations of one file succeeded; one must"):
+            Lakehouse.create(server.new_root(), storage_options=server.options)
+    finally:
+        server.set(kind=PLAIN)
+
+
+def test_a_proof_ends_by_time_and_by_number(server: SlowS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is seen in answers ends it; a store may change without a word."""
+    forget_proofs()
+    server.set(kind=PLAIN)
+    storage = open_storage(server.new_root(), server.options)
+    monkeypatch.setattr(promise, "_LASTS_USES", 3)
+    storage.prove_exclusive_create()
+    spent = []
+    for number in range(5):
+        before = storage.counts.create
+        storage.create(f"file-{number}", b"x")
+        spent.append(storage.counts.create - before)
+    assert [1, 1, 1, 1 + 4 * 8 + 8 * 2, 1] == spent
+    monkeypatch.setattr(promise, "time", SimpleNamespace(monotonic=lambda: math.inf))
+    before = storage.counts.create
+    storage.create("late", b"x")
+    assert 1 + 4 * 8 + 8 * 2 == storage.counts.create - before

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from trinitylake_core import spec
 from trinitylake_core.errors import (
+    MAYBE_THE_STORE,
     Corrupt,
     CorruptNode,
     NotALakehouse,
@@ -75,7 +76,7 @@ def confirm_commit(versions: Versions, root: Root) -> None:
         remove_quietly(versions.storage, [root.path])
         raise CorruptNode(
             f"the root {root.path!r} of version {root.version} was lost: it was not there, and later versions are. "
-            "Nothing was committed",
+            f"Nothing was committed. {MAYBE_THE_STORE}",
             path=root.path,
             invariant="I14",
         )

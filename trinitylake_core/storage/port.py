@@ -79,17 +79,23 @@ class RequestCounts:
 
 @dataclass(slots=True)
 class DeleteResult:
-    """The outcome of a bulk delete: ``failed`` maps a path to the reason."""
+    """The outcome of a bulk delete: ``failed`` maps a path to the reason.
+
+    Of ``versions_kept`` of the deleted files the store keeps the content as an older version: they take space until a
+    rule of the bucket removes them.
+    """
 
     deleted: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    versions_kept: int = 0
 
     def add(self, other: DeleteResult) -> None:
         """Add the outcome of other deletions to this one."""
         self.deleted += other.deleted
         self.missing += other.missing
         self.failed.update(other.failed)
+        self.versions_kept += other.versions_kept
 
 
 class Storage(abc.ABC):

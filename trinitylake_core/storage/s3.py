@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from trinitylake_core.errors import StorageDenied, StorageError
 from trinitylake_core.storage.objects import MakeStore, ObjectStorage, ObstoreClient, millis
 from trinitylake_core.storage.port import DeleteResult, FileInfo
+from trinitylake_core.storage.promise import shape_of
 from trinitylake_core.storage.s3_options import S3Options
 from trinitylake_core.storage.s3_settings import S3Settings, environment, resolve, s3fs_arguments
 from trinitylake_core.storage.store_errors import TRANSIENT_CODES
@@ -38,6 +39,8 @@ class S3Storage(ObjectStorage):
         self._s3 = S3Options.take(self._own_options)
         self._endpoint = str(self._s3.endpoint)
         self._resolved: S3Settings | None = None
+        self._keeps_versions: bool | None = None
+        """Whether a deletion leaves the content as an older version; ``None`` until an answer told."""
 
     def _settings(self) -> Hashable:
         return self._s3, environment()
@@ -72,6 +75,13 @@ class S3Storage(ObjectStorage):
         answer: dict[str, Any] = sync(fs.loop, _send, seconds or self._seconds, fs, operation, parameters)
         return answer
 
+    def _note_written(self, version: str | None) -> None:
+        super()._note_written(version)
+        if shape_of(version) == "versioned":
+            self._keeps_versions = True
+        elif self._keeps_versions:
+            self._keeps_versions = None
+
     # Deleting.
 
     def _delete_version(self, path: str, version: str) -> bool:
@@ -83,7 +93,11 @@ class S3Storage(ObjectStorage):
         """S3 reports a missing key as a deleted one; both count as deleted."""
         names = {self._key(path): path for path in batch}
         objects = [{"Key": key} for key in names]
-        answer = self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+        # The names of what was deleted are many, so they are asked for until it is known whether versions stay.
+        is_known = self._keeps_versions is not None
+        answer = self._call("delete_objects", Delete={"Objects": objects, "Quiet": is_known})
+        if not is_known:
+            self._keeps_versions = any(each.get("DeleteMarker") for each in answer.get("Deleted", ()))
         result = DeleteResult()
         again: list[str] = []
         for error in answer.get("Errors", ()):
@@ -96,6 +110,7 @@ class S3Storage(ObjectStorage):
             if code in TRANSIENT_CODES:
                 again.append(path)
         result.deleted = list(names.values())
+        result.versions_kept = len(result.deleted) if self._keeps_versions else 0
         return result, again
 
     def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from trinitylake_core import locations, spec
-from trinitylake_core.errors import Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
+from trinitylake_core.errors import MAYBE_THE_STORE, Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
 from trinitylake_core.storage.root_uris import local_path
 from trinitylake_core.versions.olympia import refuse_olympia
 from trinitylake_core.versions.root import Root, unreadable_root
@@ -95,7 +95,8 @@ def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
     path = files.path(version)
     return CorruptNode(
         f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on; copy the "
-        "file from an export of this lakehouse. Versions after it can be read, by number or with a limit",
+        "file from an export of this lakehouse. Versions after it can be read, by number or with a limit. "
+        f"{MAYBE_THE_STORE}",
         path=path,
         invariant="I14",
     )

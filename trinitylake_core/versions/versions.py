@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from trinitylake_core import spec
-from trinitylake_core.errors import CommitConflict, CorruptNode, TransactionExpired, VersionExpired, VersionNotFound
+from trinitylake_core.errors import (
+    MAYBE_THE_STORE,
+    CommitConflict,
+    CorruptNode,
+    TransactionExpired,
+    VersionExpired,
+    VersionNotFound,
+)
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.readahead import Cache
 from trinitylake_core.versions import search
@@ -132,7 +139,8 @@ class Versions(RootFiles):
                     raise _unknown_change(self, root)
                 if not root.follows(newest):
                     raise CorruptNode(
-                        f"the root {root.path!r} was not committed on top of the root {newest.path!r} that is there",
+                        f"the root {root.path!r} was not committed on top of the root {newest.path!r} that is there. "
+                        f"{MAYBE_THE_STORE}",
                         path=root.path,
                         invariant="I14",
                     )
