@@ -54,7 +54,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.Refused, "The message names what would allow it."),
     (errors.Corrupt, "Run the job `verify`, then `rollback` to an intact version, or restore from an export."),
     (errors.StorageDenied, "Check the credentials in `storage_options` of lakehouses.yaml, and their permissions."),
-    (errors.UnsafeStorage, "This storage ignores exclusive creation, so writing to it is unsafe: use another one."),
+    (errors.UnsafeStorage, "This storage lets two writers win one race, so writing to it is unsafe: use another one."),
     (errors.StorageError, "The storage failed: launch again when it is available."),
 )
 _EXPECTED: Final = (errors.Refused, errors.InvalidInput, errors.NotFound, errors.AlreadyExists)

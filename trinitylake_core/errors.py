@@ -173,4 +173,4 @@ class StorageDenied(StorageError):
 
 
 class UnsafeStorage(StorageError):
-    """The storage ignores exclusive creation: concurrent commits would overwrite each other. Use another one."""
+    """The storage does not keep a promise that commits or expirations rest on; the message says which. Use another."""

@@ -16,7 +16,6 @@ from pipelines.job import NEVER_CANCELLED, dry_run, silent
 from tests.pipelines.test_clean import assert_sound
 from tests.support.generator import DAY
 from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
-from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, directory_of, files_of
 from tests.support.sweep import S3Place
@@ -233,13 +232,13 @@ def test_cleaning_finishes_the_boundary_of_an_expiration_that_died(tmp_path: Pat
 @pytest.mark.s3
 def test_a_store_that_ignores_compare_and_set_expires_nothing(moto_server: S3Server) -> None:
     """Committing goes on there."""
-    root = f"{moto_server.new_root()}{IGNORES_IF_MATCH}/"
+    root = moto_server.new_root_without_compare_and_set()
     lake = Lakehouse.create(root, storage_options=moto_server.options)
     for number in range(4):
         with lake.transaction() as txn:
             txn.create_namespace(f"n{number}")
     before = S3Place(moto_server, root).files()
-    with pytest.raises(UnsafeStorage, match="ignores compare-and-set"):
+    with pytest.raises(UnsafeStorage, match="does not keep the promise of compare-and-set"):
         expire(lake.refresh(), keep_last=1)
     assert before == S3Place(moto_server, root).files()
 

@@ -1,7 +1,7 @@
 """moto's S3 server with three things on top: preconditions that are atomic, keys that ignore them, a back door.
 
 moto looks whether an object exists and then writes it, in threads; S3 decides in one step, and so does this server.
-Under a prefix that holds ``ignores-if-match`` it is a store that knows exclusive creation and no compare-and-set.
+In the bucket ``ignores-if-match`` it is a store that knows exclusive creation and no compare-and-set.
 ``GET /_raw/<bucket>/<prefix>`` answers with every object below a prefix, ``PUT`` makes them exactly what was sent;
 both are pickled dicts, for tests that put a lakehouse back hundreds of times. With the header ``X-Age-Seconds`` what
 it writes was last modified so long ago.
@@ -20,8 +20,9 @@ import moto.server as _moto
 from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
 
+from tests.support.s3_servers import IGNORES_IF_MATCH
+
 RAW: Final = "/_raw/"
-IGNORES_IF_MATCH: Final = "ignores-if-match"
 _lock = threading.RLock()
 
 

@@ -25,6 +25,7 @@ import pytest
 KEY = "testing-key"
 SECRET = "testing-secret"
 BUCKET = "lakes"
+IGNORES_IF_MATCH = "ignores-if-match"
 _START_SECONDS = 300.0
 _STOP_SECONDS = 10.0
 _REQUEST_LINE = re.compile(r"(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/")  # refused ones are coloured
@@ -54,6 +55,10 @@ class S3Server:
     def new_root(self) -> str:
         """Return a root URI that no other test uses."""
         return f"s3://{self.bucket}/{uuid.uuid4().hex}/"
+
+    def new_root_without_compare_and_set(self) -> str:
+        """Return a root URI in the bucket whose preconditions of replacements are ignored (moto only)."""
+        return f"s3://{IGNORES_IF_MATCH}/{uuid.uuid4().hex}/"
 
     def client(self) -> Any:
         """Return a boto3 client, to look and write behind the storage API's back."""
@@ -126,7 +131,8 @@ def run_moto(directory: Path) -> Iterator[S3Server]:
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.moto_s3", "-H", "127.0.0.1", "-p", str(port)]
     with server_process(command, port, log):
         server = S3Server(f"http://127.0.0.1:{port}", log)
-        server.client().create_bucket(Bucket=server.bucket)
+        for bucket in (server.bucket, IGNORES_IF_MATCH):
+            server.client().create_bucket(Bucket=bucket)
         yield server
 
 
