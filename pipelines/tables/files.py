@@ -191,10 +191,10 @@ class TableFiles:
 
     def _read(self, table: TableDef) -> Any:
         from trinitylake_core.iceberg.reading.files import read_file
-        from trinitylake_core.iceberg.reading.metadata_json import decoded
+        from trinitylake_core.iceberg.reading.metadata_json import decode_metadata
 
         storage, path = self._opened(table)
-        return decoded(read_file(storage, path, path), path)
+        return decode_metadata(read_file(storage, path, path), path)
 
 
 def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableState, ...]:

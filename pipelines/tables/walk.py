@@ -138,14 +138,14 @@ class TableWalk:
             Corrupt: a definition cannot be read, so it is unknown which files are needed.
         """
         known = len(self.found)
-        query = f"SELECT path, '' AS label, '' AS about FROM level WHERE role = {NAMED}"
+        query = f"SELECT path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size FROM level WHERE role = {NAMED}"
         self._stage(DEFINITION, self._definitions, [self._engine.sql(query, level=each) for each in levels])
         inner = (
             partial(_inner, role=LIST, parse=_in_list, strict=self._strict),
             partial(_inner, role=MANIFEST, parse=_in_manifest, strict=self._strict),
         )
         for role, work in ((METADATA, self._metadata), (LIST, inner[0]), (MANIFEST, inner[1])):
-            query = f"SELECT path, label, about FROM found WHERE role = {role!r}"
+            query = f"SELECT path, label, about, size FROM found WHERE role = {role!r}"
             self._stage(role, work, [self._engine.sql(query, found=each) for each in self.found[known:]])
         return self.found[known:]
 
@@ -155,7 +155,7 @@ class TableWalk:
             return
         known = {f"known{number}": rows for number, rows in enumerate(self._asked.get(role, ()))}
         absent = "".join(f" AND NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = a.path)" for name in known)
-        query = f"""SELECT a.path, min(a.label) AS label, min(a.about) AS about FROM every a
+        query = f"""SELECT a.path, min(a.label) AS label, min(a.about) AS about, min(a.size) AS size FROM every a
             WHERE 1 = 1{absent} GROUP BY a.path"""
         pending = self._engine.sql(query, every=union(self._engine, sources), **known).keep("path", repeatable=True)
         self._asked.setdefault(role, []).append(pending)
@@ -281,7 +281,11 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
     """Yield what is in manifest lists, or in manifests. One ``get`` each."""
     located, root = Located(storage), storage.root
     listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
-    for row, inner in _contents(rows, lambda row: _parsed(row["path"], located, listed, strict=strict), storage):
+
+    def read(row: Row) -> Any:
+        return _parsed(row["path"], located, listed, strict=strict, least=row["size"] or 0)
+
+    for row, inner in _contents(rows, read, storage):
         path, former = row["path"], row["about"]
         if isinstance(inner, Lost):
             yield inner.role, path, path, "", f"its {role} {uri_of(root, path)} {inner.why}", None
@@ -294,9 +298,9 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
 
 
 def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
-    from trinitylake_core.iceberg.references import manifests_in
+    from trinitylake_core.iceberg.references import listed_in
 
-    return ((MANIFEST, each, None) for each in manifests_in(data, uri))
+    return ((MANIFEST, each.uri, each.size) for each in listed_in(data, uri))
 
 
 def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
@@ -305,13 +309,16 @@ def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]
     return ((LIVE, each.uri, each.size) for each in files_in(data, uri))
 
 
-def _parsed(path: str, located: Located, parse: Parse, *, strict: bool) -> Any:
-    """Return the content of a file, or a :class:`Lost`; raise ``StorageError`` only if that is ``strict``."""
+def _parsed(path: str, located: Located, parse: Parse, *, strict: bool, least: int = 0) -> Any:
+    """Return the content of a file, or a :class:`Lost`; raise ``StorageError`` only if that is ``strict``.
+
+    A file that has fewer bytes than ``least`` was cut: what is left of a manifest may look whole.
+    """
     from trinitylake_core.iceberg.reading.files import read_file
 
     uri = uri_of(located.storage.root, path)
     try:
-        return tried(path, located, lambda storage, inside: parse(read_file(storage, inside, uri), uri))
+        return tried(path, located, lambda storage, inside: parse(read_file(storage, inside, uri, least=least), uri))
     except Corrupt as error:
         return Lost(UNREADABLE, f"cannot be read: {error}")
     except StorageError as error:

@@ -20,7 +20,7 @@ from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import (
     UnreadableTable,
     current_snapshot,
-    decoded,
+    decode_metadata,
     files_in,
     forbids_deletes,
     listed_in,
@@ -267,19 +267,19 @@ def test_a_packed_metadata_file_does_not_unpack_beyond_its_limit(monkeypatch: py
     tracemalloc.start()
     try:
         with pytest.raises(UnreadableTable, match="larger than a file of this kind may be, unpacked"):
-            decoded(packed, AT)
+            decode_metadata(packed, AT)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
 
 
 def test_many_members_of_gzip_are_one_file_with_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"a": 1} == decoded(gzip.compress(b'{"a"') + gzip.compress(b":1}"), AT)
+    assert {"a": 1} == decode_metadata(gzip.compress(b'{"a"') + gzip.compress(b":1}"), AT)
     monkeypatch.setattr(limits, "METADATA_BYTES", 1_000)
     with pytest.raises(UnreadableTable, match="larger than a file of this kind may be"):
-        decoded(b"".join(gzip.compress(b" " * 100) for _ in range(11)), AT)
+        decode_metadata(b"".join(gzip.compress(b" " * 100) for _ in range(11)), AT)
     with pytest.raises(UnreadableTable):
-        decoded(gzip.compress(b"{}")[:-9], AT)
+        decode_metadata(gzip.compress(b"{}")[:-9], AT)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_many_members_of_gzip_are_one_file_with_one_limit(monkeypatch: pytest.Mo
 def test_json_is_refused_in_words_that_do_not_quote_it(text: bytes, words: str) -> None:
     for data in (text, gzip.compress(text)):
         with pytest.raises(UnreadableTable, match=words) as error:
-            decoded(data, AT)
+            decode_metadata(data, AT)
         assert error.value.__cause__ is None
         assert "SECRET" not in str(error.value)
 
@@ -311,7 +311,7 @@ def test_json_is_refused_in_words_that_do_not_quote_it(text: bytes, words: str) 
 def test_brackets_and_commas_in_texts_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METADATA_ELEMENTS", 20)
     document = {"a": "[" * 1000, 'b"\\': ',:{"' * 100 + "\\", "c": ["\\" * 3, '\\"[']}
-    assert document == decoded(json.dumps(document).encode(), AT)
+    assert document == decode_metadata(json.dumps(document).encode(), AT)
 
 
 def test_no_more_of_a_file_is_read_than_one_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,13 @@ def _cut(path: Path) -> None:
     _holds(path.read_bytes()[:-1])(path)
 
 
+def _cut_behind_the_header(path: Path) -> None:
+    """What is left is a sound Avro file without rows."""
+    data = path.read_bytes()
+    sync = data[-16:]
+    _holds(data[: data.index(sync) + len(sync)])(path)
+
+
 def _says(**changes: Any) -> Damage:
     def damage(path: Path) -> None:
         document = json.loads(path.read_bytes())
@@ -112,6 +119,7 @@ _DAMAGE: Final[dict[str, tuple[str, Damage]]] = {
     "a list that is no Avro file": ("manifest_list", _holds(SECRET.encode() * 100)),
     "a pipe as a manifest": ("manifest", _a_pipe),
     "a manifest that ends early": ("manifest", _cut),
+    "a manifest that was cut behind its header": ("manifest", _cut_behind_the_header),
 }
 _OF_DATA: Final[dict[str, Damage]] = {
     "a link as a data file": _a_link_that_leads_out,

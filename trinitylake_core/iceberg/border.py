@@ -34,7 +34,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core import errors as ours
 from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.reading.metadata_json import bounded_text
-from trinitylake_core.iceberg.references import UnreadableTable, decoded, references_in
+from trinitylake_core.iceberg.references import UnreadableTable, decode_metadata, references_in
 from trinitylake_core.tables import full_uri
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -196,7 +196,7 @@ def table_metadata(data: bytes, location: str) -> TableMetadata:
 def _document(data: bytes, location: str) -> dict[str, Any]:
     """Return table metadata as JSON, of which every job can tell the files. Raises ``ValidationError``."""
     try:
-        document = decoded(data, location)
+        document = decode_metadata(data, location)
         references_in(document, location)
     except UnreadableTable as error:
         raise ValidationError(f"{location} {str(error).removeprefix('it ')}") from None

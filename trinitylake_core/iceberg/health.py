@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import mmh3
 
@@ -18,7 +18,8 @@ _TARGET_DIGITS: Final = 18
 _MOST_BYTES: Final = (1 << 63) - 1
 _SMALL: Final = 0.75
 """Iceberg's ``rewrite_data_files`` takes files below this share of the target size."""
-_T = TypeVar("_T")
+_Manifests = Mapping[str, int]
+"""Manifests with the bytes that each has at the least; 0 where nothing tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,45 +45,87 @@ class Figures:
 def figures(located: Located, location: str) -> Figures:
     """Return the figures of the table with this metadata file.
 
-    One ``get`` for it, for each manifest list, and for each distinct manifest. Memory: sixteen bytes for each file.
+    One ``get`` for it, for each manifest list, and for each distinct manifest. Memory: two numbers for each file, and
+    the files of the manifests that are read side by side.
 
     Raises:
-        FileMissing, refer.UnreadableTable: a file is gone, or garbage.
+        FileMissing, NotAFile, refer.UnreadableTable: a file is gone, or garbage.
         InvalidInput, StorageError: it cannot be opened, or the storage fails.
     """
     storage, path = located.find(location)
-    found = refer.decoded(read_file(storage, path, location), location)
+    found = refer.decode_metadata(read_file(storage, path, location), location)
     refs = refer.references_in(found, location)
     located = located.of(location, refs.location)
     current = refer.current_snapshot(found, location) or {}
-    lists = dict(_each(located, refs.manifest_lists, refer.manifests_in))
-    now = set(lists.get(full_uri(str(current.get("manifest-list", ""))), ()))
-    rest = refs.manifests.union(*lists.values()) - now
+    lists = _manifests_of_lists(located, refs.manifest_lists)
+    now = _manifests_of_snapshot(current, lists)
+    old = dict.fromkeys(refs.manifests, 0)
+    for manifests in lists.values():
+        old |= manifests
+    old = {uri: least for uri, least in old.items() if uri not in now}
+
     sizes: dict[int, int] = {}
-    data_files = small = deletes = 0
-    target = _target_of(found)
-    for _, files in _each(located, now, refer.files_in):
-        for file in files:
-            sizes[_number(file)] = file.size
-            data_files, deletes = data_files + (not file.deletes), deletes + file.deletes
-            small += not file.deletes and file.size < _SMALL * target
-    old: dict[int, int] = {}
-    for _, files in _each(located, rest, refer.files_in):
-        old |= {number: file.size for file in files if (number := _number(file)) not in sizes}
+    data_files = 0
+    small_files = 0
+    delete_files = 0
+    small = _SMALL * _target_of(found)
+    for file in _files_of(located, now):
+        sizes[_number(file)] = file.size
+        if file.deletes:
+            delete_files += 1
+            continue
+        data_files += 1
+        if file.size < small:
+            small_files += 1
+    old_sizes: dict[int, int] = {}
+    for file in _files_of(located, old):
+        number = _number(file)
+        if number not in sizes:
+            old_sizes[number] = file.size
     return Figures(
         len(found.get("snapshots") or ()),
         current.get("timestamp-ms"),
         len(now),
         data_files,
-        small,
-        deletes,
+        small_files,
+        delete_files,
         _sum_of(sizes.values(), location),
-        _sum_of(old.values(), location),
+        _sum_of(old_sizes.values(), location),
     )
 
 
 def _number(file: refer.TableFile) -> int:
     return int(mmh3.hash64(file.uri)[0])
+
+
+def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Manifests]:
+    """Return the manifests in manifest lists. One ``get`` for each list."""
+
+    def read(uri: str) -> tuple[str, _Manifests]:
+        storage, path = located.find(uri)
+        listed = refer.listed_in(read_file(storage, path, uri), uri)
+        return uri, {each.uri: each.size for each in listed}
+
+    return dict(located.storage.map(sorted(uris), read))
+
+
+def _manifests_of_snapshot(snapshot: Mapping[str, Any], lists: Mapping[str, _Manifests]) -> _Manifests:
+    """Return the manifests of a snapshot: of its list, or those that one of format version 1 names itself."""
+    if "manifest-list" in snapshot:
+        return lists[full_uri(snapshot["manifest-list"])]
+    return {full_uri(each): 0 for each in snapshot.get("manifests", ())}
+
+
+def _files_of(located: Located, manifests: _Manifests) -> Iterator[refer.TableFile]:
+    """Yield the files in manifests. One ``get`` for each manifest."""
+
+    def read(uri: str) -> list[refer.TableFile]:
+        storage, path = located.find(uri)
+        data = read_file(storage, path, uri, least=manifests[uri])
+        return list(refer.files_in(data, uri))
+
+    for files in located.storage.map(sorted(manifests), read):
+        yield from files
 
 
 def _target_of(found: dict[str, Any]) -> int:
@@ -98,13 +141,3 @@ def _sum_of(sizes: Iterable[int], location: str) -> int:
     if total > _MOST_BYTES:
         raise refer.UnreadableTable("the sizes of its files add up to more bytes than there can be", path=location)
     return total
-
-
-def _each(
-    located: Located, uris: Iterable[str], parse: Callable[[bytes, str], Iterable[_T]]
-) -> Iterable[tuple[str, list[_T]]]:
-    def read(uri: str) -> tuple[str, list[_T]]:
-        storage, path = located.find(uri)
-        return uri, list(parse(read_file(storage, path, uri), uri))
-
-    return located.storage.map(sorted(uris), read)

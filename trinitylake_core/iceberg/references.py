@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from trinitylake_core.iceberg.reading.avro_file import avro_rows
 from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
-from trinitylake_core.iceberg.reading.metadata_json import decoded
+from trinitylake_core.iceberg.reading.metadata_json import decode_metadata
 from trinitylake_core.iceberg.reading.paths import directory_uri, file_uri
 from trinitylake_core.iceberg.reading.rows import Column
 
@@ -26,7 +26,7 @@ __all__ = [
     "TableFile",
     "UnreadableTable",
     "current_snapshot",
-    "decoded",
+    "decode_metadata",
     "files_in",
     "forbids_deletes",
     "listed_in",
@@ -78,7 +78,7 @@ class References:
 
 def references(data: bytes, location: str) -> References:
     """Return the files that the metadata file at ``location`` refers to. Raises ``UnreadableTable``."""
-    return references_in(decoded(data, location), location)
+    return references_in(decode_metadata(data, location), location)
 
 
 def references_in(found: dict[str, Any], location: str) -> References:
@@ -101,18 +101,18 @@ def _references(found: Mapping[str, Any]) -> References:
     if not isinstance(uuid, str):
         raise Malformed("its table-uuid is no text")
     properties = _object(found.get("properties"), "properties")
-    directories = {_named(found.get("location"), "location", directory_uri)}
+    directories = {_uri_at(found.get("location"), "location", directory_uri)}
     for name in WRITTEN_PATHS:
         if properties.get(name):
-            directories.add(_named(properties[name], f"property {name}", directory_uri))
+            directories.add(_uri_at(properties[name], f"property {name}", directory_uri))
     lists, manifests = _of_snapshots(found)
     statistics: set[str] = set()
     for member in ("statistics", "partition-statistics"):
         for where, each in _objects(found, member):
-            statistics.add(_named(each.get("statistics-path"), f"{where}.statistics-path", file_uri))
+            statistics.add(_uri_at(each.get("statistics-path"), f"{where}.statistics-path", file_uri))
     return References(
         uuid,
-        _named(found.get("location"), "location", directory_uri),
+        _uri_at(found.get("location"), "location", directory_uri),
         frozenset(directories),
         frozenset(lists),
         frozenset(manifests),
@@ -137,12 +137,12 @@ def _of_snapshots(found: Mapping[str, Any]) -> tuple[set[str], set[str]]:
             raise Malformed(f"its {where}.snapshot-id is no number")
         numbers.add(number)
         if "manifest-list" in each:
-            lists.add(_named(each["manifest-list"], f"{where}.manifest-list", file_uri))
+            lists.add(_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri))
             continue
         named = each.get("manifests")
         if not isinstance(named, list):
             raise Malformed(f"its {where} names neither a manifest list nor manifests")
-        manifests.update(_named(path, f"{where}.manifests", file_uri) for path in named)
+        manifests.update(_uri_at(path, f"{where}.manifests", file_uri) for path in named)
     _refuse_unknown(found.get("current-snapshot-id"), "current-snapshot-id", numbers | {-1, None})
     for ref in _object(found.get("refs"), "refs").values():
         _refuse_unknown(_object(ref, "refs").get("snapshot-id"), "refs", numbers)
@@ -176,7 +176,7 @@ def _object(value: Any, member: str) -> Mapping[str, Any]:
     return value
 
 
-def _named(path: Any, where: str, uri: Callable[[Any], str]) -> str:
+def _uri_at(path: Any, where: str, uri: Callable[[Any], str]) -> str:
     """Return the URI of a path; an error says where the path stands."""
     try:
         return uri(path)

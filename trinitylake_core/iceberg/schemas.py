@@ -56,25 +56,25 @@ def schema_meaning(schema: IcebergSchema) -> object:
 
 
 def _column(field: iceberg.NestedField) -> Column:
-    column = _typed(field.field_type, field.field_id, field.name, nullable=not field.required)
+    column = _column_of(field.field_type, field.field_id, field.name, nullable=not field.required)
     if field.doc:
         column.properties[DOC] = field.doc
     return column
 
 
-def _typed(kind: iceberg.IcebergType, number: int, name: str, *, nullable: bool) -> Column:
+def _column_of(kind: iceberg.IcebergType, number: int, name: str, *, nullable: bool) -> Column:
     column = Column(id=number, name=name, nullable=nullable)
     if isinstance(kind, iceberg.StructType):
         column.type = DataType.STRUCT
         column.struct_fields.extend(_column(field) for field in kind.fields)
     elif isinstance(kind, iceberg.ListType):
         column.type = DataType.LIST
-        element = _typed(kind.element_type, kind.element_id, "element", nullable=not kind.element_required)
+        element = _column_of(kind.element_type, kind.element_id, "element", nullable=not kind.element_required)
         column.list_element.CopyFrom(element)
     elif isinstance(kind, iceberg.MapType):
         column.type = DataType.MAP
-        column.map_key.CopyFrom(_typed(kind.key_type, kind.key_id, "key", nullable=False))
-        column.map_value.CopyFrom(_typed(kind.value_type, kind.value_id, "value", nullable=not kind.value_required))
+        column.map_key.CopyFrom(_column_of(kind.key_type, kind.key_id, "key", nullable=False))
+        column.map_value.CopyFrom(_column_of(kind.value_type, kind.value_id, "value", nullable=not kind.value_required))
     elif isinstance(kind, iceberg.DecimalType):
         column.type = DataType.DECIMAL
         column.properties.update(precision=str(kind.precision), scale=str(kind.scale))

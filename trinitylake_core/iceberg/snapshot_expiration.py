@@ -65,13 +65,21 @@ class PlannedSnapshots:
     def of(self, metadata: TableMetadata) -> Expiring:
         """Return what of the plan is there still. Raises ``ValueError`` where a branch or tag has changed since."""
         uuid = str(metadata.table_uuid)
-        planned, refs = self.snapshots.get(uuid, set()), self.refs.get(uuid, {})
-        kept = {name: ref.snapshot_id for name, ref in metadata.refs.items() if refs.get(name) != ref.snapshot_id}
-        moved = sorted(name for name, number in kept.items() if name in refs or number in planned)
+        planned = self.snapshots.get(uuid, set())
+        planned_refs = self.refs.get(uuid, {})
+        gone_refs: list[str] = []
+        moved: list[str] = []
+        for name, ref in sorted(metadata.refs.items()):
+            number = ref.snapshot_id
+            if planned_refs.get(name) == number:
+                gone_refs.append(name)
+            elif name in planned_refs or number in planned:
+                moved.append(name)
         if moved:
             raise ValueError(f"these branches or tags have changed since the plan was made: {', '.join(moved)}")
-        gone = tuple(each.snapshot_id for each in metadata.snapshots if each.snapshot_id in planned)
-        return Expiring(gone, tuple(sorted(metadata.refs.keys() - kept.keys())))
+        numbers = [each.snapshot_id for each in metadata.snapshots]
+        gone = [number for number in numbers if number in planned]
+        return Expiring(tuple(gone), tuple(gone_refs))
 
 
 def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, now_millis: int) -> Expiring:

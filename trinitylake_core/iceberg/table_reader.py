@@ -61,7 +61,7 @@ class TableReader(Namespaces):
         """Return the names that ``names`` lists in a namespace. Raises ``NoSuchNamespaceError``."""
         text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
 
-        def listed(view: CatalogView) -> list[Identifier]:
+        def list_names(view: CatalogView) -> list[Identifier]:
             try:
                 return [self._identifier(text, name) for name in names(view, text)]
             except (ObjectNotFound, InvalidName):
@@ -70,7 +70,7 @@ class TableReader(Namespaces):
                 raise no_namespace(text) from None
 
         with translated():
-            return self._read(listed)
+            return self._read(list_names)
 
     def _definition(self, view: CatalogView, namespace: str, name: str) -> TableDef:
         try:
@@ -111,7 +111,9 @@ class TableReader(Namespaces):
                 found.append((namespace, name, self._metadata_location(view, namespace, name)))
 
         def load(each: tuple[str, str, str]) -> Table:
-            return self._table(each[0], each[1], self._places.read(each[2]), each[2])
+            namespace, name, location = each
+            metadata = self._places.read(location)
+            return self._table(namespace, name, metadata, location)
 
         return self._places.storage.map(found, load)
 

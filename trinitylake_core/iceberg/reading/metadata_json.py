@@ -16,7 +16,7 @@ _ELEMENTS: Final = b"[{,:"
 _TOO_MANY: Final = f"it has more than {limits.METADATA_ELEMENTS:,} values"
 
 
-def decoded(data: bytes, location: str) -> dict[str, Any]:
+def decode_metadata(data: bytes, location: str) -> dict[str, Any]:
     """Return table metadata as JSON. Memory: some ten times the file, unpacked, and within :mod:`limits`.
 
     Args:

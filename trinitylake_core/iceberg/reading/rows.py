@@ -274,9 +274,9 @@ class _Compiler:
     def _object(self, schema: dict[str, Any], namespace: str) -> _Type:
         kind = schema.get("type")
         if kind == "array":
-            return _array(self.compile(schema.get("items"), namespace))
+            return _array_type(self.compile(schema.get("items"), namespace))
         if kind == "map":
-            return _map(self.compile(schema.get("values"), namespace))
+            return _map_type(self.compile(schema.get("values"), namespace))
         if kind in ("record", "fixed", "enum"):
             return self._define(schema, kind, namespace)
         return self.compile(kind, namespace)
@@ -295,9 +295,9 @@ class _Compiler:
         if kind == "record":
             compiled = self._record(schema.get("fields"), full.rpartition(".")[0])
         elif kind == "fixed":
-            compiled = _fixed(schema.get("size"))
+            compiled = _fixed_type(schema.get("size"))
         else:
-            compiled = _enum(schema.get("symbols"))
+            compiled = _enum_type(schema.get("symbols"))
         self._named[full] = schema, compiled
         return compiled
 
@@ -327,13 +327,13 @@ def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _fixed(size: Any) -> _Type:
+def _fixed_type(size: Any) -> _Type:
     if type(size) is not int or size < 0:
         raise Malformed("a fixed type of its schema has no size")
     return _Type(_skip_fixed(size), size, _fixed_form(size)) if size else _NULL
 
 
-def _enum(symbols: Any) -> _Type:
+def _enum_type(symbols: Any) -> _Type:
     if not isinstance(symbols, list):
         raise Malformed("an enum of its schema has no symbols")
     most = len(symbols)
@@ -450,14 +450,14 @@ def _read_union(branches: Sequence[_Type]) -> Read | None:
 # -- arrays and maps -------------------------------------------------------------------------------------------
 
 
-def _array(items: _Type) -> _Type:
+def _array_type(items: _Type) -> _Type:
     if items.skip is None or not items.least:
         raise Malformed("an array of its schema has items that take no bytes")
     skip_items = _skip_each(items.skip) if items.form is None else _skip_forms(items.form)
     return _Type(_skip_blocks(skip_items), 1)
 
 
-def _map(values: _Type) -> _Type:
+def _map_type(values: _Type) -> _Type:
     """Return the type of a map; its keys are texts."""
     skip_entry = _skip_bytes if values.skip is None else _skip_pair(_skip_bytes, values.skip)
     return _Type(_skip_blocks(_skip_each(skip_entry)), 1)
