@@ -61,21 +61,15 @@ def check_sensors(notify: Notifications, *, only_ours: bool = False) -> list[dg.
     )
     def send_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         survey = Survey()
-        if context.repository_def is not None:
-            graph = context.repository_def.asset_graph
-            check_keys = [key for key in graph.asset_check_keys if key.name not in _NOT_SENT]
-            asset_keys = list(graph.materializable_asset_keys)
-            if only_ours:
-                check_keys = [key for key in check_keys if is_ours(key.asset_key)]
-                asset_keys = [key for key in asset_keys if is_ours(key)]
-            with_partitions = {key for key in check_keys if graph.get_check_spec(key).partitions_def is not None}
-            add_failed_checks(survey, context.instance, [key for key in check_keys if key not in with_partitions])
-            add_failed_partitions(survey, context.instance, sorted(with_partitions, key=str))
-            add_overdue_assets(survey, context.instance, asset_keys)
-        add_waiting_runs(survey, context.instance, time.time())
-        known: dict[str, str] = json.loads(context.cursor or "{}")
+        instance = context.instance
+        repository = context.repository_def
+        if repository is not None:
+            add_assets_and_checks(survey, instance, repository, only_ours=only_ours)
+        add_waiting_runs(survey, instance, time.time())
+        known = json.loads(context.cursor or "{}")
         sent, failing = send_changes_of(survey, known, notify, context.log)
-        return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=json.dumps(failing, sort_keys=True))
+        cursor = json.dumps(failing, sort_keys=True)
+        return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=cursor)
 
     return [send_changes]
 
@@ -86,6 +80,24 @@ def is_ours(asset: dg.AssetKey) -> bool:
 
 
 # -- what fails now --------------------------------------------------------------------------------------
+
+
+def add_assets_and_checks(
+    survey: Survey, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, *, only_ours: bool
+) -> None:
+    """Add what fails of the assets and checks of a code location."""
+    graph = repository.asset_graph
+    plain: list[dg.AssetCheckKey] = []
+    partitioned: list[dg.AssetCheckKey] = []
+    for key in sorted(graph.asset_check_keys, key=str):
+        if key.name in _NOT_SENT or (only_ours and not is_ours(key.asset_key)):
+            continue
+        has_partitions = graph.get_check_spec(key).partitions_def is not None
+        (partitioned if has_partitions else plain).append(key)
+    add_failed_checks(survey, instance, plain)
+    add_failed_partitions(survey, instance, partitioned)
+    assets = [key for key in graph.materializable_asset_keys if is_ours(key) or not only_ours]
+    add_overdue_assets(survey, instance, assets)
 
 
 def add_failed_checks(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:

@@ -7,7 +7,7 @@ A field's name, type and default are those of the dataclass, its description is 
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Final, Union
@@ -26,24 +26,35 @@ _ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 
 def fields_of(config: type, changed: Mapping[str, Any], only: Collection[str] | None = None) -> dict[str, dg.Field]:
     """Return the fields of a launchpad, or ``only`` some; ``changed`` has defaults that differ from the dataclass."""
-    kinds, texts, found = typing.get_type_hints(config), _descriptions(config), {}
+    kinds = typing.get_type_hints(config)
+    texts = _descriptions(config)
+    found = {}
     for each in fields(config):
-        name, default = each.name, each.default if each.default_factory is MISSING else each.default_factory()
-        if not each.init or name.startswith(_HIDDEN) or (only is not None and name not in only):
+        name = each.name
+        hidden = not each.init or name.startswith(_HIDDEN)
+        if hidden or (only is not None and name not in only):
             continue
-        default = changed.get(name, default)
         if name == "engine":
             found[name] = dg.Field(
                 dg.Noneable(_ENGINES), default_value=None, is_required=False, description=_ENGINE_TEXT
             )
-        elif default is MISSING:
+            continue
+        default = changed.get(name, _default_of(each))
+        if default is MISSING:
             found[name] = dg.Field(_schema(kinds[name]), is_required=True, description=texts.get(name))
-        else:
-            shown = [*default] if isinstance(default, tuple) else default
-            found[name] = dg.Field(
-                _schema(kinds[name]), is_required=False, default_value=shown, description=texts.get(name)
-            )
+            continue
+        shown = list(default) if isinstance(default, tuple) else default
+        found[name] = dg.Field(
+            _schema(kinds[name]), is_required=False, default_value=shown, description=texts.get(name)
+        )
     return found
+
+
+def _default_of(field: Field[Any]) -> Any:
+    """Return the default of a field of a dataclass; ``MISSING`` without one."""
+    if field.default_factory is MISSING:
+        return field.default
+    return field.default_factory()
 
 
 def _descriptions(config: type) -> dict[str, str]:

@@ -161,10 +161,9 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
 
 def _expire_snapshots(launch: Launch) -> assets.Result:
     plans: list[tables_expire.Report] = []
-    watch, policies = launch.supervisor, []
-    for text, each in (launch.settings.tables or Tables()).policies.items():
-        refs = None if each.refs_older_than is None else each.refs_older_than.total_seconds()
-        policies.append(tables_expire.Policy(text, each.older_than.total_seconds(), each.keep_last, refs))
+    watch = launch.supervisor
+    stanza = launch.settings.tables or Tables()
+    policies = [_expiration_policy(pattern, each) for pattern, each in stanza.policies.items()]
     how = tables_expire.Config(policies=tuple(policies))
 
     def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
@@ -183,6 +182,12 @@ def _expire_snapshots(launch: Launch) -> assets.Result:
         data_version=dg.DataVersion(str(done.version_after or done.version)),
         check_results=[left_alone],
     )
+
+
+def _expiration_policy(pattern: str, policy: TablePolicy) -> tables_expire.Policy:
+    """Return a policy of lakehouses.yaml as the job takes it."""
+    refs = None if policy.refs_older_than is None else policy.refs_older_than.total_seconds()
+    return tables_expire.Policy(pattern, policy.older_than.total_seconds(), policy.keep_last, refs)
 
 
 # -- cleaning of files ---------------------------------------------------------------------------------

@@ -187,23 +187,36 @@ def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
     slugs: dict[str, str] = {}
     roots: dict[str, str] = {}
     for number, raw in enumerate(stanzas, 1):
-        name = label(raw, number)
+        where = label(raw, number)
         try:
             each = parse_stanza(raw, path, number)
         except ConfigError as error:
-            bad[raw["name"] if name.endswith("'") else name] = str(error)
+            named = where.endswith("'")
+            bad[raw["name"] if named else where] = str(error)
             continue
         if each.slug in slugs:
-            text = f"name: collides with {slugs[each.slug]!r}; both become {each.slug!r} in the names of jobs and pools"
-            bad[each.name] = f"{path}: {name}: {text}"
+            other = slugs[each.slug]
+            text = f"name: collides with {other!r}; both become {each.slug!r} in the names of jobs and pools"
+            bad[each.name] = f"{path}: {where}: {text}"
         elif each.root in roots:
-            bad[each.name] = f"{path}: {name}: root: already the root of {roots[each.root]!r}"
+            bad[each.name] = f"{path}: {where}: root: already the root of {roots[each.root]!r}"
         else:
-            good[each.name], slugs[each.slug], roots[each.root] = each, each.name, each.name
-    for name, each in [*good.items()]:
-        target = None if each.backup is None else each.backup.target
-        if target is not None and roots.setdefault(target, name) != name:
-            text = f"backup.target: already the root or the backup of {roots[target]!r}"
-            bad[name] = f"{path}: lakehouse {name!r}: {text}"
-            del good[name]
+            good[each.name] = each
+            slugs[each.slug] = each.name
+            roots[each.root] = each.name
+    _refuse_shared_targets(good, bad, roots, path)
     return Known(good, bad)
+
+
+def _refuse_shared_targets(
+    good: dict[str, LakehouseSettings], bad: dict[str, str], roots: dict[str, str], path: Path
+) -> None:
+    """Move the stanzas whose backup would overwrite another lakehouse, or another backup, from good to bad."""
+    for name, each in list(good.items()):
+        if each.backup is None:
+            continue
+        target = each.backup.target
+        owner = roots.setdefault(target, name)
+        if owner != name:
+            bad[name] = f"{path}: lakehouse {name!r}: backup.target: already the root or the backup of {owner!r}"
+            del good[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -73,30 +73,54 @@ def _draw_tree(axes: Sequence[Axes], title: str, strips: Sequence[Strip], scale:
 
 
 def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
-    count = len(strip.fill)
-    slot = 1.0 / count
-    if count < _CROWD:  # a pair of bars per node
-        width = slot * 0.86 / (2 if any(strip.debt) else 1)
-        aside = width / 2 if any(strip.debt) else 0.0
-        centres = [(index + 0.5) * slot for index in range(count)]
-        axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label=_KEYS_LABEL)
-        axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label=_DEBT_LABEL)
-    else:  # two outlines over each other: bars side by side would be one solid block
-        edges = [index * slot for index in range(count + 1)]
-        axes.stairs(strip.fill, edges, fill=True, color=KEYS, alpha=0.25)
-        axes.stairs(strip.fill, edges, color=KEYS, linewidth=0.9, label=_KEYS_LABEL)
-        axes.stairs(strip.debt, edges, fill=True, color=DEBT, alpha=0.9, label=_DEBT_LABEL)
+    if len(strip.fill) < _CROWD:
+        _draw_bars(axes, strip)
+    else:
+        _draw_outlines(axes, strip)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, scale)
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
-    two_digits = round(strip.nodes, -max(0, len(str(strip.nodes)) - 2))
-    many = "" if strip.complete else f" of about {two_digits:,}"
-    nodes = f"{count}{many} node{'s' if count != 1 else ''}"
-    name = "leaves" if strip.height == 0 else f"height {strip.height}"
-    text = f"{name}\n{nodes}\n{strip.messages:,} buffered{'' if strip.complete else ' in those'}"
-    axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=INK)
+    label = _describe_strip(strip)
+    axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8, color=INK)
     _plain(axes)
+
+
+def _draw_bars(axes: Axes, strip: Strip) -> None:
+    """Draw a pair of bars for each node; only the one of its keys where nothing waits in the whole level."""
+    count = len(strip.fill)
+    room = 0.86 / count
+    has_debt = any(strip.debt)
+    width = room / 2 if has_debt else room
+    aside = width / 2 if has_debt else 0.0
+    centres = [(index + 0.5) / count for index in range(count)]
+    left = [centre - aside for centre in centres]
+    right = [centre + aside for centre in centres]
+    axes.bar(left, strip.fill, width, color=KEYS, label=_KEYS_LABEL)
+    axes.bar(right, strip.debt, width, color=DEBT, label=_DEBT_LABEL)
+
+
+def _draw_outlines(axes: Axes, strip: Strip) -> None:
+    """Draw two outlines over each other: so many bars side by side would be one solid block."""
+    count = len(strip.fill)
+    edges = [index / count for index in range(count + 1)]
+    axes.stairs(strip.fill, edges, fill=True, color=KEYS, alpha=0.25)
+    axes.stairs(strip.fill, edges, color=KEYS, linewidth=0.9, label=_KEYS_LABEL)
+    axes.stairs(strip.debt, edges, fill=True, color=DEBT, alpha=0.9, label=_DEBT_LABEL)
+
+
+def _describe_strip(strip: Strip) -> str:
+    """Return what stands beside a level: its height, its nodes, and what is buffered in those that are drawn."""
+    count = len(strip.fill)
+    name = "leaves" if strip.height == 0 else f"height {strip.height}"
+    nodes = f"{count} node{'s' if count != 1 else ''}"
+    buffered = f"{strip.messages:,} buffered"
+    if not strip.complete:
+        unimportant_digits = max(0, len(str(strip.nodes)) - 2)
+        about = round(strip.nodes, -unimportant_digits)
+        nodes = f"{count} of about {about:,} nodes"
+        buffered += " in those"
+    return f"{name}\n{nodes}\n{buffered}"
 
 
 def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
@@ -107,15 +131,14 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     figure = _figure(_WIDEST, 4.2)
     top, bottom = figure.subplots(2, 1, sharex=True)
     times = [each.created_at for each in shown]
-    top.step(times, [each.objects or 0 for each in shown], where="post", color=KEYS)
+    objects = [each.objects or 0 for each in shown]
+    messages = [each.messages or 0 for each in shown]
+    top.step(times, objects, where="post", color=KEYS)
     top.set_ylabel("objects", color=INK, fontsize=9)
-    bottom.fill_between(times, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
+    bottom.fill_between(times, messages, step="post", color=DEBT, alpha=0.8)
     bottom.set_ylabel("buffered messages", color=INK, fontsize=9)
-    for operation, (marker, colour, label) in _MARKS.items():
-        marked = [each for each in shown if each.operation == operation]
-        if marked:
-            heights = [each.objects or 0 for each in marked]
-            top.plot([each.created_at for each in marked], heights, marker, color=colour, label=label)
+    for operation in _MARKS:
+        _mark_operation(top, operation, [each for each in shown if each.operation == operation])
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, labelcolor=INK, fontsize=9)
     first, last = shown[0], shown[-1]
@@ -132,13 +155,24 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     return _draw_markdown(figure, span)
 
 
+def _mark_operation(axes: Any, operation: str, versions: Sequence[VersionInfo]) -> None:
+    """Draw a marker at each version of an operation, if there are any. Matplotlib's types know no times."""
+    if not versions:
+        return
+    marker, colour, label = _MARKS[operation]
+    times = [each.created_at for each in versions]
+    heights = [each.objects or 0 for each in versions]
+    axes.plot(times, heights, marker, color=colour, label=label)
+
+
 def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
     """Return a picture of tables: a bar each, of what the newest snapshot needs and what only old ones keep."""
     figure = _figure(_WIDEST, 0.28 * len(measured) + 1.1)
     axes = figure.subplots()
     places = range(len(measured))
-    names = [each.table if len(each.table) <= _LONG else f"...{each.table[-_LONG:]}" for each in measured]
-    live, old = ([getattr(each, name) / _MEBIBYTE for each in measured] for name in ("bytes", "old_bytes"))
+    names = [_short_name(each.table) for each in measured]
+    live = [each.bytes / _MEBIBYTE for each in measured]
+    old = [each.old_bytes / _MEBIBYTE for each in measured]
     axes.barh(places, live, 0.6, color=KEYS, label="the newest snapshot")
     axes.barh(places, old, 0.6, left=live, color=DEBT, label="old snapshots only")
     axes.set_yticks(places, names, parse_math=False)
@@ -147,6 +181,10 @@ def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
     figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
     _plain(axes)
     return _draw_markdown(figure, f"the {len(measured)} heaviest tables")
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= _LONG else f"...{name[-_LONG:]}"
 
 
 def _figure(width: float, height: float) -> Figure:
