@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from trinitylake_core.definitions import NamespaceDef, Schema, TableDef, ViewDef, column_paths, schema_to_arrow
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import SNAPSHOT_ID, metadata_uri, table_location
+
+_SHOWN_COLUMNS: Final = 10
 
 
 class _Info:
@@ -58,9 +62,12 @@ class TableInfo(_Info):
     definition: TableDef
 
     def __repr__(self) -> str:
-        columns = ", ".join(column.name for column in self.definition.schema.columns)
-        where = self.definition.format_properties.get("location")
-        return f"TableInfo({self.namespace!r}, {self.name!r}, columns=[{columns}], format={self.format}, at={where!r})"
+        """Show attributes by their names, so that what is seen can be asked for."""
+        names = first_of([column.name for column in self.definition.schema.columns], _SHOWN_COLUMNS)
+        return (
+            f"TableInfo(namespace={self.namespace!r}, name={self.name!r}, schema=<{names}>, format={self.format!r}, "
+            f"location={self.definition.format_properties.get('location')!r})"
+        )
 
     @property
     def schema(self) -> pa.Schema:
