@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trinitylake_core.diff import Change, NotCompared
     from trinitylake_core.errors import (
         AlreadyExists,
+        ClocksDisagree,
         CommitConflict,
         Corrupt,
         CorruptDefinition,
@@ -62,6 +63,7 @@ __all__ = [
     "AlreadyExists",
     "Alteration",
     "Change",
+    "ClocksDisagree",
     "CommitConflict",
     "Corrupt",
     "CorruptDefinition",

@@ -34,7 +34,7 @@ from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Node
-from trinitylake_core.versions import ObjectCounts, Root, RootRows, Versions, is_number
+from trinitylake_core.versions import MENDED, ObjectCounts, Root, RootRows, Versions, is_number
 
 Named = tuple[str, str, str]
 """Kind, label and path of a definition."""
@@ -159,10 +159,20 @@ def _check_link(versions: Versions, root: Root) -> Iterator[Violation]:
     yield from _check_fences(before, root)
 
 
+def mended_fences(root: RootRows) -> frozenset[str]:
+    """Return the rows of fences that a version set back because they lay in the future."""
+    found = root.summary.get(MENDED)
+    if root.operation != spec.OP_CLEAN or not isinstance(found, dict):
+        return frozenset()
+    return frozenset(found) & frozenset(_FENCES)
+
+
 def _check_fences(before: RootRows, root: Root) -> Iterator[Violation]:
     for name in _ONLY_GROW:
         old = before.system.get(name, "0")
         new = root.system.get(name, old if name == spec.REQUESTS_UNTIL_MILLIS else "0")  # writers may drop that one
+        if name in mended_fences(root):
+            continue
         if is_number(old) and is_number(new) and int(new) < int(old):
             yield violation("I14", root.path, f"{name} fell from {old} to {new}")
 

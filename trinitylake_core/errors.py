@@ -95,6 +95,13 @@ class TransactionExpired(Refused):
     """The transaction outlived ``txn_ttl_millis``; begin a new one."""
 
 
+class ClocksDisagree(Refused):
+    """The clock of the storage and the clock of this process show different times. Nothing was committed.
+
+    Correct the one that is wrong, and run it again.
+    """
+
+
 class LakehouseFrozen(Refused):
     """The lakehouse is frozen: it takes no ordinary commits. Nothing was committed; try again when it is thawed.
 

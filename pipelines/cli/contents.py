@@ -71,6 +71,7 @@ maintain:
   tables health ROOT [PATTERN] | show files, bytes and snapshots of Iceberg tables
   tables expire ROOT [PATTERN] | remove old snapshots of Iceberg tables; no file is deleted
   tables clean ROOT [PATTERN] | remove files of Iceberg tables that no version, snapshot or saved transaction needs
+  mend ROOT | correct a fence of a cleaning that lies in the future, because a clock was wrong
   doctor ROOT | test whether a storage is fit for a lakehouse; exit code 1 if it is not
 recover:
   freeze ROOT | refuse commits and loads of all writers, until it is thawed or a time is over
@@ -95,7 +96,7 @@ _MODULES: Final = {
     "changing": "create, apply, alter, rename",
     "jobs": "load, upgrade, compact, doctor",
     "serving": "serve",
-    "retention": "verify, expire, clean, tables health, tables expire, tables clean",
+    "retention": "verify, expire, clean, mend, tables health, tables expire, tables clean",
     "recovery": "freeze, thaw, rollback, undo, restore, snapshot create, snapshot list, snapshot drop, export",
     "trying": "try, ui",
     "program": "completion",

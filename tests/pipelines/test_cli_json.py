@@ -120,6 +120,7 @@ def test_every_command_prints_what_is_declared(
     with a_month_later():
         for line in SCENARIO.strip().splitlines():
             run(line.split())
+    run(["mend", "{lake}", "--reason", "r"])
     newest = Lakehouse.open(roots["lake"]).version
     (tmp_path / "lake" / root_path(newest)).write_bytes(b"garbage")
     run(["verify", "{lake}", "--engine", "local"], code=1)

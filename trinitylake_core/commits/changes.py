@@ -19,7 +19,7 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.search import lookup, scan
-from trinitylake_core.versions import Delta, ObjectCounts, Root, Versions, copy_of_definition
+from trinitylake_core.versions import MENDED, Delta, ObjectCounts, Root, RootRows, Versions, copy_of_definition
 
 
 class TreeReplaced(CommitConflict):
@@ -101,6 +101,49 @@ class Fence(SameContent):
         so_far = base.tables_void_before_millis if self._of_tables else base.void_before_millis
         self._system = {row: str(max(so_far, self._void_before))}
         return super().build(base, created_at_millis, writer)
+
+
+class MendedFences(SameContent):
+    """A version with earlier fences in the place of those that lie in the future: a clock was wrong once.
+
+    REQUIRES: ``void_before_millis`` is later than the time of every file that was there after the newest version was
+    read. By that no file that a cleaning may delete has a later time: it listed its candidates before its fence.
+
+    Attributes:
+        void_before_millis: the time of the fences that are mended.
+    """
+
+    def __init__(self, future_millis: int, summary: dict[str, Any]) -> None:
+        super().__init__(spec.OP_CLEAN, summary)
+        self._future = future_millis
+        self._about = summary
+        self.void_before_millis = 0
+
+    def find_ahead(self, base: RootRows) -> dict[str, int]:
+        """Return the fences of a version that lie in the future, by the names of their rows."""
+        fences = {
+            spec.VOID_BEFORE_MILLIS: base.void_before_millis,
+            spec.TABLES_VOID_BEFORE_MILLIS: base.tables_void_before_millis,
+        }
+        return {name: time for name, time in fences.items() if time > self._future}
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under the mended fences. Writes nothing."""
+        ahead = self.find_ahead(base)
+        self._summary = self._about | {MENDED: ahead}
+        self._system = dict.fromkeys(ahead, str(self.void_before_millis))
+        return super().build(base, created_at_millis, writer)
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Stop where a cleaning came in between: it may have listed files that were not there before.
+
+        Raises ``CommitConflict``.
+        """
+        for root in newer:
+            if root.operation == spec.OP_CLEAN:
+                raise CommitConflict(
+                    f"a cleaning came in between, in version {root.version}; run it again", version=root.version
+                )
 
 
 class Aborted(SameContent):

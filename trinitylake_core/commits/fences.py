@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import write_hint
-from trinitylake_core.errors import FileMissing, StorageError
+from trinitylake_core.errors import ClocksDisagree, FileMissing, StorageError
 from trinitylake_core.storage import Storage
-from trinitylake_core.versions import Delta, Root, RootRows
+from trinitylake_core.versions import Delta, Root, RootRows, from_millis
 
+_LOG = logging.getLogger(__name__)
 FRONT_ENDS_DIFFER_MILLIS: Final = 300_000
 """How far the clocks of the front ends of one object store may be apart; more makes only renewals more frequent."""
+CLOCKS_DIFFER_MILLIS: Final = 15 * 60_000
+"""How far the storage's clock and that of a process may be apart. S3 refuses signatures of clocks that differ more."""
+_DAY_MILLIS: Final = 86_400_000
 
 
 class Fences:
@@ -75,14 +81,52 @@ def may_be_void(backend: LakehouseBackend, base: Root) -> bool:
     return void_since(backend.storage, base, backend.newest())
 
 
-def storage_time(backend: LakehouseBackend) -> int:
+def measure_storage_time(backend: LakehouseBackend) -> int:
     """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
 
     It is the modification time of the hint, which is written for that: one ``put`` and one ``head``. Another writer of
-    the hint does no harm. Raises ``StorageError``.
+    the hint does no harm.
+
+    Raises:
+        ClocksDisagree: the clock of this process shows another time. One of them is wrong, and what a fence makes void
+            by a wrong one stays void.
+        StorageError.
     """
     write_hint(backend.storage, backend.newest_seen.version)
     try:
-        return backend.storage.info(spec.HINT_FILE).modified_millis
+        stored = backend.storage.info(spec.HINT_FILE).modified_millis
     except FileMissing:
         raise StorageError(f"the clock of {backend.storage.root} cannot be read: no hint can be written") from None
+    own = time.time_ns() // 1_000_000
+    if abs(stored - own) > CLOCKS_DIFFER_MILLIS:
+        raise ClocksDisagree(
+            f"the clock of the storage {backend.storage.root} shows {show_time(stored)}, and that of this process "
+            f"{show_time(own)}: one of them is wrong, and nothing was committed. Correct it, and run this again"
+        )
+    return stored
+
+
+def storage_time(backend: LakehouseBackend) -> int:
+    """Return the time from which a cleaning counts the ages of files, by the storage's own clock.
+
+    It is at most a day after the newest version. So even where one clock stamps everything, and jumps, nothing goes
+    that was written in the safety age before that version, and no fence lies more than a day after it.
+    One ``put`` and one ``head``. Raises as :func:`measure_storage_time`.
+    """
+    stored = measure_storage_time(backend)
+    newest = backend.newest_seen
+    if newest.created_at_millis - stored > CLOCKS_DIFFER_MILLIS:
+        _LOG.warning(
+            "version %d is dated %s, and the clock of the storage shows %s: the clock of its writer was ahead",
+            newest.version,
+            show_time(newest.created_at_millis),
+            show_time(stored),
+        )
+    if not newest.created_at_millis:  # the writer of another implementation, which does not say
+        return stored
+    return min(stored, newest.created_at_millis + _DAY_MILLIS)
+
+
+def show_time(millis: int) -> str:
+    """Return a time in epoch milliseconds for people."""
+    return from_millis(millis).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -10,7 +10,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import definition_rows, written
 from trinitylake_core.commits.commit import Draft, new_id
-from trinitylake_core.commits.fences import storage_time
+from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import Corrupt, PlanOutdated, SnapshotNotFound, VersionExpired
 from trinitylake_core.locations import parse
@@ -115,7 +115,7 @@ class RolledBack:
         del created_at_millis, writer
         rows: dict[str, str | None] = {spec.ROLLBACK_FROM_ROOT: base.path}
         if base.unreadable is not None:  # it may have been a fence
-            now = storage_time(self._backend)
+            now = measure_storage_time(self._backend)
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))
             rows[spec.TABLES_VOID_BEFORE_MILLIS] = str(max(base.tables_void_before_millis, now))
             last_key = now + spec.REQUESTS_AHEAD_MILLIS

@@ -6,12 +6,14 @@ storage is asked for the time of every file that the new metadata refers to and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg.table.metadata import TableMetadata
 
+from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
 from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
@@ -98,6 +100,13 @@ class AddedFiles:
         own = {path_below(self._storage.root, each.location) for each in self._tables if each.is_own}
         kind = CommitConflict if void <= own else TableFilesVoid
         named = ", ".join(f"{path}{' (missing)' * (self._stored_at[path] == _GONE)}" for path in sorted(void)[:_NAMED])
+        ahead = fence - time.time_ns() // 1_000_000
+        if ahead > CLOCKS_DIFFER_MILLIS:
+            raise TableFilesVoid(
+                f"the fence of the last cleaning of tables lies in the future: it is {show_time(fence)}, because a "
+                "clock was wrong. Until then every commit of a table is refused; `trinitylake mend ROOT` corrects it",
+                version=base.version,
+            )
         raise kind(
             "files of this commit were written before the last cleaning of tables; write them again "
             f"({len(void)}: {named}). To bring a dropped table back, restore it",

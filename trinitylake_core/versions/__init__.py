@@ -12,6 +12,7 @@ from trinitylake_core.versions.boundary import (
     settle_boundary,
 )
 from trinitylake_core.versions.root import (
+    MENDED,
     Delta,
     Member,
     ObjectCounts,

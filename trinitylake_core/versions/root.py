@@ -14,6 +14,8 @@ from trinitylake_core.tree.node import Messages, Node
 
 _DIGITS: Final = 40
 """No number in a root has more: far more than any has, and far fewer than Python refuses to read."""
+MENDED: Final = "mended"
+"""In the summary of a version: the fences that it mended, which lay in the future, each with its time (section 6)."""
 
 
 class ObjectCounts(NamedTuple):

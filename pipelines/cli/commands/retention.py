@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pipelines import clean as clean_job
 from pipelines import expire as expire_job
+from pipelines import mend as mending
 from pipelines import tables_clean as cleaning
 from pipelines import tables_expire as expiring
 from pipelines import tables_health as looking
@@ -230,3 +231,23 @@ def tables_expire(call: Call) -> Result:
 def tables_clean(call: Call) -> Result:
     """Remove files of tables."""
     return delete(call, cleaning, cleaning.Config, call.spark)
+
+
+# -- a clock that was wrong ----------------------------------------------------------------------------
+
+
+@command(
+    "mend",
+    "trinitylake mend file:///data/lake --reason 'the clock of the storage was a year ahead'",
+    options=(REASON,),
+    details="""\
+A cleaning commits a fence: files that were written before its time and that no version needs are void. If a clock was
+wrong then, the fence lies in the future, and commits of tables are refused until its time has come. This commits a
+version with a fence that is later than every file which is there now. Nothing is deleted. What writers have written
+and not yet committed, they write again. Correct the clock first: this is refused as long as the clock of the storage
+and that of this machine differ by more than 15 minutes.""",
+)
+def mend(call: Call) -> Result:
+    """Correct a fence that lies in the future."""
+    done = mending.run(call.open(), mending.Config(reason=call.options.reason))
+    return Result(done, list(done.summary()))
