@@ -720,5 +720,5 @@ HOLES: Final[Mapping[str, Kind]] = {
 KINDS: Final = {**_KINDS, **ENDPOINTS, **CHANGING_STORES, **CLOCKS, **ENGINES, **SHARED_FILES, **HOLES}
 FOREIGN: Final = "recover-foreign"
 """The root of another lakehouse cannot be recognised by itself, and versions committed on top of it follow it."""
-AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind != FOREIGN)
+AT_RANDOM: Final = tuple(kind for kind in (*_KINDS, *ENDPOINTS) if kind not in {FOREIGN, "request"})
 """The kinds of random runs."""

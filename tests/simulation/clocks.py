@@ -12,13 +12,13 @@ from tests.simulation.schedule import DURATIONS
 from tests.simulation.scheduler import acting
 from tests.simulation.store import SimStorage
 from tests.simulation.world import World
-from trinitylake_core import Lakehouse, errors
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import ClocksDisagree
 
 YEAR: Final = 12 * DURATIONS["month"]
 AGED: Final = 3 * 86_400
 """The safety age of the cleanings here, in seconds."""
 EXPIRY: Final = 90 * 86_400
-DISAGREE: Final = getattr(errors, "ClocksDisagree", errors.Refused)
 
 
 def _misled(prepare: Callable[[World, Lakehouse], Action]) -> Callable[[World], Action]:
@@ -76,7 +76,7 @@ def _recover(world: World, lake: Lakehouse) -> Action:
     return lambda: note_made(world, rollback.run(lake, config).version_after)
 
 
-_MAY_RAISE: Final = (*OUTDATED, DISAGREE)
+_MAY_RAISE: Final = (*OUTDATED, ClocksDisagree)
 CLOCKS: Final[Mapping[str, Kind]] = {
     "clean-misled": Kind(_misled(_clean), _MAY_RAISE),
     "tables-clean-misled": Kind(_misled(_clean_tables), _MAY_RAISE),

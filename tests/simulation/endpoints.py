@@ -120,9 +120,14 @@ def _abort_after_a_group(world: World) -> Action:
         first, second = _begin(world, lake, "t0"), _begin(world, lake, "t10", group=group)
         waiting = Entry(first.change, "group")
         group._waiting.append(waiting)
-        with suppress(StorageError):
+        try:
             world.acks.append(Ack(running_actor(), second.commit(), second.id))
             return f"committed {_note_outcomes(world, [waiting])}"
+        except StorageError:
+            pass  # one of them, or both, may be committed
+        except CommitConflict:
+            _note_outcomes(world, [waiting])
+            raise
         acting().outage = False
         first._uncertain = True  # as if it had waited in a thread of its own
         for txn in (first, second):
@@ -185,8 +190,9 @@ def _request_again(world: World) -> Action:
         except StorageError:
             acting().outage = False
             txn.commit()
-        if waiting.version is not None:
-            world.acks.append(Ack(running_actor(), waiting.version, waiting.change.id))
+        finally:
+            if waiting.version is not None:
+                world.acks.append(Ack(running_actor(), waiting.version, waiting.change.id))
         return _send(world, Lakehouse.open(SimStorage()), key)
 
     return act

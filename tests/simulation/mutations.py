@@ -15,7 +15,7 @@ from pipelines.sweep.kept_roots import SavedTransactions
 from pipelines.sweep.sweep import RootsExpired
 from pipelines.tables.sweep import TableSweep
 from pipelines.trees.walk import FOREVER
-from trinitylake_core import lakehouse, snapshots
+from trinitylake_core import snapshots
 from trinitylake_core.commits import changes, fences, rolled_back
 from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import confirm as acknowledging
@@ -25,6 +25,7 @@ from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
 from trinitylake_core.iceberg.references import files_in
+from trinitylake_core.recovery import rollback
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below
 from trinitylake_core.transactions import saved
@@ -276,7 +277,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(RootFiles, "readable_roots"): RootFiles.roots}, ("recover-older", "expire-some")
     ),
     "a rollback stands on the damaged root": Mutation(
-        lambda: {(lakehouse, "newest_base"): _on_the_readable_one}, ("recover", "write")
+        lambda: {(rollback, "newest_base"): _on_the_readable_one}, ("recover", "write")
     ),
     "a late commit meets the abort": Mutation(
         lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")

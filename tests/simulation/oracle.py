@@ -22,6 +22,7 @@ from tests.simulation.world import COPY, Changes, Subject, Version, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, NamespaceDef, TableDef, TransactionDef
 from trinitylake_core.errors import (
+    ClocksDisagree,
     CommitConflict,
     Corrupt,
     LakehouseFrozen,
@@ -71,6 +72,8 @@ class Oracle:
                 right = tuple(each for each in right if each not in {CommitConflict, CommitFailedException})
             if kind_of(actor) in WRITES and any(kind_of(each) in FREEZES for each in self.actors):
                 right += (LakehouseFrozen, CommitFailedException)
+            if actor.ahead_millis:
+                right += (ClocksDisagree,)
             unknown = isinstance(actor.error, OutcomeUnknown) and (actor.preempted or self.world.boundary_moved)
             named = isinstance(actor.error, Corrupt) and self.world.names_damage(actor.error)
             named = named or (isinstance(actor.error, Corrupt) and bool(self.world.copy_gone) and "copy" in actor.name)
@@ -258,11 +261,13 @@ class Oracle:
     def said_of(self, version: Version, about: Subject) -> str | None:
         """Return what a version says about something, ``None`` where it says nothing."""
         content = self.tree(version).content
+        namespace, _, name = about.of.partition(".")
+        path = content.get(_key(name, namespace) if name else f"B==={namespace:4}")
+        if path is None:
+            return None
         if about.kind == "namespace":
-            namespace = NamespaceDef.FromString(self.world.files[content[f"B==={about.of:4}"]])
-            return namespace.properties.get(about.name)
-        namespace_name, _, table_name = about.of.partition(".")
-        table = TableDef.FromString(self.world.files[content[_key(table_name, namespace_name)]])
+            return NamespaceDef.FromString(self.world.files[path]).properties.get(about.name)
+        table = TableDef.FromString(self.world.files[path])
         metadata = json.loads(self.world.files[table.format_properties["metadata_location"]])
         if about.kind == "table":
             value = metadata["properties"].get(about.name)
@@ -354,7 +359,8 @@ class Oracle:
         """The actor that was to recover from a damaged root has done so; other actors may report it as unreadable."""
         for actor in self.actors:
             kind, error = kind_of(actor), actor.error
-            excused = error is None or actor.disturbed or isinstance(error, KINDS[kind].may_raise)
+            may_raise = (*KINDS[kind].may_raise, ClocksDisagree)
+            excused = error is None or actor.disturbed or isinstance(error, may_raise)
             if kind.startswith("recover") and not excused:
                 yield f"{actor.name} did not recover: {error}"
 

@@ -59,6 +59,8 @@ class Store:
     """Told of every change: what was done, the path, and the new content (``None`` when it was deleted)."""
     exclusive: bool = True
     """Whether it creates exclusively; a store of another kind may stop to."""
+    follows: Store | None = None
+    """The store whose clock this one shows, too."""
     prefix: str = ""
     """What stands before paths in ``changed``, so that those of several stores are told apart."""
 
@@ -68,7 +70,7 @@ class Store:
 
     def put(self, how: str, path: str, data: Data) -> Stored:
         """Write an object; the clock ticks."""
-        self.now_millis += 1
+        self._tick()
         self.changed.append(self.prefix + path)
         content = bytes(data)
         stored = self.objects[path] = Stored(content, self.now_millis)
@@ -76,9 +78,14 @@ class Store:
             self.observer(how, path, content)
         return stored
 
+    def _tick(self) -> None:
+        if self.follows is not None:
+            self.now_millis = max(self.now_millis, self.follows.now_millis)
+        self.now_millis += 1
+
     def remove(self, path: str) -> bool:
         """Delete an object; return whether it was there. The clock ticks."""
-        self.now_millis += 1
+        self._tick()
         self.changed.append(self.prefix + path)
         found = self.objects.pop(path, None) is not None
         if found and self.observer is not None:

@@ -1,7 +1,7 @@
-"""The defects of the second review: where each was found, and that nothing is found there any more.
+"""The defects of two reviews: where each was found, and that nothing is found there any more.
 
-``found`` is the schedule that went wrong on commit 61437fa. Repairs change which requests there are, so it is not
-replayed: all schedules within the bounds that it was found in are.
+``found`` is the schedule that went wrong on commit 61437fa, for those in words on commit f818d16. Repairs change which
+requests there are, so it is not replayed: all schedules within the bounds that it was found in are.
 """
 
 from __future__ import annotations
@@ -81,6 +81,32 @@ DEFECTS: Final[dict[str, Defect]] = {
     "10": Defect(
         "a late `txn-` file without its running root makes every cleaning refuse",
         "save-publish", "0 4!late", Bounds(0, 1, ("late",)),
+    ),
+    "removal": Defect(
+        "a removal is acknowledged and not made: the endpoint has not seen the property", "unset", "0", _ALONE
+    ),
+    "removal, table": Defect("the same with a property of a table", "unset-table", "0", _ALONE),
+    "reference": Defect("a reference is said to be set that another endpoint removed", "set-ref", "0", _ALONE),
+    "one of two": Defect("there is nothing to do for one of two tables, and then there is", "unset-one", "0", _ALONE),
+    "idle": Defect("an endpoint that was idle for months refuses for what it saw last", "idle", "0", _ALONE),
+    "outcome": Defect("an exception of one member leaves others without an outcome", "group-broken", "0", _ALONE),
+    "abort": Defect(
+        "the abort of a member that is committed is acknowledged",
+        "group-abort", "0 7!cut", Bounds(0, 1, ("lose", "cut", "late", "outage")),
+    ),
+    "key": Defect(
+        "a key is carried out twice: a retry loses it",
+        "request-again", "0 10!outage", Bounds(0, 1, ("lose", "cut", "late", "outage")),
+    ),
+    "clock": Defect("the storage's clock is a year ahead once, and that becomes a fence", "clean-misled", "0", _ALONE),
+    "clock, tables": Defect(
+        "the same for tables: files of seconds ago go", "tables-clean-misled", "0", _ALONE
+    ),
+    "clock, rollback": Defect("a rollback over a damaged root makes one, too", "recover-misled", "0", _ALONE),
+    "clock, expiration": Defect("a process whose clock is ahead expires everything", "expire-hasty", "0", _ALONE),
+    "two changes": Defect(
+        "of two changes of one table in one commit the first vouches for the second",
+        "append-twice+tables-clean", "1 178>0", _RACE,
     ),
 }  # fmt: skip
 

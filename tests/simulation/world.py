@@ -214,6 +214,7 @@ class World:
         stores.mount(SOURCE, base.source)
         stores.mount(COPY, world.copy)
         world.copy.changed = world.store.changed
+        world.copy.follows = world.store
         world.copy.observer = world.observe_copy
         return world
 

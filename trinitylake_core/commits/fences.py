@@ -92,16 +92,17 @@ def measure_storage_time(backend: LakehouseBackend) -> int:
             by a wrong one stays void.
         StorageError.
     """
+    before = _read_own_clock()
     write_hint(backend.storage, backend.newest_seen.version)
     try:
         stored = backend.storage.info(spec.HINT_FILE).modified_millis
     except FileMissing:
         raise StorageError(f"the clock of {backend.storage.root} cannot be read: no hint can be written") from None
-    own = time.time_ns() // 1_000_000
-    if abs(stored - own) > CLOCKS_DIFFER_MILLIS:
+    after = _read_own_clock()
+    if not before - CLOCKS_DIFFER_MILLIS <= stored <= after + CLOCKS_DIFFER_MILLIS:  # it was stored in between
         raise ClocksDisagree(
             f"the clock of the storage {backend.storage.root} shows {show_time(stored)}, and that of this process "
-            f"{show_time(own)}: one of them is wrong, and nothing was committed. Correct it, and run this again"
+            f"{show_time(after)}: one of them is wrong, and nothing was committed. Correct it, and run this again"
         )
     return stored
 
@@ -125,6 +126,10 @@ def storage_time(backend: LakehouseBackend) -> int:
     if not newest.created_at_millis:  # the writer of another implementation, which does not say
         return stored
     return min(stored, newest.created_at_millis + _DAY_MILLIS)
+
+
+def _read_own_clock() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def show_time(millis: int) -> str:
