@@ -26,7 +26,7 @@ from trinitylake_core.definitions import (
     table_def,
     view_def,
 )
-from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.errors import AlreadyExists, InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName, label, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
@@ -249,9 +249,13 @@ class CatalogEdits(CatalogView):
     def need_absent(self, kind: str, namespace: str, name: str) -> None:
         """Declare a conflict with every concurrent transaction that creates this table or view.
 
-        Raises ``AlreadyExists`` if it is there.
+        A name that objects of this kind cannot have, such as one that is too long for them, is absent. Raises
+        ``AlreadyExists`` if it is there.
         """
-        key = self._keys.encode(ObjectName(kind, namespace, name))
+        try:
+            key = self._keys.encode(ObjectName(kind, namespace, name))
+        except InvalidName:
+            return  # tables and views have sizes of their own: a view's size refuses no table
         if self._find(key) is not None:
             raise AlreadyExists(f"{kind} {label(namespace, name)} already exists")
         self._footprint.closed.append(KeyRange(key, key))
