@@ -6,8 +6,10 @@ Needs no Iceberg library: what engines wrote into the definition is enough, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
@@ -62,8 +64,48 @@ def path_below(root: str, location: str) -> str | None:
 
     Raises ``InvalidLocation``: it begins like a location inside, and leads out of it.
     """
-    base, uri = base_uri(root), full_uri(location).rstrip("/")
-    return validate_path(uri.removeprefix(base)) if uri.startswith(base) else None
+    base = base_uri(root)
+    uri = full_uri(location).rstrip("/")
+    if not uri.startswith(base):
+        linked = _linked_base(base, uri, _is_same_directory)
+        if linked is None:
+            return None
+        base = linked
+    return validate_path(uri.removeprefix(base))
+
+
+def is_below_by_link(root: str, uri: str) -> bool:
+    """Whether a local file lies below a root by another way to the same directory. Asks the disk each time."""
+    return _linked_base(base_uri(root), uri, _are_same_directory) is not None
+
+
+def _linked_base(base: str, uri: str, is_same: Callable[[str, str], bool]) -> str | None:
+    """Return what a location of a table begins with if that is another way to the directory of a root: a link, a mount.
+
+    Both are local. Only what lies below ``tables/`` is looked at: the directory above it is compared.
+    """
+    if not (base.startswith("file:") and uri.startswith("file:")):
+        return None
+    end = uri.find(f"/{DIRECTORY}")
+    while end >= 0:
+        above = uri[: end + 1]
+        if is_same(above, base):
+            return above
+        end = uri.find(f"/{DIRECTORY}", end + 1)
+    return None
+
+
+def _are_same_directory(one: str, two: str) -> bool:
+    try:
+        return Path(one.removeprefix("file://")).samefile(two.removeprefix("file://"))
+    except (OSError, ValueError):  # one that is not there is no other's
+        return False
+
+
+@lru_cache(maxsize=256)
+def _is_same_directory(one: str, two: str) -> bool:
+    """As :func:`_are_same_directory`, asked once: a walk meets millions of files below one directory."""
+    return _are_same_directory(one, two)
 
 
 def area_path(root: str, location: str) -> str | None:
@@ -121,7 +163,8 @@ def former_root(root: str, metadata: str, location: str) -> str:
     directory = (path or "").rpartition("/")[0].removesuffix("/metadata")
     uri = full_uri(location).rstrip("/")
     former = uri.removesuffix(directory) if directory and uri.endswith(f"/{directory}") else ""
-    return "" if former == base_uri(root) else former
+    is_here = former == base_uri(root) or path_below(root, f"{former}{DIRECTORY}x") is not None
+    return "" if is_here else former
 
 
 def here(root: str, uri: str, former: str) -> str:

@@ -24,7 +24,7 @@ from pipelines.sweep.listing import Listed, listed, split_uri
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
-from trinitylake_core.storage import Storage, open_storage, options_for
+from trinitylake_core.storage import Storage, open_storage, options_for, same_place
 
 R = TypeVar("R")
 _METADATA: Final = b"trinitylake.plan"
@@ -158,7 +158,8 @@ def refuse_other(head: Header, job: str, backend: LakehouseBackend, retained: Gc
     """
     if head.job != job:
         raise InvalidInput(f"this is a plan of `{head.job}`, not of `{job}`")
-    if (head.root, head.lakehouse_id) != (backend.storage.root, retained.definition.id):
+    is_same = head.lakehouse_id == retained.definition.id and same_place(head.root, backend.storage.root)
+    if not is_same:
         raise InvalidInput(f"this plan was made for another lakehouse, {head.root} with ID {head.lakehouse_id}")
     if retained.newest.version < head.version or retained.boundary < head.boundary:
         raise PlanOutdated(

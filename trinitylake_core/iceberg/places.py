@@ -24,7 +24,16 @@ from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS, UnreadableTable
 from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.root_uris import refuse_credentials
-from trinitylake_core.tables import DIRECTORY, Located, base_uri, former_root, full_uri, here, path_below
+from trinitylake_core.tables import (
+    DIRECTORY,
+    Located,
+    base_uri,
+    former_root,
+    full_uri,
+    here,
+    is_below_by_link,
+    path_below,
+)
 from trinitylake_core.tree.readahead import Cache
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -136,7 +145,7 @@ class Places:
             uri = full_uri(each).rstrip("/") + "/"
             if ".." in uri.split("/"):
                 raise InvalidLocation(f"location {each!r} has a '..' segment, so it may lead anywhere")
-            if not uri.startswith(allowed):
+            if not uri.startswith(allowed) and not is_below_by_link(self.storage.root, uri):
                 raise ForbiddenError(
                     f"location {each!r} is outside what this catalog may write: {' and '.join(allowed)}; leave the "
                     "location out, set the catalog's property 'warehouse', or register a table that lies elsewhere"
