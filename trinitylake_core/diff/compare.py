@@ -42,8 +42,14 @@ class Change:
 def changes(rows: Iterable[Difference], codec: KeyCodec) -> Iterator[Change]:
     """Yield the changes that rows of two versions mean."""
     for key, old, new in rows:
-        what = ADDED if old is None else REMOVED if new is None else CHANGED
-        yield Change(what, *codec.split(key), key, old, new)
+        if old is None:
+            what = ADDED
+        elif new is None:
+            what = REMOVED
+        else:
+            what = CHANGED
+        kind, namespace, name = codec.split(key)
+        yield Change(what, kind, namespace, name, key, old, new)
 
 
 def diff_nodes(
@@ -57,7 +63,8 @@ def diff_nodes(
     ENSURES: keys strictly ascend and lie in ``span``; a key is yielded if and only if it means something else on the
         two sides. Of neighbouring spans that cover everything, the rows one after another are the rows of the whole.
     """
-    before, after = Stream(old_reader, span), Stream(new_reader, span)
+    before = Stream(old_reader, span)
+    after = Stream(new_reader, span)
     before.begin_with(old, after, new)
     with reading_ahead(old_reader, old, new_reader, new, span):
         yield from _compare(before, after)
@@ -85,8 +92,11 @@ def diff_trees(
 def _name_batches(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Run]:
     """Yield batches under kind, namespace and name: the same order as that of the keys."""
     for keys, values in batches:
-        names = map(codec.split, keys)
-        yield Run(["\0".join((kind, namespace, name or "")) for kind, namespace, name in names], values)
+        names = []
+        for key in keys:
+            kind, namespace, name = codec.split(key)
+            names.append(f"{kind}\0{namespace}\0{name or ''}")
+        yield Run(names, values)
 
 
 def _compare(old: Stream, new: Stream) -> Iterator[Difference]:
@@ -95,23 +105,38 @@ def _compare(old: Stream, new: Stream) -> Iterator[Difference]:
     INVARIANT: all that either side has passed lies before all that either side has left.
     """
     while True:
-        a, b = old.head(), new.head()
-        if isinstance(a, Subtree) and isinstance(b, Subtree):
-            _descend(old, a, new, b)
-        elif isinstance(a, Subtree):
-            if isinstance(b, Run):
-                yield from ((key, None, value) for key, value in b.entries(b.pass_until(a.low)))
-            if not isinstance(b, Run) or not b.used_up():
+        a = old.head()
+        b = new.head()
+        if a is None and b is None:
+            return
+        if isinstance(a, Subtree):
+            if isinstance(b, Subtree):
+                _descend(old, a, new, b)
+                continue
+            # What comes before the subtree has no counterpart. If the run ends there, what follows it may.
+            if b is not None:
+                yield from _as_added(b, b.pass_until(a.low))
+            if b is None or not b.used_up():
                 old.open()
         elif isinstance(b, Subtree):
             if a is not None:
-                yield from ((key, value, None) for key, value in a.entries(a.pass_until(b.low)))
+                yield from _as_removed(a, a.pass_until(b.low))
             if a is None or not a.used_up():
                 new.open()
-        elif a is None and b is None:
-            return
         else:
             yield from merge(a, b)
+
+
+def _as_added(run: Run, rows: range) -> Iterator[Difference]:
+    """Yield rows that only the new side has."""
+    for key, value in run.entries(rows):
+        yield key, None, value
+
+
+def _as_removed(run: Run, rows: range) -> Iterator[Difference]:
+    """Yield rows that only the old side has."""
+    for key, value in run.entries(rows):
+        yield key, value, None
 
 
 def _descend(old: Stream, a: Subtree, new: Stream, b: Subtree) -> None:
@@ -137,23 +162,34 @@ def merge(a: Run | None, b: Run | None) -> Iterator[Difference]:
     """
     runs = [run for run in (a, b) if run is not None]
     last = min(run.keys[-1] for run in runs)
-    left, right = (range(0) if run is None else run.pass_until(last) for run in (a, b))
+    rows_of_a = range(0) if a is None else a.pass_until(last)
+    rows_of_b = range(0) if b is None else b.pass_until(last)
     if not any(run.used_up() for run in runs):
         raise Corrupt(f"keys of a node before {last!r} are not in order", invariant="I3")
-    if a is None or b is None:
-        yield from ((key, value, None) for key, value in (a.entries(left) if a is not None else ()))
-        yield from ((key, None, value) for key, value in (b.entries(right) if b is not None else ()))
-        return
-    mine, theirs = slice(left.start, left.stop), slice(right.start, right.stop)
-    if len(left) == len(right) and a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]:
-        return  # what is usual between a tree and its compaction
-    yield from _two_pointers(a, left, b, right)
+    if a is not None and b is not None:
+        if not _are_equal(a, rows_of_a, b, rows_of_b):
+            yield from _merge_rows(a, rows_of_a, b, rows_of_b)
+    elif a is not None:
+        yield from _as_removed(a, rows_of_a)
+    elif b is not None:
+        yield from _as_added(b, rows_of_b)
 
 
-def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Difference]:
-    at, to = left.start, right.start
-    while at < left.stop and to < right.stop:
-        mine, theirs = a.keys[at], b.keys[to]
+def _are_equal(a: Run, rows_of_a: range, b: Run, rows_of_b: range) -> bool:
+    """Whether rows of two runs hold the same, which is usual between a tree and its compaction."""
+    if len(rows_of_a) != len(rows_of_b):
+        return False
+    mine = slice(rows_of_a.start, rows_of_a.stop)
+    theirs = slice(rows_of_b.start, rows_of_b.stop)
+    return a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]
+
+
+def _merge_rows(a: Run, rows_of_a: range, b: Run, rows_of_b: range) -> Iterator[Difference]:
+    at = rows_of_a.start
+    to = rows_of_b.start
+    while at < rows_of_a.stop and to < rows_of_b.stop:
+        mine = a.keys[at]
+        theirs = b.keys[to]
         if mine < theirs:
             yield mine, a.values[at], None
             at += 1
@@ -163,9 +199,10 @@ def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Differe
         else:
             if a.values[at] != b.values[to]:
                 yield mine, a.values[at], b.values[to]
-            at, to = at + 1, to + 1
-    yield from ((key, value, None) for key, value in a.entries(range(at, left.stop)))
-    yield from ((key, None, value) for key, value in b.entries(range(to, right.stop)))
+            at += 1
+            to += 1
+    yield from _as_removed(a, range(at, rows_of_a.stop))
+    yield from _as_added(b, range(to, rows_of_b.stop))
 
 
 # -- comparison around damage ----------------------------------------------------------------------
@@ -246,8 +283,11 @@ class HoleReader:
 
     def covers(self, key: str) -> bool:
         """Whether a key lies in a hole."""
-        at = bisect_left(self._ranges, key, key=itemgetter(0)) - 1
-        return at >= 0 and ((high := self._ranges[at][1]) is None or key < high)
+        behind = bisect_left(self._ranges, key, key=itemgetter(0))
+        if behind == 0:
+            return False
+        _, high = self._ranges[behind - 1]
+        return high is None or key < high
 
     def _place_children(self, node: Node, place: _Place) -> None:
         for index, child in enumerate(node.children):
@@ -278,8 +318,9 @@ def diff_damaged(
         try:
             for row in diff_nodes(before, old, after, new):
                 last = row[0]
-                if not (before.covers(last) or after.covers(last)):
-                    yield row
+                if before.covers(last) or after.covers(last):
+                    continue
+                yield row
         except Corrupt as error:
             before.hole(error.path or "", last, None, str(error))
         finally:

@@ -20,7 +20,10 @@ from trinitylake_core.tree.search import AheadReader, NodeReader
 
 _OPENED: Final = 32
 """Nodes above the leaves that are opened together on either side, or a few more."""
+_OLD: Final = 0
+_NEW: Final = 1
 Sides = tuple[list[Subtree], list[Subtree]]
+"""Subtrees of the old side and of the new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,14 @@ def differing_subtrees(
     """
     descent = _Descent((old_reader, new_reader), EVERYWHERE)
     parts = descent.tops(old, new)
-    height = descent.descend(parts, lambda height: height == 0 or sum(map(len, parts)) >= want)
+    old_parts, new_parts = parts
+
+    def are_enough(height: int) -> bool:
+        return height == 0 or len(old_parts) + len(new_parts) >= want
+
+    height = descent.descend(parts, are_enough)
     found: dict[str | None, int] = {}
-    for part in (*parts[0], *parts[1]):
+    for part in (*old_parts, *new_parts):
         found[part.low] = found.get(part.low, 0) + part.inside
     return DifferingSubtrees(found, finer=height > 0)
 
@@ -62,9 +70,9 @@ def reading_ahead(old_reader: NodeReader, old: Node, new_reader: NodeReader, new
         if old_reader is new_reader:
             stack.enter_context(old_reader.prefetch(path for _, path in leaves))
         else:  # the side that is asked first goes on for both
-            olds, news = tee(leaves)
-            stack.enter_context(old_reader.prefetch(path for side, path in olds if side == 0))
-            stack.enter_context(new_reader.prefetch(path for side, path in news if side == 1))
+            for_old, for_new = tee(leaves)
+            stack.enter_context(old_reader.prefetch(path for side, path in for_old if side == _OLD))
+            stack.enter_context(new_reader.prefetch(path for side, path in for_new if side == _NEW))
         yield
 
 
@@ -75,16 +83,20 @@ class _Descent:
 
     def tops(self, old: Node, new: Node) -> Sides:
         """Return the subtrees below two roots."""
-        streams = [Stream(reader, self._span) for reader in self._readers]
-        for stream, root in zip(streams, (old, new), strict=True):
-            stream.begin(root)
-        return streams[0].subtrees(), streams[1].subtrees()
+        old_reader, new_reader = self._readers
+        return self._below_root(old_reader, old), self._below_root(new_reader, new)
+
+    def _below_root(self, reader: NodeReader, root: Node) -> list[Subtree]:
+        stream = Stream(reader, self._span)
+        stream.begin(root)
+        return stream.subtrees()
 
     def descend(self, parts: Sides, enough: Callable[[int], bool]) -> int:
         """Drop what is shared and open the highest subtrees, until they are not too high; return their height then."""
         while True:
             _drop_shared(parts)
-            height = max((part.height for side in parts for part in side), default=0)
+            heights = [part.height for side in parts for part in side]
+            height = max(heights, default=0)
             if enough(height):
                 return height
             self._open(parts, height)
@@ -100,8 +112,12 @@ class _Descent:
         for piece in _pieces(parts):
             self._open(piece, 1)
             _drop_shared(piece)
-            found = [(_low(part), side, part.path) for side, subtrees in enumerate(piece) for part in subtrees]
-            yield from ((side, path) for _, side, path in sorted(found))
+            found = []
+            for side, subtrees in enumerate(piece):
+                for part in subtrees:
+                    found.append((_low(part), side, part.path))
+            for _, side, path in sorted(found):
+                yield side, path
 
     def _open(self, parts: Sides, height: int) -> None:
         """Open the subtrees of a height, in place. One read each, ahead."""
@@ -109,7 +125,10 @@ class _Descent:
             high = [part for part in subtrees if part.height == height]
             subtrees[:] = [part for part in subtrees if part.height != height]
             paths = [part.path for part in high]
-            nodes = reader.held(paths) if isinstance(reader, AheadReader) else reader.read_many(paths)
+            if isinstance(reader, AheadReader):
+                nodes = reader.held(paths)
+            else:
+                nodes = reader.read_many(paths)
             for part, node in zip(high, nodes, strict=True):
                 stream = Stream(reader, self._span)
                 stream.begin_below(part, node)
@@ -119,11 +138,12 @@ class _Descent:
 def _pieces(parts: Sides) -> Iterator[Sides]:
     """Cut both sides, at pivots that both have: what they share below is on both sides of one piece."""
     old, new = (deque(sorted(side, key=_low)) for side in parts)
-    cuts = set(map(_low, old)) & set(map(_low, new))
+    cuts = {_low(part) for part in old} & {_low(part) for part in new}
     piece: Sides = [], []
     while old or new:
         low = min(_low(side[0]) for side in (old, new) if side)
-        if low in cuts and max(map(len, piece)) >= _OPENED:
+        is_large = max(map(len, piece)) >= _OPENED
+        if is_large and low in cuts:
             yield piece
             piece = [], []
         for side, taken in zip((old, new), piece, strict=True):
@@ -139,7 +159,11 @@ def _low(part: Subtree) -> str:
 def _drop_shared(parts: Sides) -> None:
     """Take away, in place, the subtrees that are the same on both sides."""
     old, new = parts
-    others = {part.path: part for part in new}
-    shared = {part.path for part in old if part.path in others and part.same_as(others[part.path])}
+    new_by_path = {part.path: part for part in new}
+    shared = set()
+    for part in old:
+        other = new_by_path.get(part.path)
+        if other is not None and part.same_as(other):
+            shared.add(part.path)
     for side in parts:
         side[:] = [part for part in side if part.path not in shared]

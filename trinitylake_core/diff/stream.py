@@ -27,12 +27,14 @@ class Span:
     def rows(self, keys: list[str]) -> slice:
         """Return the rows of ascending keys that lie in the span."""
         start = 0 if self.lo is None else bisect_left(keys, self.lo)
-        return slice(start, len(keys) if self.hi is None else bisect_left(keys, self.hi))
+        stop = len(keys) if self.hi is None else bisect_left(keys, self.hi)
+        return slice(start, stop)
 
     def meets(self, left: str | None, right: str | None) -> bool:
         """Whether a key strictly between two pivots may lie in the span."""
-        below = right is not None and self.lo is not None and right <= self.lo
-        return not below and not (left is not None and self.hi is not None and left >= self.hi)
+        lies_before = right is not None and self.lo is not None and right <= self.lo
+        lies_behind = left is not None and self.hi is not None and left >= self.hi
+        return not lies_before and not lies_behind
 
 
 EVERYWHERE: Final = Span()
@@ -97,15 +99,19 @@ class Subtree:
 
     def same_as(self, other: Subtree) -> bool:
         """Whether both mean the same: the same file, and the same changes wait for it."""
-        mine, others = self.messages, other.messages
-        return self.path == other.path and mine.keys == others.keys and mine.values == others.values
+        if self.path != other.path:
+            return False
+        return self.messages.keys == other.messages.keys and self.messages.values == other.messages.values
 
     def comes_before(self, other: Subtree) -> bool:
         """Whether this subtree must be opened before the other one may be: it begins earlier, or is higher."""
         if self.low != other.low:
-            return self.low is None or (other.low is not None and self.low < other.low)
-        mine, others = self.parent.height, other.parent.height
-        return mine is not None and others is not None and mine > others
+            if self.low is None or other.low is None:
+                return self.low is None
+            return self.low < other.low
+        if self.parent.height is None or other.parent.height is None:
+            return False
+        return self.parent.height > other.parent.height
 
 
 _NONE: Final = Messages()
@@ -181,7 +187,8 @@ class Stream:
 
     def _open(self, part: Subtree, node: Node) -> _Opened:
         child_height(part.parent, part.path, node)
-        return _Opened(node, self._inside(merge_messages(node.pending, part.messages)), part.low, part.depth + 1)
+        messages = merge_messages(node.pending, part.messages)
+        return _Opened(node, self._inside(messages), part.low, part.depth + 1)
 
     def _inside(self, messages: Messages) -> Messages:
         if self._span is EVERYWHERE:
@@ -191,26 +198,30 @@ class Stream:
 
     def _expand(self, opened: _Opened, unlike: _Unlike | None = None) -> None:
         """Put the parts of a node first. ENSURES: each message was handed to one child or pivot, in one pass."""
-        node, messages = opened.node, opened.messages
+        node = opened.node
         rows = self._span.rows(node.keys)
         if node.is_leaf:
-            self._parts.append(Run(*apply_messages(node.keys[rows], node.values[rows], messages)))
+            keys, values = apply_messages(node.keys[rows], node.values[rows], opened.messages)
+            self._parts.append(Run(keys, values))
             return
-        parts: list[Run | Subtree] = []
-        counts = node.child_keys or []
-        waiting = _Waiting(messages)
         reached = range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children)))
         children, pivots = unlike or (set(reached), set(reached))
-        for index in sorted(each for each in children | pivots if each in reached):
+        counts = node.child_keys or []
+        waiting = _Waiting(opened.messages)
+        parts: list[Run | Subtree] = []
+        for index in sorted(children | pivots):
+            if index not in reached:
+                continue
             left, right = node.bounds(index)
             if index in children and self._span.meets(left, right):
                 inside = counts[index] if index < len(counts) else 0
                 below = waiting.slice_between(left, right)
-                parts.append(Subtree(node.children[index], node, below, left or opened.low, opened.depth, inside))
-            if rows.start <= index < rows.stop and index in pivots:
-                row = slice(index, index + 1)
-                parts.append(Run(*waiting.applied_to(node.keys[row], node.values[row])))
-        self._parts += reversed(parts)
+                path = node.children[index]
+                parts.append(Subtree(path, node, below, left or opened.low, opened.depth, inside))
+            if index in pivots and rows.start <= index < rows.stop:
+                keys, values = waiting.apply_to_pivot(node.keys[index], node.values[index])
+                parts.append(Run(keys, values))
+        self._parts += reversed(parts)  # the next one is the last
 
 
 class _Opened(NamedTuple):
@@ -228,18 +239,24 @@ _Unlike = tuple[set[int], set[int]]
 
 def _unlike(one: _Opened, two: _Opened) -> _Unlike | None:
     """Return the children and pivots in which two nodes differ, or messages for them; ``None`` if their keys differ."""
-    keys = one.node.keys
-    same_shape = keys == two.node.keys and len(one.node.children) == len(two.node.children)
-    if not same_shape or one.node.is_leaf:
+    mine = one.node
+    theirs = two.node
+    if mine.is_leaf or mine.keys != theirs.keys or len(mine.children) != len(theirs.children):
         return None
-    children, pivots = (
-        {index for index, (mine, theirs) in enumerate(zip(*both, strict=True)) if mine != theirs}
-        for both in ((one.node.children, two.node.children), (one.node.values, two.node.values))
-    )
-    for key, _ in set(one.messages.meanings()) ^ set(two.messages.meanings()):
-        at = bisect_left(keys, key)
-        (pivots if at < len(keys) and keys[at] == key else children).add(at)
+    children = _unequal_rows(mine.children, theirs.children)
+    pivots = _unequal_rows(mine.values, theirs.values)
+    changed = set(one.messages.meanings()) ^ set(two.messages.meanings())
+    for key, _ in changed:
+        index = bisect_left(mine.keys, key)
+        if index < len(mine.keys) and mine.keys[index] == key:
+            pivots.add(index)
+        else:
+            children.add(index)
     return children, pivots
+
+
+def _unequal_rows(mine: Sequence[str], theirs: Sequence[str]) -> set[int]:
+    return {row for row, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other}
 
 
 class _Waiting:
@@ -252,16 +269,18 @@ class _Waiting:
 
     def slice_between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages strictly between two pivots. REQUIRES: they do not lie before those asked for earlier."""
-        keys, start = self._keys, self._next
+        keys = self._keys
+        start = self._next
         if start == len(keys) or (hi is not None and keys[start] >= hi):
             return _NONE
-        start = start if lo is None else bisect_right(keys, lo, start)
+        if lo is not None:
+            start = bisect_right(keys, lo, start)
         self._next = len(keys) if hi is None else bisect_left(keys, hi, start)
         return self._messages.slice(start, self._next)
 
-    def applied_to(self, keys: list[str], values: list[str]) -> Batch:
-        """Return the row of one pivot with its message, if there is one, carried out."""
-        at = bisect_left(self._keys, keys[0], self._next)
-        if at == len(self._keys) or self._keys[at] != keys[0]:
-            return keys, values
-        return apply_messages(keys, values, self._messages.slice(at, at + 1))
+    def apply_to_pivot(self, key: str, value: str) -> Batch:
+        """Return the row of a pivot with its message, if there is one, carried out: none if that deletes it."""
+        row = bisect_left(self._keys, key, self._next)
+        if row == len(self._keys) or self._keys[row] != key:
+            return [key], [value]
+        return apply_messages([key], [value], self._messages.slice(row, row + 1))
