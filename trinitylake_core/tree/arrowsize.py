@@ -16,6 +16,7 @@ _I64: Final = Struct("<q").unpack_from
 _BLOCK: Final = Struct("<qi4xq").unpack_from
 """Where a message begins in the file, and the sizes of its metadata and of its body."""
 _BLOCK_BYTES: Final = 24
+_LONG_BYTES: Final = 8
 _TAIL_BYTES: Final = 10
 """The size of the footer, and the magic bytes behind it."""
 _ROW_BYTES: Final = 8
@@ -46,11 +47,16 @@ def batches(data: bytes | memoryview) -> list[tuple[int, int]]:
     """
     try:
         end = len(data) - _TAIL_BYTES
-        footer = _root(data, end - _I32(data, end)[0])
-        if _vector(data, footer, 2)[1]:
+        footer = _root(data, end - _number(data, end))
+        _, dictionaries = _vector(data, footer, 2)
+        if dictionaries:
             raise ValueError("there are dictionaries")
         first, count = _vector(data, footer, 3)
-        return [_BLOCK(data, first + _BLOCK_BYTES * index)[:2] for index in range(count)]
+        found = []
+        for index in range(count):
+            offset, metadata, _ = _BLOCK(data, first + _BLOCK_BYTES * index)
+            found.append((offset, metadata))
+        return found
     except error as wrong:
         raise ValueError(f"the metadata make no sense: {wrong}") from None
 
@@ -62,34 +68,55 @@ def fixed_pieces(data: bytes | memoryview, begin: int) -> list[tuple[int, int, b
     left out. Each from where to where, from the beginning of the batch on, and what stands there.
     """
     message, batch = _batch(data, begin)
-    numbers = sorted((_field(data, message, 3), _field(data, batch, 0)))
-    ends = [*numbers, min(_vector(data, batch, 1)[0], _vector(data, batch, 2)[0])]
-    places = zip([begin, *(number + 8 for number in numbers)], ends, strict=True)
-    return [(start - begin, end - begin, bytes(data[start:end])) for start, end in places]
+    body_size = _field(data, message, 3)
+    row_count = _field(data, batch, 0)
+    columns, _ = _vector(data, batch, 1)
+    buffers, _ = _vector(data, batch, 2)
+    pieces = []
+    start = begin
+    for number in sorted((body_size, row_count)):
+        pieces.append((start - begin, number - begin, bytes(data[start:number])))
+        start = number + _LONG_BYTES
+    end = min(columns, buffers)
+    pieces.append((start - begin, end - begin, bytes(data[start:end])))
+    return pieces
 
 
 def _batch(data: bytes | memoryview, begin: int) -> tuple[int, int]:
     """Return the offsets of the message that begins at a place, and of the record batch in it."""
-    message = _root(data, begin + (8 if _I32(data, begin)[0] == _PLAIN else 4))
+    has_marker = _number(data, begin) == _PLAIN  # older files have none before the length
+    message = _root(data, begin + (8 if has_marker else 4))
     header = _field(data, message, 2)
     return message, _root(data, header)
 
 
 def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
+    """Return the memory size of one record batch, which begins at a place and has metadata of a size."""
     _, batch = _batch(data, begin)
     at, count = _vector(data, batch, 1)
     columns: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # rows and NULLs of each
     at, count = _vector(data, batch, 2)
     buffers: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # where each begins in the body, and its size
+    starts = buffers[::2]
     sizes: Sequence[int] = buffers[1::2]
-    if _field(data, batch, 3):  # compressed: each begins with its size, or with -1 if it is not
+    is_compressed = _field(data, batch, 3) != 0
+    if is_compressed:
         body = begin + metadata
-        sized = [(_I64(data, body + start)[0], size) for start, size in zip(buffers[::2], sizes, strict=True) if size]
-        sizes = [size if declared == _PLAIN else declared for declared, size in sized]
+        sizes = [_expanded_size(data, body + start, size) for start, size in zip(starts, sizes, strict=True)]
     if any(number < 0 for number in (*sizes, *columns)):
         raise ValueError("a size is negative")
-    rows, nulls = sum(columns[::2]), sum(columns[1::2])
+    rows = sum(columns[::2])
+    nulls = sum(columns[1::2])
     return sum(sizes) + _ROW_BYTES * rows + _TEXT_BYTES * (rows - nulls)
+
+
+def _expanded_size(data: bytes | memoryview, at: int, size: int) -> int:
+    """Return what a buffer of a compressed batch declares: it begins with its size, or with -1 if it is plain."""
+    if not size:
+        return 0
+    declared: int
+    (declared,) = _I64(data, at)
+    return size if declared == _PLAIN else declared
 
 
 # -- FlatBuffers ---------------------------------------------------------------------------------------
@@ -97,15 +124,24 @@ def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
 
 def _root(data: bytes | memoryview, at: int) -> int:
     """Return the offset of the table of a buffer."""
-    offset: int = _I32(data, at)[0]
-    return at + offset
+    return at + _number(data, at)
+
+
+def _number(data: bytes | memoryview, at: int) -> int:
+    number: int
+    (number,) = _I32(data, at)
+    return number
 
 
 def _field(data: bytes | memoryview, table: int, index: int) -> int:
     """Return the offset of a field of a table, 0 if it is left out."""
-    offsets = table - _I32(data, table)[0]
+    offsets = table - _number(data, table)
+    (size,) = _U16(data, offsets)
     at = 4 + 2 * index
-    offset: int = _U16(data, offsets + at)[0] if at < _U16(data, offsets)[0] else 0
+    if at >= size:
+        return 0
+    offset: int
+    (offset,) = _U16(data, offsets + at)
     return table + offset if offset else 0
 
 
@@ -114,5 +150,5 @@ def _vector(data: bytes | memoryview, table: int, index: int) -> tuple[int, int]
     at = _field(data, table, index)
     if not at:
         return 0, 0
-    at += _I32(data, at)[0]
-    return at + 4, _I32(data, at)[0]
+    at += _number(data, at)
+    return at + 4, _number(data, at)

@@ -50,8 +50,10 @@ class Messages:
 
     @classmethod
     def _of_table(cls, table: tuple[Any, Any, Any], start: int, stop: int) -> Messages:
-        made = cls.__new__(cls)
-        made.table, made.start, made.stop = table, start, max(start, stop)
+        made = cls.__new__(cls)  # without the lists, which are made when somebody asks for them
+        made.table = table
+        made.start = start
+        made.stop = max(start, stop)
         return made
 
     @property
@@ -68,11 +70,18 @@ class Messages:
             if name not in {"keys", "values", "txns"}:
                 raise AttributeError(name)
             keys, values, txns = self.arrow
-            setattr(self, name, txns_of(txns) if name == "txns" else (keys if name == "keys" else values).to_pylist())
+            if name == "keys":
+                self.keys = keys.to_pylist()
+            elif name == "values":
+                self.values = values.to_pylist()
+            else:
+                self.txns = txns_of(txns)
             return object.__getattribute__(self, name)
 
     def __len__(self) -> int:
-        return len(self.keys) if self.table is None else self.stop - self.start
+        if self.table is None:
+            return len(self.keys)
+        return self.stop - self.start
 
     def __iter__(self) -> Iterator[tuple[str, str | None, str]]:
         return zip(self.keys, self.values, self.txns, strict=True)
@@ -87,7 +96,8 @@ class Messages:
 
     def columns(self) -> Columns:
         """Return keys and values as columns."""
-        return Columns(*map(as_column, self.texts()[:2]))
+        keys, values, _ = self.texts()
+        return Columns(as_column(keys), as_column(values))
 
     def slice(self, start: int, stop: int | None = None) -> Messages:
         """Return rows ``start`` to ``stop``."""
@@ -105,17 +115,20 @@ class Messages:
     def on(self, key: str) -> Messages:
         """Return the message of *sorted* messages for one key, if there is one."""
         row = bisect_left(self.keys, key)
-        return self.slice(row, row + (row < len(self.keys) and self.keys[row] == key))
+        is_there = row < len(self.keys) and self.keys[row] == key
+        return self.slice(row, row + is_there)
 
     def places(self, keys: Sequence[str]) -> Iterator[tuple[int, bool]]:
         """Yield where each of ascending keys would stand among *sorted* messages, and whether one is for it."""
-        arrow, start = self.arrow, 0
+        arrow = self.arrow
         if arrow is not None:
-            yield from zip(*(each.tolist() for each in positions(arrow[0], as_column(keys))), strict=True)
+            rows, there = positions(arrow[0], as_column(keys))
+            yield from zip(rows.tolist(), there.tolist(), strict=True)
             return
+        row = 0
         for key in keys:
-            start = bisect_left(self.keys, key, start)
-            yield start, self.keys[start : start + 1] == [key]
+            row = bisect_left(self.keys, key, row)
+            yield row, row < len(self.keys) and self.keys[row] == key
 
     def append(self, key: str, value: str | None, txn: str) -> None:
         """Add one message behind the others."""
@@ -133,19 +146,25 @@ class Messages:
         arrow = self.arrow
         if arrow is None:
             return Messages.of(row for row in self if row[2] == txn)
-        mine = set_bits(np.array([each == txn for each in txns_of(arrow[2])]))
-        return Messages.of_columns(*(column.filter(mine) for column in arrow))
+        keys, values, txns = arrow
+        is_mine = set_bits(np.array([each == txn for each in txns_of(txns)]))
+        return Messages.of_columns(keys.filter(is_mine), values.filter(is_mine), txns.filter(is_mine))
 
     def deletions(self) -> int:
         """Return the number of messages that delete a key."""
         arrow = self.arrow
-        return self.values.count(None) if arrow is None else int(arrow[1].null_count)
+        if arrow is None:
+            return self.values.count(None)
+        _, values, _ = arrow
+        return int(values.null_count)
 
     def nbytes(self) -> int:
         """Return the uncompressed size in bytes in a node file."""
         arrow = self.arrow
         if arrow is None:
-            texts = text_bytes(self.keys) + len("".join(filter(None, self.values))) + len("".join(self.txns))
+            texts = text_bytes(self.keys)
+            texts += len("".join(filter(None, self.values)))  # paths and transaction IDs are ASCII
+            texts += len("".join(self.txns))
         else:
             texts = sum(map(text_size, arrow))
         return texts + _CELL_BYTES * len(self)
@@ -154,56 +173,74 @@ class Messages:
         """Return sorted messages: of each key the last one here."""
         arrow = self.arrow
         if arrow is not None:
-            last = newest_rows(arrow[0])
-            return self if last is None else Messages.of_columns(*(column.take(last) for column in arrow))
-        keys = self.keys
-        if all(a < b for a, b in pairwise(keys)):
+            keys, values, txns = arrow
+            last = newest_rows(keys)
+            if last is None:
+                return self
+            return Messages.of_columns(keys.take(last), values.take(last), txns.take(last))
+        if all(a < b for a, b in pairwise(self.keys)):
             return self
-        rows = {key: row for row, key in enumerate(keys)}
-        ordered = sorted(rows)
-        return Messages(ordered, [self.values[rows[key]] for key in ordered], [self.txns[rows[key]] for key in ordered])
+        last_rows = {key: row for row, key in enumerate(self.keys)}
+        ordered = sorted(last_rows)
+        rows = [last_rows[key] for key in ordered]
+        return Messages(ordered, [self.values[row] for row in rows], [self.txns[row] for row in rows])
 
     @classmethod
     def of(cls, rows: Iterator[tuple[str, str | None, str]] | Sequence[tuple[str, str | None, str]]) -> Messages:
         """Return messages from rows of (key, value, transaction ID)."""
-        columns = list(zip(*rows, strict=True))
-        return cls(*map(list, columns)) if columns else cls()
+        made = cls()
+        for key, value, txn in rows:
+            made.keys.append(key)
+            made.values.append(value)
+            made.txns.append(txn)
+        return made
 
     @classmethod
     def join(cls, parts: Iterable[Messages]) -> Messages:
         """Return messages one behind the other: columns if some are, or else new lists."""
         some: list[Messages] = []
         for part in parts:
-            last = some[-1] if some else None
-            if last is not None and part.table is not None and last.table is part.table and last.stop == part.start:
-                some[-1] = cls._of_table(part.table, last.start, part.stop)
-            elif len(part):
+            if some and some[-1].continues_in(part):
+                last = some.pop()
+                part = cls._of_table(last.table, last.start, part.stop)  # type: ignore[arg-type]  # noqa: PLW2901
+            if len(part):
                 some.append(part)
         if len(some) == 1 and some[0].table is not None:
             return some[0].slice(0)
         if any(part.table is not None for part in some):
-            return cls.of_columns(*map(joined_texts, zip(*(part.texts() for part in some), strict=True)))
+            columns = zip(*(part.texts() for part in some), strict=True)
+            keys, values, txns = map(joined_texts, columns)
+            return cls.of_columns(keys, values, txns)
         made = cls()
         for part in some:
             made.extend(part)
         return made
+
+    def continues_in(self, other: Messages) -> bool:
+        """Whether other messages are the rows of the same table behind these."""
+        return self.table is not None and self.table is other.table and self.stop == other.start
 
 
 def merge_messages(older: Messages | None, newer: Messages | None) -> Messages:
     """Return sorted messages that mean both; where a key is in both, ``newer`` wins."""
     if not older:
         return newer or Messages()
-    return Messages.join([older, newer]).newest() if newer else older
+    if not newer:
+        return older
+    return Messages.join([older, newer]).newest()
 
 
 def _messages(buffer: tuple[Texts, Any, Any] | None) -> Messages:
     """Return a write buffer as it was read; a large one stays columns."""
     if buffer is None:
         return Messages()
-    keys, values, txns = buffer[0].column, buffer[1], buffer[2]
+    texts, values, txns = buffer
+    keys = texts.column
     if len(keys) < MANY:
         return Messages(keys.to_pylist(), values.to_pylist(), txns_of(txns))
-    return Messages.of_columns(keys, values, txns.fill_null("") if txns.null_count else txns)
+    if txns.null_count:
+        txns = txns.fill_null("")
+    return Messages.of_columns(keys, values, txns)
 
 
 def text_bytes(texts: Sequence[str]) -> int:
@@ -287,16 +324,20 @@ class Node:
     @property
     def is_leaf(self) -> bool:
         """Whether the node has no children."""
-        return not self.children if self._rows is None else self._rows.pointers is None
+        if self._rows is None:
+            return not self.children
+        return self._rows.pointers is None
 
     def entries(self) -> Columns | None:
         """Return the entries of a leaf as columns; ``None`` of other nodes, if there are none, or if messages wait."""
-        rows = self._rows
-        if self.height != 0 or not self.is_leaf or not (len(self.keys) if rows is None else len(rows.keys)):
+        if self.height != 0 or not self.is_leaf:
             return None
+        rows = self._rows
         if rows is None:
-            return None if len(self.buffer) else Columns.of(self.keys, self.values)
-        return None if rows.buffer else Columns(rows.keys.column, rows.values)
+            is_plain = len(self.keys) > 0 and not len(self.buffer)
+            return Columns.of(self.keys, self.values) if is_plain else None
+        is_plain = len(rows.keys) > 0 and rows.buffer is None
+        return Columns(rows.keys.column, rows.values) if is_plain else None
 
     @property
     def pending(self) -> Messages:
@@ -336,10 +377,15 @@ class Node:
         if self._pending is None and self._scans < _SCANS:
             self._scans += 1
             keys = self.buffer.keys
-            return (self.buffer.values[~keys[::-1].index(key)],) if key in keys else None
+            if key not in keys:
+                return None
+            behind = keys[::-1].index(key)  # rows behind the last message
+            return (self.buffer.values[~behind],)
         pending = self.pending
         row = bisect_left(pending.keys, key)
-        return (pending.values[row],) if row < len(pending.keys) and pending.keys[row] == key else None
+        if row == len(pending.keys) or pending.keys[row] != key:
+            return None
+        return (pending.values[row],)
 
     def child_index(self, key: str) -> int:
         """Return the index of the child whose range holds ``key``, which is not a pivot."""
@@ -348,16 +394,21 @@ class Node:
     def position(self, key: str) -> int | None:
         """Return the row of ``key`` in the key table, or ``None``."""
         row = bisect_left(self.keys, key)
-        return row if row < len(self.keys) and self.keys[row] == key else None
+        if row == len(self.keys) or self.keys[row] != key:
+            return None
+        return row
 
     def bounds(self, child: int) -> tuple[str | None, str | None]:
         """Return the pivots around a child; ``None`` at the edges."""
-        return (self.keys[child - 1] if child else None, self.keys[child] if child < len(self.keys) else None)
+        low = self.keys[child - 1] if child > 0 else None
+        high = self.keys[child] if child < len(self.keys) else None
+        return low, high
 
     def table_bytes(self) -> int:
         """Return the uncompressed size of system rows and key table, in bytes."""
-        rows = len(self.keys) * 2 * _CELL_BYTES
-        return _FILE_BYTES + text_bytes(self.keys) + text_bytes(self.values) + text_bytes(self.children) + rows
+        cells = 2 * len(self.keys)
+        texts = text_bytes(self.keys) + text_bytes(self.values) + text_bytes(self.children)
+        return _FILE_BYTES + texts + cells * _CELL_BYTES
 
     def estimated_bytes(self) -> int:
         """Return the uncompressed size in bytes, which ``node_file_max_size_bytes`` bounds."""
@@ -367,12 +418,21 @@ class Node:
 
     def with_messages(self, newer: Messages) -> Node:
         """Return a copy whose write buffer ends in ``newer``; system rows are left to the caller."""
-        buffer = Messages.join([self.buffer, newer])
-        inside = None if self.subtree_messages is None else self.subtree_messages + len(newer)
+        inside = None
+        if self.subtree_messages is not None:
+            inside = self.subtree_messages + len(newer)
         return Node(
-            self.keys, self.values, self.children, buffer, {}, self.height, self.subtree_keys, inside,
-            self.child_keys, self.child_messages, _estimate=self.estimated_bytes() + newer.nbytes(),
-        )  # fmt: skip
+            self.keys,
+            self.values,
+            self.children,
+            Messages.join([self.buffer, newer]),
+            height=self.height,
+            subtree_keys=self.subtree_keys,
+            subtree_messages=inside,
+            child_keys=self.child_keys,
+            child_messages=self.child_messages,
+            _estimate=self.estimated_bytes() + newer.nbytes(),
+        )
 
     @property
     def version(self) -> int | None:

@@ -32,7 +32,9 @@ def text_array(texts: Sequence[str | None]) -> Any:
 
 def as_column(texts: Any) -> Any:
     """Return texts, which may be a column already, as a column."""
-    return texts if isinstance(texts, pa.Array) else text_array(texts)
+    if isinstance(texts, pa.Array):
+        return texts
+    return text_array(texts)
 
 
 def joined_texts(parts: Iterable[Any]) -> Any:
@@ -44,13 +46,21 @@ def repeat_text(text: str, count: int) -> Any:
     """Return a column of one text so many times."""
     data = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * len(data)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(data * count))
+    offsets = pa.py_buffer(ends)
+    return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(data * count))
 
 
 def text_size(column: Any) -> int:
     """Return the size of the texts of a column in bytes."""
-    ends = memoryview(column.buffers()[1] or bytes(4 + 4 * column.offset)).cast("B").cast("i")
-    return int(ends[column.offset + len(column)] - ends[column.offset]) if len(column) else 0
+    if not len(column):
+        return 0
+    _, offsets, _ = column.buffers()
+    if offsets is None:
+        return 0
+    ends = memoryview(offsets).cast("B").cast("i")
+    first = ends[column.offset]
+    last = ends[column.offset + len(column)]
+    return int(last - first)
 
 
 def fixed_width(column: Any) -> Any:
@@ -61,11 +71,13 @@ def fixed_width(column: Any) -> Any:
     if not len(column):
         return None
     _, offsets, text = column.buffers()
-    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    width = int(ends[1] - ends[0])
-    if width == 0 or not bool((np.diff(ends) == width).all()):
+    ends = np.frombuffer(offsets, np.int32)
+    ends = ends[column.offset : column.offset + len(column) + 1]
+    first = int(ends[0])
+    width = int(ends[1]) - first
+    if width == 0 or not (np.diff(ends) == width).all():
         return None
-    return np.frombuffer(text, dtype=f"S{width}", count=len(column), offset=int(ends[0]))
+    return np.frombuffer(text, dtype=f"S{width}", count=len(column), offset=first)
 
 
 class Texts:
@@ -74,7 +86,8 @@ class Texts:
     def __init__(self, column: Any) -> None:
         self.column = column
         _, offsets, text = column.buffers()
-        self._ends = memoryview(offsets or b"\0\0\0\0").cast("i")[column.offset : column.offset + len(column) + 1]
+        ends = memoryview(offsets or b"\0\0\0\0").cast("i")
+        self._ends = ends[column.offset : column.offset + len(column) + 1]
         self._text = memoryview(text or b"").cast("B")
 
     def __len__(self) -> int:
@@ -91,7 +104,8 @@ class Texts:
 
     def up_to(self, wanted: bytes) -> int:
         """Return how many texts are at most ``wanted``. REQUIRES: they ascend."""
-        if (fixed := self._fixed_width) is None:
+        fixed = self._fixed_width
+        if fixed is None:
             return bisect_right(self, wanted)
         return int(fixed.searchsorted(wanted[: fixed.itemsize], "right"))
 
@@ -101,6 +115,7 @@ class Texts:
         text = bytes(self._text[begin : self._ends[-1]])
         at = text.rfind(wanted)
         while at >= 0:
+            # What was found may be a part of a text, or lie across two of them.
             row = bisect_right(self._ends, begin + at) - 1
             if self[row] == wanted:
                 return row
@@ -122,18 +137,24 @@ class NodeRows:
 
     def list_of(self, name: str) -> Any:
         """Return the value of the attribute ``name`` of the node, other than its write buffer."""
-        if name in {"child_keys", "child_messages"}:
-            counts = self.child_keys if name == "child_keys" else self.child_messages
-            return None if counts is None else [*map(int, counts.split(","))]
-        column = {"keys": self.keys.column, "values": self.values, "children": self.pointers}[name]
-        return [] if column is None else column.to_pylist()
+        if name == "keys":
+            return self.keys.column.to_pylist()
+        if name == "values":
+            return self.values.to_pylist()
+        if name == "children":
+            return [] if self.pointers is None else self.pointers.to_pylist()
+        counts = self.child_keys if name == "child_keys" else self.child_messages
+        if counts is None:
+            return None
+        return [int(count) for count in counts.split(",")]
 
     def message(self, key: str) -> tuple[str | None] | None:
         """Return the value that the newest message for ``key`` sets, in a tuple, or ``None`` without a message."""
         if self.buffer is None:
             return None
-        row = self.buffer[0].last(_bytes(key))
-        return None if row is None else (self.buffer[1][row].as_py(),)
+        keys, values, _ = self.buffer
+        row = keys.last(_bytes(key))
+        return None if row is None else (values[row].as_py(),)
 
     def find(self, key: str) -> tuple[bool, str | None]:
         """Return whether the key table decides what a key means, and its value; else the path of a child."""
@@ -141,7 +162,9 @@ class NodeRows:
         row = self.keys.up_to(wanted)
         if row and self.keys[row - 1] == wanted:
             return True, self.values[row - 1].as_py()
-        return (True, None) if self.pointers is None else (False, self.pointers[row].as_py())
+        if self.pointers is None:
+            return True, None
+        return False, self.pointers[row].as_py()
 
 
 def _bytes(key: str) -> bytes:
@@ -159,5 +182,9 @@ def txns_of(column: Any) -> list[str]:
 
 def set_rows(column: Any) -> int:
     """Return the rows of a column that are not NULL, as the bits of a number, the first row the lowest bit."""
-    bits, every = column.buffers()[0], (1 << len(column)) - 1
-    return every if bits is None else int.from_bytes(bits, "little") >> column.offset & every
+    every_row: int = (1 << len(column)) - 1
+    bits, *_ = column.buffers()
+    if bits is None:
+        return every_row
+    bits_set: int = int.from_bytes(bits, "little") >> column.offset
+    return bits_set & every_row

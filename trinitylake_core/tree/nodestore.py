@@ -60,12 +60,22 @@ class NodeStore:
 
     def read(self, path: str) -> Node:
         """Return a node. One ``get``, none if cached. Raises ``CorruptNode`` also when it is missing."""
-        held = self._local.here.nodes
-        node = (held.pop(path, None) if held else None) or self.cache.held(path)
+        node = self._take_held(path)
         if node is not None:
             return node
         data = self._take_expected(path)
-        return self.cache.get(path, lambda: self._fetch(path)) if data is None else self._keep_arrived(path, data)
+        if data is not None:
+            return self._keep_arrived(path, data)
+        return self.cache.get(path, lambda: self._fetch(path))
+
+    def _take_held(self, path: str) -> Node | None:
+        """Return a node that this thread holds, or that is cached."""
+        held = self._local.here.nodes
+        if held:
+            node = held.pop(path, None)
+            if node is not None:
+                return node
+        return self.cache.held(path)
 
     def _fetch(self, path: str) -> tuple[Node, int]:
         try:
@@ -81,12 +91,18 @@ class NodeStore:
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``, reading ahead in parallel. One ``get`` each, none if cached."""
-        held = self._local.here.nodes
-        nodes = {path: node for path in paths if (node := held.pop(path, None) or self.cache.held(path)) is not None}
-        fetched = self._contents([path for path in paths if path not in nodes])
+        nodes = {}
+        missing = []
         for path in paths:
-            node = nodes.pop(path, None)
-            yield self._decode(path, next(fetched)) if node is None else node
+            node = self._take_held(path)
+            if node is None:
+                missing.append(path)
+            else:
+                nodes[path] = node
+        fetched = self._contents(missing)
+        for path in paths:
+            held = nodes.pop(path, None)
+            yield self._decode(path, next(fetched)) if held is None else held
 
     def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
         """Return leaves as columns; ``None`` if one is not plain.
@@ -94,34 +110,49 @@ class NodeStore:
         One ``get`` each, none if cached. What was read in vain is held until this thread asks for it as nodes. Raises
         ``CorruptNode``.
         """
-        found = {path: node.entries() for path in paths if (node := self.cache.held(path)) is not None}
-        missing = [path for path in paths if path not in found]
+        found: dict[str, Columns | None] = {}
+        missing = []
+        for path in paths:
+            node = self.cache.held(path)
+            if node is None:
+                missing.append(path)
+            else:
+                found[path] = node.entries()
         data = dict(zip(missing, self._contents(missing), strict=True))
-        read = decode_many([*data.values()], missing, self.order) if missing else []
-        if read is None:  # of an older writer, perhaps, or damaged
-            found |= {path: nodefile.decode(data[path], path).entries() for path in missing}
-        else:
-            found |= zip(missing, read, strict=True)
-        plain = [each for path in paths if (each := found[path]) is not None]
-        if len(plain) < len(paths):
-            self._local.here.files.update(data)
-            return None
+        if missing:
+            decoded = decode_many([*data.values()], missing, self.order)
+            if decoded is None:  # of an older writer, perhaps, or damaged
+                for path in missing:
+                    found[path] = nodefile.decode(data[path], path).entries()
+            else:
+                found.update(zip(missing, decoded, strict=True))
+        columns = []
+        for path in paths:
+            entries = found[path]
+            if entries is None:
+                self._local.here.files.update(data)
+                return None
+            columns.append(entries)
         self._count(len(data), sum(map(len, data.values())))
-        return plain
+        return columns
 
     def _contents(self, paths: Sequence[str]) -> Iterator[bytes]:
         """Yield node files in the order of ``paths``, from the window if they are expected. Raises ``CorruptNode``."""
-        here = self._local.here
-        found: Iterator[Content]
-        if paths and (paths[0] in here.files or (here.ahead is not None and paths[0] in here.ahead)):
-            found = (self._take_expected(path) or self.storage.read_or_missing(path) for path in paths)
+        contents: Iterator[Content]
+        if paths and self._expects(paths[0]):
+            contents = (self._take_expected(path) or self.storage.read_or_missing(path) for path in paths)
         else:
-            found = (data for _, data in self.storage.read_many(paths))
-        for path, data in zip(paths, found, strict=True):
+            contents = (data for _, data in self.storage.read_many(paths))
+        for path, data in zip(paths, contents, strict=True):
             self._underway.done(path)
             if isinstance(data, FileMissing):
                 raise _missing(path)
             yield data
+
+    def _expects(self, path: str) -> bool:
+        """Whether a node file was read before for this thread, or is being read ahead for it."""
+        here = self._local.here
+        return path in here.files or (here.ahead is not None and path in here.ahead)
 
     def _take_expected(self, path: str) -> bytes | None:
         """Return a node file that was read before, if it was. Raises ``CorruptNode``."""
@@ -146,7 +177,8 @@ class NodeStore:
             data = window.take(path)
             if isinstance(data, FileMissing):
                 raise _missing(path)
-            here.nodes[path] = node = self.read(path) if data is None else self._keep_arrived(path, data)
+            node = self.read(path) if data is None else self._keep_arrived(path, data)
+            here.nodes[path] = node
             yield node
 
     @contextmanager
@@ -168,7 +200,9 @@ class NodeStore:
             ahead.fill()
             yield
         finally:
-            here.ahead, here.nodes, here.files = None, {}, {}
+            here.ahead = None
+            here.nodes = {}
+            here.files = {}
             ahead.close()
 
     def warm(self, root: Node, keys: Iterable[str]) -> None:
@@ -186,9 +220,12 @@ class NodeStore:
                         below.setdefault(path, []).append(key)
             if not below:
                 return
-            some = list(below)[: max(1, self._fit() // 2)]
-            read = zip(some, self.read_many(some), strict=True)
-            level = [(self.keep(path, node), below[path]) for path, node in read]
+            most = max(1, self._fit() // 2)
+            paths = list(below)[:most]
+            level = []
+            for path, node in zip(paths, self.read_many(paths), strict=True):
+                self.keep(path, node)
+                level.append((node, below[path]))
 
     def _fit(self) -> int:
         """Return the number of nodes of the usual size that the cache has room for."""
@@ -233,8 +270,8 @@ class WriteBehind:
         done = storage.submit(partial(storage.write, path, data), write=True)
         self._files[path] = data, node, done
         self._bytes += len(data)
-        if done.done() and (error := done.exception()) is not None:
-            raise error  # no further one is begun
+        if done.done():
+            done.result()  # after a failure no further one is begun
         self._finish(MOST_BYTES)
 
     def finish(self) -> None:
@@ -277,16 +314,16 @@ class NodeWriter:
     def read(self, path: str) -> Node:
         """Return a node that was added before, or read it."""
         self._settle()
-        if path in self._behind:
-            return self._node(path, *self._behind[path])
-        pending = self._pending.get(path)
-        return self.store.read(path) if pending is None else self._node(path, *pending)
-
-    def _node(self, path: str, data: bytes | memoryview, node: Node | None) -> Node:
+        waiting = self._behind[path] if path in self._behind else self._pending.get(path)
+        if waiting is None:
+            return self.store.read(path)
+        data, node = waiting
         return nodefile.decode(data, path) if node is None else node
 
     def _holds(self, paths: Sequence[str]) -> bool:
-        encoding = {path for some, _ in self._encoding for path in some}
+        encoding: set[str] = set()
+        for paths_of_run, _ in self._encoding:
+            encoding.update(paths_of_run)
         return any(path in encoding or path in self._pending or path in self._behind for path in paths)
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
@@ -308,7 +345,9 @@ class NodeWriter:
 
     def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
         """Return leaves as columns; ``None`` if one is not plain, or not written yet."""
-        return None if self._holds(paths) else self.store.read_columns(paths)
+        if self._holds(paths):
+            return None
+        return self.store.read_columns(paths)
 
     def new_paths(self, count: int) -> list[str]:
         """Return names for new leaves."""
@@ -357,13 +396,14 @@ class NodeWriter:
 
     def take_back(self, path: str) -> Node | None:
         """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
-        if any(path in some for some, _ in self._encoding):
+        if any(path in paths_of_run for paths_of_run, _ in self._encoding):
             self._settle()
         pending = self._pending.pop(path, None)
         if pending is None:
             return None
-        self._pending_bytes -= len(pending[0])
-        return self._node(path, *pending)
+        data, node = pending
+        self._pending_bytes -= len(data)
+        return nodefile.decode(data, path) if node is None else node
 
     def flush(self) -> None:
         """Write all nodes added so far. One ``put`` each. Durable after the storage's barrier only.
@@ -379,17 +419,23 @@ class NodeWriter:
             self._encoder.shutdown()
             self._encoder = None
         if self.store.storage.concurrency == 1:
-            files, self._pending, self._pending_bytes = self._pending, {}, 0
-            self.written += files
-            self.bytes_written += sum(len(data) for data, _ in files.values())
-            self.store.storage.write_many((path, data) for path, (data, _) in files.items())
-            for path, (_, node) in files.items():
-                if node is not None:
-                    self.store.keep(path, node)
+            self._write_batch()
         for path in list(self._pending):
             self._begin(path)
         if not self._shared:
             self._behind.finish()
+
+    def _write_batch(self) -> None:
+        """Write all pending nodes in one call, where requests go out one after another."""
+        files = self._pending
+        self._pending = {}
+        self._pending_bytes = 0
+        self.written += files
+        self.bytes_written += sum(len(data) for data, _ in files.values())
+        self.store.storage.write_many([(path, data) for path, (data, _) in files.items()])
+        for path, (_, node) in files.items():
+            if node is not None:
+                self.store.keep(path, node)
 
 
 def _missing(path: str) -> CorruptNode:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import groupby
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from trinitylake_core.errors import CorruptNode
@@ -91,13 +90,21 @@ def lookup_many(reader: NodeReader, node: Node, keys: Sequence[str], depth: int 
         raise _circle()
     here: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
     here.update(node.pending.meanings())
-    found = {key: value for key in keys if (value := here.get(key)) is not None}
-    if not node.is_leaf:
-        below = {index: list(some) for index, some in groupby((k for k in keys if k not in here), node.child_index)}
-        paths = [node.children[index] for index in below]
-        for path, child, some in zip(paths, reader.read_many(paths), below.values(), strict=True):
-            child_height(node, path, child)
-            found |= lookup_many(reader, child, some, depth + 1)
+    found = {}
+    below: dict[int, list[str]] = {}
+    for key in keys:
+        if key not in here:
+            below.setdefault(node.child_index(key), []).append(key)
+            continue
+        value = here[key]
+        if value is not None:
+            found[key] = value
+    if node.is_leaf:
+        return found
+    paths = [node.children[index] for index in below]
+    for path, child, keys_below in zip(paths, reader.read_many(paths), below.values(), strict=True):
+        child_height(node, path, child)
+        found |= lookup_many(reader, child, keys_below, depth + 1)
     return found
 
 
@@ -158,23 +165,31 @@ def leaves_ahead(level: Sequence[T], height: int, below: Callable[[Sequence[T]],
     ``below`` opens nodes, those of one call together, and returns the children that will be read: a round trip per
     level and ``_OPENED`` nodes, not one per node.
     """
+    if height == 0:
+        yield from level
+        return
     for start in range(0, len(level), _OPENED):
-        some = level[start : start + _OPENED]
-        yield from some if height == 0 else leaves_ahead(below(some), height - 1, below)
+        children = below(level[start : start + _OPENED])
+        yield from leaves_ahead(children, height - 1, below)
 
 
 def _met(node: Node, within: KeyRange, only: range | None) -> Sequence[str]:
     """Return the children of an inner node whose ranges meet a range of keys, of ``only`` some of them."""
     met = overlapping(node, within)
-    indexes = met if only is None else range(max(met.start, only.start), min(met.stop, only.stop))
-    return node.children[indexes.start : max(indexes.start, indexes.stop)]
+    start, stop = met.start, met.stop
+    if only is not None:
+        start = max(start, only.start)
+        stop = min(stop, only.stop)
+    return node.children[start : max(start, stop)]
 
 
 def overlapping(node: Node, within: KeyRange) -> range:
     """Return the children whose ranges meet a range of keys; of a leaf, which has none, the first alone."""
     if node.is_leaf:
         return range(1)
-    return range(bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi) + 1)
+    first = bisect_left(node.keys, within.lo)
+    last = bisect_right(node.keys, within.hi)
+    return range(first, last + 1)
 
 
 def _scan(
@@ -183,20 +198,23 @@ def _scan(
     if depth > MAX_HEIGHT:
         raise _circle()
     messages = merge_messages(node.pending, newer)
-    first, last = bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi)
+    first = bisect_left(node.keys, within.lo)
+    last = bisect_right(node.keys, within.hi)
     if node.is_leaf:
         if only is None or 0 in only:
-            begin, end = bisect_left(messages.keys, within.lo), bisect_right(messages.keys, within.hi)
-            yield apply_messages(node.keys[first:last], node.values[first:last], messages.slice(begin, end))
+            start = bisect_left(messages.keys, within.lo)
+            stop = bisect_right(messages.keys, within.hi)
+            yield apply_messages(node.keys[first:last], node.values[first:last], messages.slice(start, stop))
         return
     paths = _met(node, within, only)
-    begin = first if only is None else max(first, only.start)
-    for index, child in enumerate(reader.read_many(paths), begin):
+    first_read = first if only is None else max(first, only.start)
+    for index, child in enumerate(reader.read_many(paths), first_read):
         child_height(node, node.children[index], child)
-        yield from _scan(reader, child, within, messages.slice_between(*node.bounds(index)), depth + 1)
+        low, high = node.bounds(index)
+        yield from _scan(reader, child, within, messages.slice_between(low, high), depth + 1)
         if index < last:
-            pivot = slice(index, index + 1)
-            yield apply_messages(node.keys[pivot], node.values[pivot], messages.on(node.keys[index]))
+            pivot = node.keys[index]
+            yield apply_messages([pivot], [node.values[index]], messages.on(pivot))
 
 
 def apply_messages(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
@@ -210,7 +228,7 @@ def apply_messages(keys: Sequence[str], values: Sequence[str], messages: Message
     if None in messages.values:
         table = {key: value for key, value in table.items() if value is not None}
     ordered = sorted(table)
-    return ordered, list(map(table.__getitem__, ordered))  # type: ignore[arg-type]
+    return ordered, [table[key] for key in ordered]  # type: ignore[misc]
 
 
 def _among(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
@@ -230,4 +248,5 @@ def _among(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Ba
     meanings += messages.values[start:]
     if None in meanings:
         found = [key for key, value in zip(found, meanings, strict=True) if value is not None]
-    return found, [value for value in meanings if value is not None]
+    left = [value for value in meanings if value is not None]
+    return found, left

@@ -18,7 +18,7 @@ from trinitylake_core.versions.root_files import RootFiles, number_in
 from trinitylake_core.versions.search import find_newest, listed_versions, newest_listed
 
 
-def raise_boundary(files: RootFiles, to: int) -> int:
+def raise_boundary(roots: RootFiles, to: int) -> int:
     """Raise the boundary file to ``to``, unless it contains more already; return its number, which is durable.
 
     REQUIRES that the newest root has an ``oldest_version`` of ``to`` or more, and that
@@ -28,20 +28,23 @@ def raise_boundary(files: RootFiles, to: int) -> int:
     """
     lost: OutcomeUnknown | None = None
     while True:
-        seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+        seen = roots.storage.read_tagged(spec.BOUNDARY_FILE)
         number = _number(seen)
         if number is not None and number >= to:
             return number
         if lost is not None:
             raise lost
+        wanted = _unused_bytes(seen.data, to)
         try:
-            if files.storage.compare_and_set(spec.BOUNDARY_FILE, _unused_bytes(seen.data, to), seen) is not None:
-                return to
+            written = roots.storage.compare_and_set(spec.BOUNDARY_FILE, wanted, seen)
         except OutcomeUnknown as error:  # what the file contains by now decides
             lost = error
+            continue
+        if written is not None:
+            return to
 
 
-def lower_lying_boundary(files: RootFiles) -> int | None:
+def lower_lying_boundary(roots: RootFiles) -> int | None:
     """Replace a boundary that expiration cannot have written by the one of the newest root, and return that.
 
     The only case in which the file becomes smaller, and ``None`` in all others. Expiration commits a root with the
@@ -52,38 +55,46 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
 
     REQUIRES :meth:`Storage.prove_compare_and_set`. Some ``get``, two ``head``, one ``put``; a ``list`` for a claim.
     """
-    seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    seen = roots.storage.read_tagged(spec.BOUNDARY_FILE)
     number = _number(seen)
     if not number:
         return None
-    newest = find_newest(files)
+    newest = find_newest(roots)
     truth = newest.oldest_version
     if is_claim(seen.data) and number > newest.version:
-        truth = lowest_there(files, newest.version, number)
-    if number <= truth or not files.root_exists(truth) or not files.root_exists(min(number - 1, newest.version)):
+        truth = lowest_there(roots, newest.version, number)
+    if number <= truth:
         return None
-    done = files.storage.compare_and_set(spec.BOUNDARY_FILE, _unused_bytes(seen.data, truth), seen)
-    return truth if done is not None else None
+    last_below = min(number - 1, newest.version)
+    if not roots.root_exists(truth) or not roots.root_exists(last_below):
+        return None
+    written = roots.storage.compare_and_set(spec.BOUNDARY_FILE, _unused_bytes(seen.data, truth), seen)
+    return None if written is None else truth
 
 
 def is_claim(data: bytes | None) -> bool:
     """Whether the content of a boundary file is the claim of a copy that is not complete."""
-    return data is not None and data.endswith(b"\n") and number_in(data) is not None
+    if data is None or not data.endswith(b"\n"):
+        return False
+    return number_in(data) is not None
 
 
-def lowest_there(files: RootFiles, newest: int, boundary: int) -> int:
+def lowest_there(roots: RootFiles, newest: int, boundary: int) -> int:
     """Return the first of the versions that are there without a gap up to ``newest``, which the boundary lies beyond.
 
     Where there is a version at the boundary, it is one, and what was the newest version has expired. One ``list`` a
     page.
     """
-    there = set(listed_versions(files))
+    there = set(listed_versions(roots))
     if any(version >= boundary for version in there):
         return boundary
-    return next(version for version in range(newest, -1, -1) if version - 1 not in there)
+    lowest = newest
+    while lowest - 1 in there:
+        lowest -= 1
+    return lowest
 
 
-def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Container[int]) -> bytes | None:
+def claim_boundary(roots: RootFiles, to: int, seen: bytes | None, known: Container[int]) -> bytes | None:
     """Write ``to`` into the boundary file where a copy will put roots that no older root leads to; return the claim.
 
     From then on no writer gets a version below ``to`` confirmed: a writer reads the boundary after it has created a
@@ -97,16 +108,19 @@ def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Contain
     :func:`settle_boundary` takes them away. REQUIRES :meth:`Storage.prove_compare_and_set`, and that ``seen`` is not
     the claim of a larger number. One ``get``, ``put`` and ``list``.
     """
-    found = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    found = roots.storage.read_tagged(spec.BOUNDARY_FILE)
     if found.data != seen:
         return None
-    same = seen is not None and is_claim(seen) and number_in(seen) == to
-    claim = (seen if same and seen is not None else _unused_bytes(seen, to)) + b"\n"
-    return claim if _replaced_alone(files, found, claim, lambda version: version in known) else None
+    if seen is not None and is_claim(seen) and number_in(seen) == to:
+        claim = seen + b"\n"
+    else:
+        claim = _unused_bytes(seen, to) + b"\n"
+    is_alone = _replace_alone(roots, found, claim, lambda version: version in known)
+    return claim if is_alone else None
 
 
 def settle_boundary(
-    files: RootFiles,
+    roots: RootFiles,
     to: int,
     known: Container[int],
     *,
@@ -125,29 +139,35 @@ def settle_boundary(
 
     One ``get``; if the file changes, one ``put`` and one ``list``.
     """
-    seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    seen = roots.storage.read_tagged(spec.BOUNDARY_FILE)
     number = _number(seen)
     if seen.data is not None and number == to and not is_claim(seen.data):
         return True
-    if seen.data != claim if claim is not None else grows and number is not None and number > to:
+    if claim is not None:
+        if seen.data != claim:
+            return False
+    elif grows and number is not None and number > to:
         return False
     if not movable():
         return True
     claimed = to if claim is not None else 0
     settled = _unused_bytes(seen.data, to)
-    return _replaced_alone(files, seen, settled, lambda version: version in known or 0 < version < claimed)
+    return _replace_alone(roots, seen, settled, lambda version: version in known or 0 < version < claimed)
 
 
-def _replaced_alone(files: RootFiles, seen: Tagged, now: bytes, is_known: Callable[[int], bool]) -> bool:
+def _replace_alone(roots: RootFiles, seen: Tagged, now: bytes, is_known: Callable[[int], bool]) -> bool:
     """Replace the file if it is as it was seen; give it the number back that it had if a listed version is not known.
 
     The number stands in bytes of its own then.
     """
-    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, now, seen)
-    if moved is None or all(map(is_known, listed_versions(files))):
-        return moved is not None
-    again = (seen.data or b"0\n").lstrip()
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, _space_before(now) + b" " + again, moved)
+    moved = roots.storage.compare_and_set(spec.BOUNDARY_FILE, now, seen)
+    if moved is None:
+        return False
+    if all(map(is_known, listed_versions(roots))):
+        return True
+    before = (seen.data or b"0\n").lstrip()
+    restored = _space_before(now) + b" " + before
+    roots.storage.compare_and_set(spec.BOUNDARY_FILE, restored, moved)
     return False
 
 
@@ -164,22 +184,26 @@ def _unused_bytes(before: bytes | None, to: int) -> bytes:
         return b"%d" % to
     if number == to and is_claim(before):
         return before.rstrip()
-    return _space_before(before) + (b"" if to > number else b" ") + b"%d" % to
+    space = _space_before(before)
+    if to <= number:
+        space += b" "
+    return space + b"%d" % to
 
 
 def _space_before(before: bytes) -> bytes:
-    return before[: len(before) - len(before.lstrip())]
+    text = before.lstrip()
+    return before[: len(before) - len(text)]
 
 
-def boundary_by_roots(files: RootFiles) -> int:
+def boundary_by_roots(roots: RootFiles) -> int:
     """Return the boundary of the newest root, for when the file is garbage. A listing and one ``get``.
 
     Raises ``TrinityLakeError``: the newest root cannot be read.
     """
-    version, _ = newest_listed(files)
-    root = files.try_root(version)
+    version, _ = newest_listed(roots)
+    root = roots.try_root(version)
     if root is None:
-        raise TrinityLakeError(f"{files.path(version)} was listed and is gone; try again")
+        raise TrinityLakeError(f"{roots.path(version)} was listed and is gone; try again")
     return root.oldest_version
 
 

@@ -32,11 +32,23 @@ class ObjectCounts(NamedTuple):
 
     def plus(self, other: ObjectCounts | None) -> ObjectCounts | None:
         """Return the sum; ``None`` if the other is unknown."""
-        return None if other is None else ObjectCounts(*(one + two for one, two in zip(self, other, strict=True)))
+        if other is None:
+            return None
+        return ObjectCounts(
+            self.namespaces + other.namespaces,
+            self.tables + other.tables,
+            self.views + other.views,
+        )
 
     def less(self, other: ObjectCounts | None) -> ObjectCounts | None:
         """Return the difference; ``None`` if the other is unknown."""
-        return None if other is None else ObjectCounts(*(one - two for one, two in zip(self, other, strict=True)))
+        if other is None:
+            return None
+        return ObjectCounts(
+            self.namespaces - other.namespaces,
+            self.tables - other.tables,
+            self.views - other.views,
+        )
 
     def rows(self) -> dict[str, str | None]:
         """Return the system rows of the counts."""
@@ -53,8 +65,11 @@ def is_number(text: str) -> bool:
 
 def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
     """Return the object counts in the system rows of a root; ``None`` where one is missing or no number."""
-    found = [system.get(name, "") for name in _COUNTS]
-    return ObjectCounts(*map(int, found)) if all(map(is_number, found)) else None
+    texts = [system.get(name, "") for name in _COUNTS]
+    if not all(map(is_number, texts)):
+        return None
+    namespaces, tables, views = map(int, texts)
+    return ObjectCounts(namespaces, tables, views)
 
 
 class Member(NamedTuple):
@@ -78,12 +93,17 @@ def members_in(txn: str | None, summary: Mapping[str, Any]) -> tuple[Member, ...
     found = summary.get("members")
     if not isinstance(found, list):
         return (_member({**summary, "txn": txn}),)
-    return tuple(_member(each) for each in found if isinstance(each, dict))
+    members = [_member(facts) for facts in found if isinstance(facts, dict)]
+    return tuple(members)
 
 
 def _member(facts: Mapping[str, Any]) -> Member:
-    texts = [facts.get(name) for name in Member._fields]
-    return Member(*(each if isinstance(each, str) else None for each in texts))
+    """Return the member that facts in a summary describe. They may be of any type: other programs write them, too."""
+    texts = {}
+    for name in Member._fields:
+        value = facts.get(name)
+        texts[name] = value if isinstance(value, str) else None
+    return Member(**texts)
 
 
 class RootRows:
@@ -235,8 +255,11 @@ class Root(RootRows):
 
         Values that are the same in the delta ``before`` are shared with it, the lakehouse definition above all.
         """
-        same = {} if before is None else before.system
-        system = {name: same[name] if same.get(name) == value else value for name, value in self.node.system.items()}
+        known = {} if before is None else before.system
+        system = {}
+        for name, value in self.node.system.items():
+            known_value = known.get(name)
+            system[name] = known_value if known_value == value else value
         return Delta(self.version, self.path, system, self.own_messages())
 
 
@@ -302,21 +325,51 @@ def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 
 
     Its time is only a bound: that of a neighbour.
     """
-    summary = json.dumps({"reason": f"the root file cannot be read: {why}", "unreadable": True})
-    rows = {spec.VERSION: str(version), spec.CREATED_AT_MILLIS: str(created_at_millis), spec.SUMMARY: summary}
+    summary = {"reason": f"the root file cannot be read: {why}", "unreadable": True}
+    rows = {
+        spec.VERSION: str(version),
+        spec.CREATED_AT_MILLIS: str(created_at_millis),
+        spec.SUMMARY: json.dumps(summary),
+    }
     return Root(version, path, Node(system=rows, height=None), unreadable=why)
 
 
 def version_info(root: Root) -> VersionInfo:
     """Return the description of a version that its root contains. No request."""
-    node, counts, summary = root.node, root.counts or (None, None, None), root.summary
-    loaded = [summary.get(name, 0) for name in ("added", "replaced")] if root.operation == spec.OP_LOAD else []
-    changes = len(root.own_messages()) + sum(each for each in loaded if isinstance(each, int))
+    node = root.node
+    summary = root.summary
+    counts = root.counts
     return VersionInfo(
-        root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn, summary,
-        changes, objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
-        root.previous_root, root.rollback_from_root, *counts,
-    )  # fmt: skip
+        version=root.version,
+        created_at=from_millis(root.created_at_millis),
+        created_at_millis=root.created_at_millis,
+        operation=root.operation,
+        txn=root.txn,
+        summary=summary,
+        changes=len(root.own_messages()) + _loaded_objects(root.operation, summary),
+        objects=objects_of(node),
+        messages=node.subtree_messages,
+        height=node.height,
+        root_bytes=node.nbytes,
+        path=root.path,
+        previous_root=root.previous_root,
+        rollback_from_root=root.rollback_from_root,
+        namespaces=None if counts is None else counts.namespaces,
+        tables=None if counts is None else counts.tables,
+        views=None if counts is None else counts.views,
+    )
+
+
+def _loaded_objects(operation: str | None, summary: Mapping[str, Any]) -> int:
+    """Return how many objects a load changed: it writes no messages."""
+    if operation != spec.OP_LOAD:
+        return 0
+    total = 0
+    for name in ("added", "replaced"):
+        count = summary.get(name)
+        if isinstance(count, int):
+            total += count
+    return total
 
 
 def objects_of(node: Node) -> int | None:
@@ -332,8 +385,9 @@ def objects_of(node: Node) -> int | None:
     if not node.is_leaf or node.height is None:
         return node.subtree_keys
     pending = node.pending
-    replaced = sum(node.position(key) is not None for key in pending.keys)
-    return len(node.keys) - replaced + sum(value is not None for value in pending.values)
+    replaced = sum(1 for key in pending.keys if node.position(key) is not None)
+    messages_that_set = sum(1 for value in pending.values if value is not None)
+    return len(node.keys) - replaced + messages_that_set
 
 
 def from_millis(millis: int) -> datetime:

@@ -16,6 +16,8 @@ from trinitylake_core.versions.root import Root, RootRows, unreadable_root
 
 BATCH: Final = 64
 """So many roots are read ahead at the most."""
+_DIGITS: Final = 10
+"""No version has more."""
 LARGE_BYTES: Final = 1 << 20
 """Root files from this size on hold the messages of a large transaction."""
 
@@ -68,24 +70,29 @@ class RootFiles:
 
         With ``known``, a root that is still what is stored is not decoded again.
         """
-        (data, boundary), path = self.data_and_boundary(version), self.path(version)
-        if data is None or (known is not None and known.path == path and known.data == data):
-            return known if data is not None else None, boundary
+        path = self.path(version)
+        data, boundary = self.data_and_boundary(version)
+        if data is None:
+            return None, boundary
+        if known is not None and known.path == path and known.data == data:
+            return known, boundary
         return self.decode(version, path, data), boundary
 
     def data_and_boundary(self, version: int) -> tuple[bytes | None, int | None]:
         """Return the root file of a version, and what :meth:`boundary_file` returns. Two ``get`` at the same time."""
         (_, data), (_, boundary) = self.storage.read_many([self.path(version), spec.BOUNDARY_FILE])
-        return (
-            None if isinstance(data, FileMissing) else data,
-            0 if isinstance(boundary, FileMissing) else number_in(boundary),
-        )
+        root_data = None if isinstance(data, FileMissing) else data
+        number = 0 if isinstance(boundary, FileMissing) else number_in(boundary)
+        return root_data, number
 
     def roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
         """Yield several roots in order, read in parallel; ``None`` for those that are gone."""
         paths = [self.path(version) for version in versions]
         for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
-            yield None if isinstance(data, FileMissing) else self.decode(version, path, data)
+            if isinstance(data, FileMissing):
+                yield None
+            else:
+                yield self.decode(version, path, data)
 
     def readable_roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
         """Yield several roots as :meth:`roots` does, and what stands for one that is there and cannot be read."""
@@ -103,8 +110,9 @@ class RootFiles:
         """Yield versions with what :meth:`readable_roots` yields, read in batches: ``first``, then twice as many."""
         size = first
         while versions:
-            batch, versions = versions[:size], versions[size:]
+            batch = versions[:size]
             yield from zip(batch, self.readable_roots(batch), strict=True)
+            versions = versions[size:]
             size = min(2 * size, BATCH)
 
     def try_readable(self, version: int, newest: Root) -> Root | None:
@@ -113,11 +121,13 @@ class RootFiles:
         ``None`` if there is no file of the version itself. One ``get`` each.
         """
         found = next(self.readable_roots([version]))
+        if found is None or found.unreadable is None:
+            return found
         for later in range(version + 1, newest.version + 1):
-            if found is None or found.unreadable is None:
-                break
-            found = next(self.readable_roots([later])) or found
-        return found if found is None or found.unreadable is None else newest
+            root = next(self.readable_roots([later]))
+            if root is not None and root.unreadable is None:
+                return root
+        return newest
 
     def root_exists(self, version: int) -> bool:
         """Whether there is a root file of a version. One ``head``."""
@@ -155,12 +165,14 @@ class RootFiles:
 
     def _definition(self, root: RootRows) -> tuple[LakehouseDef, bytes]:
         path = root.definition_path
-        found = self._definitions.get(path)
-        if found is None:
-            copy = root.system.get(spec.LAKEHOUSE_DEF_COPY, "")
-            data = _definition_in_copy(copy, path) if copy else None
-            data = self._read(path) if data is None else data
-            found = self._definitions[path] = effective(decode_lakehouse(data, path)), data
+        known = self._definitions.get(path)
+        if known is not None:
+            return known
+        data = _definition_in_copy(root.system.get(spec.LAKEHOUSE_DEF_COPY, ""), path)
+        if data is None:
+            data = self._read(path)
+        found = effective(decode_lakehouse(data, path)), data
+        self._definitions[path] = found
         return found
 
     def definition_file(self, root: RootRows) -> LakehouseDef:
@@ -176,8 +188,8 @@ class RootFiles:
         except CorruptDefinition as error:
             raise CorruptDefinition(f"{error}; the root {root.path!r} names it", path=path, invariant="I13") from None
         definition = effective(decode_lakehouse(data, path))
-        copy = root.system.get(spec.LAKEHOUSE_DEF_COPY)
-        if copy and effective(decode_lakehouse(_definition_in_copy(copy, path) or data, path)) != definition:
+        copied = _definition_in_copy(root.system.get(spec.LAKEHOUSE_DEF_COPY, ""), path)
+        if copied is not None and effective(decode_lakehouse(copied, path)) != definition:
             raise CorruptDefinition(f"root {root.path!r} holds a copy of {path!r} that differs from it", path=path)
         return definition
 
@@ -216,7 +228,10 @@ class RootFiles:
 def number_in(data: bytes) -> int | None:
     """Return the version in a hint or boundary file, ``None`` if there is none."""
     text = data.strip()
-    return int(text) if text.isdigit() and len(text) <= 10 and int(text) <= spec.MAX_VERSION else None
+    if not text.isdigit() or len(text) > _DIGITS:
+        return None
+    number = int(text)
+    return number if number <= spec.MAX_VERSION else None
 
 
 def copy_of_definition(definition_bytes: bytes, path: str) -> str | None:
@@ -227,9 +242,12 @@ def copy_of_definition(definition_bytes: bytes, path: str) -> str | None:
 
 
 def _definition_in_copy(copy: str, path: str) -> bytes | None:
-    of, _, text = copy.partition(" ")
+    """Return the definition at ``path`` by its copy in a root; ``None`` if that is of another path, or damaged."""
+    path_of_copy, _, text = copy.partition(" ")
+    if path_of_copy != path:
+        return None
     try:
-        return base64.b64decode(text, validate=True) if of == path else None
+        return base64.b64decode(text, validate=True)
     except ValueError:
         return None
 

@@ -33,10 +33,12 @@ class _Found:
 
     @property
     def is_newest(self) -> bool:
-        return self.root is not None and self.boundary is not None and self.boundary <= self.root.version
+        if self.root is None or self.boundary is None:
+            return False
+        return self.boundary <= self.root.version
 
 
-def find_newest(files: RootFiles, known: Root | None = None) -> Root:
+def find_newest(roots: RootFiles, known: Root | None = None) -> Root:
     """Return the newest root, from one that is known or else from the hint on. Changes nothing but ``files.sdk``.
 
     Four ``get`` in three round trips with a fresh hint, three in two with a known root that is the newest; O(log) more
@@ -46,27 +48,30 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
         NotALakehouse: there is no root at all.
         CorruptNode: the known root is gone, and has not expired.
     """
-    start = files.hint() if known is None else known.version
-    found = _Found(None, files.boundary_file()) if start is None else _above(files, start, known)
+    start = roots.hint() if known is None else known.version
+    if start is None:
+        found = _Found(None, roots.boundary_file())
+    else:
+        found = _above(roots, start, known)
     if known is not None and found.root is None and found.boundary is not None and found.boundary <= known.version:
-        raise missing_root(files, known.version, found.boundary)
+        raise missing_root(roots, known.version, found.boundary)
     for _ in range(_SEARCHES):
         if found.is_newest and found.root is not None:
             return found.root
         if found.boundary is None:  # garbage: what is below it is not known
             break
         # The version of the boundary exists, unless expiration has moved the boundary since.
-        if files.root_exists(found.boundary):
-            again = _Found(*files.root_and_boundary(_gallop(files, found.boundary)))
+        if roots.root_exists(found.boundary):
+            again = _Found(*roots.root_and_boundary(_gallop(roots, found.boundary)))
         else:
-            again = _of_sdk(files, found.boundary) or _Found(None, files.boundary_file())
+            again = _of_sdk(roots, found.boundary) or _Found(None, roots.boundary_file())
         if again.root is None and again.boundary == found.boundary:
             break
         found = again
-    return _list_newest(files, found.boundary)
+    return _list_newest(roots, found.boundary)
 
 
-def refuse_hole(files: RootFiles, newest: int, listed: Iterable[int] | None = None) -> None:
+def refuse_hole(roots: RootFiles, newest: int, listed: Iterable[int] | None = None) -> None:
     """Prove that no root lies beyond a version that is missing above the one where a search has ended.
 
     Every job that lists the roots calls this. A search by probes ends at a version that is missing: at the first of two
@@ -75,24 +80,24 @@ def refuse_hole(files: RootFiles, newest: int, listed: Iterable[int] | None = No
     a page unless ``listed`` is given, a ``head`` for each version committed since, one ``get`` where one is missing.
     Raises ``CorruptNode``: a root was lost (I14).
     """
-    there = set(listed_versions(files) if listed is None else listed)
+    there = set(listed_versions(roots) if listed is None else listed)
     last, version = max(there, default=newest), newest + 1
     while version <= last:
-        if version in there or files.root_exists(version):
+        if version in there or roots.root_exists(version):
             version += 1
             continue
-        boundary = files.boundary()
+        boundary = roots.boundary()
         if boundary > last:  # others have gone on since the listing; if they have not, it decides nothing
-            there = set(listed_versions(files))
+            there = set(listed_versions(roots))
             last = max(there, default=last)
         if not version < boundary <= last:
-            raise missing_root(files, version, boundary if boundary <= version else newest)
+            raise missing_root(roots, version, boundary if boundary <= version else newest)
         version = boundary
 
 
-def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
+def missing_root(roots: RootFiles, version: int, boundary: int) -> CorruptNode:
     """Return the error for a root that must exist, because expiration has not come as far as that."""
-    path = files.path(version)
+    path = roots.path(version)
     return CorruptNode(
         f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on; copy the "
         "file from an export of this lakehouse. Versions after it can be read, by number or with a limit. "
@@ -102,74 +107,81 @@ def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
     )
 
 
-def _above(files: RootFiles, version: int, known: Root | None) -> _Found:
+def _above(roots: RootFiles, version: int, known: Root | None) -> _Found:
     """Search from a version that probably is the newest."""
     try:
-        ahead = files.try_root(version + 1) if version < spec.MAX_VERSION else None
+        ahead = roots.try_root(version + 1) if version < spec.MAX_VERSION else None
     except Corrupt:  # damage, unless a rollback has left it behind
-        low = _gallop(files, version + 1)
+        low = _gallop(roots, version + 1)
         if low == version + 1:
             raise
-        return _Found(*files.root_and_boundary(low))
+        return _Found(*roots.root_and_boundary(low))
     if ahead is not None:
-        low = _gallop(files, version + 1)
+        low = _gallop(roots, version + 1)
         if low == version + 1:
-            return _Found(ahead, files.boundary_file())
-        return _Found(*files.root_and_boundary(low))
-    found = _Found(*files.root_and_boundary(version, known))
-    if found.root is not None and files.sdk:
-        return _climb(files, version, found.root)
-    return found if found.root is not None or known is not None else _of_sdk(files, version) or found
+            return _Found(ahead, roots.boundary_file())
+        return _Found(*roots.root_and_boundary(low))
+    found = _Found(*roots.root_and_boundary(version, known))
+    if found.root is not None:
+        return _climb(roots, version, found.root) if roots.sdk else found
+    if known is not None:
+        return found
+    return _of_sdk(roots, version) or found
 
 
-def _of_sdk(files: RootFiles, version: int) -> _Found | None:
+def _of_sdk(roots: RootFiles, version: int) -> _Found | None:
     """Look whether the published Java SDK wrote the lakehouse: from then on its names are used."""
-    if files.sdk:
+    if roots.sdk:
         return None
-    root = files.try_root(version, sdk=True)
+    root = roots.try_root(version, sdk=True)
     if root is None:
         return None
-    files.sdk = True
-    return _climb(files, version, root)
+    roots.sdk = True
+    return _climb(roots, version, root)
 
 
-def _climb(files: RootFiles, version: int, root: Root) -> _Found:
+def _climb(roots: RootFiles, version: int, root: Root) -> _Found:
     """Search above a root of the SDK, which expires nothing: there is no boundary."""
-    low = _gallop(files, version)
-    return _Found(root if low == version else files.try_root(low), 0)
+    newest = _gallop(roots, version)
+    if newest != version:
+        return _Found(roots.try_root(newest), 0)
+    return _Found(root, 0)
 
 
-def _gallop(files: RootFiles, version: int) -> int:
+def _gallop(roots: RootFiles, version: int) -> int:
     """Return the newest version that can be reached from one that exists. O(log) ``head``."""
     low, step = version, 1
-    while files.root_exists(low + step):
+    while roots.root_exists(low + step):
         low += step
         step *= 2
     high = low + step
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if files.root_exists(middle) else (low, middle)
+        if roots.root_exists(middle):
+            low = middle
+        else:
+            high = middle
     return low
 
 
-def _list_newest(files: RootFiles, boundary: int | None) -> Root:
+def _list_newest(roots: RootFiles, boundary: int | None) -> Root:
     """Return the newest root of a listing, without using hint and boundary. One ``list`` a page, two ``get``.
 
     A boundary that is the same before and after a listing in which nothing reaches it is wrong: expiration never
     removes the newest version. ``boundary`` is its value before the listing.
     """
     for _ in range(_SEARCHES):
-        version, sdk = newest_listed(files)
+        version, sdk = newest_listed(roots)
         if sdk:
-            files.sdk = True
-        root, again = files.root_and_boundary(version)
+            roots.sdk = True
+        root, again = roots.root_and_boundary(version)
         if root is not None and (again is None or again <= version or again == boundary):
             return root
         boundary = again
-    raise StorageError(f"{files.storage.root}: versions expired faster than the newest one could be found; try again")
+    raise StorageError(f"{roots.storage.root}: versions expired faster than the newest one could be found; try again")
 
 
-def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
+def newest_readable(roots: RootFiles) -> tuple[Root, list[Root]]:
     """Return the newest root that can be read, its lakehouse definition too, and what stands for those after it.
 
     The latter are newest first. For reading the remaining versions when :func:`find_newest` fails, and for a rollback
@@ -184,45 +196,45 @@ def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
     """
     boundary = -1
     while True:
-        version, files.sdk = newest_listed(files)
-        before, boundary = boundary, files.boundary()
+        version, roots.sdk = newest_listed(roots)
+        before, boundary = boundary, roots.boundary()
         unreadable: dict[int, str] = {}
         while version >= boundary:
             root, why = None, "it is missing"
             try:
-                root = _openable(files, version)
+                root = _openable(roots, version)
             except Corrupt as error:
-                _refuse_fickle(files, version)
+                _refuse_fickle(roots, version)
                 why = str(error)
             if root is not None:
                 when = root.created_at_millis
-                return root, [unreadable_root(each, files.path(each), why, when) for each, why in unreadable.items()]
+                return root, [unreadable_root(each, roots.path(each), why, when) for each, why in unreadable.items()]
             unreadable[version] = why
             version -= 1
         if boundary == before:
             break  # else others may have committed and expired versions since the listing
     raise CorruptNode(
-        f"{files.storage.root}: no root from the boundary {boundary} on can be read "
+        f"{roots.storage.root}: no root from the boundary {boundary} on can be read "
         f"({next(iter(unreadable.values()), 'there is none')}); restore it from an export",
-        path=files.path(boundary),
+        path=roots.path(boundary),
         invariant="I13",
     )
 
 
-def _openable(files: RootFiles, version: int) -> Root | None:
+def _openable(roots: RootFiles, version: int) -> Root | None:
     """Return a root whose lakehouse definition can be read, too; ``None`` if there is no such file."""
-    root = files.try_root(version)
+    root = roots.try_root(version)
     if root is not None:
-        files.definition_file(root)  # its copy in the root does not prove that the root is of this lakehouse
+        roots.definition_file(root)  # its copy in the root does not prove that the root is of this lakehouse
     return root
 
 
-def _refuse_fickle(files: RootFiles, version: int) -> None:
+def _refuse_fickle(roots: RootFiles, version: int) -> None:
     """Raise ``StorageError`` if a root is not as long as the storage reports, or can be read after all."""
-    path = files.path(version)
+    path = roots.path(version)
     try:
-        read, size = len(files.storage.read(path)), files.storage.info(path).size
-        if read == size and _openable(files, version) is not None:
+        read, size = len(roots.storage.read(path)), roots.storage.info(path).size
+        if read == size and _openable(roots, version) is not None:
             read = -1
     except (FileMissing, Corrupt):
         return
@@ -230,14 +242,19 @@ def _refuse_fickle(files: RootFiles, version: int) -> None:
         raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
 
 
-def listed_versions(files: RootFiles) -> list[int]:
+def listed_versions(roots: RootFiles) -> list[int]:
     """Return the versions whose roots are listed, also those below the boundary; in no order. One ``list`` a page."""
-    found = (locations.parse(file.path) for file in files.storage.list("_"))
-    # Roots of the two kinds never share a root URI.
-    return [each.version for each in found if each and each.version is not None and each.legacy == files.sdk]
+    found = []
+    for file in roots.storage.list("_"):
+        parsed = locations.parse(file.path)
+        if parsed is None or parsed.version is None:
+            continue
+        if parsed.legacy == roots.sdk:  # roots of the two kinds never share a root URI
+            found.append(parsed.version)
+    return found
 
 
-def newest_listed(files: RootFiles) -> tuple[int, bool]:
+def newest_listed(roots: RootFiles) -> tuple[int, bool]:
     """Return the highest version in a listing, and whether the Java SDK named it. One ``list`` a page.
 
     Raises:
@@ -245,7 +262,7 @@ def newest_listed(files: RootFiles) -> tuple[int, bool]:
         InvalidLocation: there is a catalog of Olympia. One more ``list``.
     """
     found = []
-    for file in files.storage.list("_"):
+    for file in roots.storage.list("_"):
         parsed = locations.parse(file.path)
         if parsed is not None and parsed.version is not None:
             # Roots of the two kinds never share a root URI; a stray file must not hide ours.
@@ -253,8 +270,8 @@ def newest_listed(files: RootFiles) -> tuple[int, bool]:
     if found:
         canonical, version = max(found)
         return version, not canonical
-    root = files.storage.root
+    root = roots.storage.root
     if root.startswith("file:") and Path(local_path(root)).is_file():
         raise NotALakehouse(f"there is no lakehouse at {root}; it is a file, and a lakehouse is a directory")
-    refuse_olympia(files.storage)
+    refuse_olympia(roots.storage)
     raise NotALakehouse(f"there is no lakehouse at {root}; `create` makes one")

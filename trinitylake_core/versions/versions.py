@@ -106,10 +106,14 @@ class Versions(RootFiles):
         Instead of a root that cannot be read one stands that contains why; its time is that of the version after it.
         Raises ``CorruptNode``: a root that must exist is missing.
         """
+        if limit is not None and limit <= 0:
+            return
+        yield newest
         after = newest.created_at_millis
-        yield from [newest] if limit is None or limit > 0 else []
         older = range(newest.version - 1, newest.oldest_version - 1, -1)
-        for version, root in self.in_batches(older if limit is None else older[: max(0, limit - 1)], 4):
+        if limit is not None:
+            older = older[: limit - 1]
+        for version, root in self.in_batches(older, 4):
             if root is None:
                 _expired_up_to(self, version)
                 return
@@ -157,14 +161,14 @@ class Versions(RootFiles):
                 raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
 
 
-def _readable(files: RootFiles, version: int, low: int) -> Root | None:
+def _readable(roots: RootFiles, version: int, low: int) -> Root | None:
     """Return the root of a version, or of the first one down to ``low`` that can be read.
 
     If none can, what stands for the last of them; ``None`` if the root of the version itself is gone.
     """
     found: Root | None = None
     for each in range(version, low - 1, -1):
-        root = next(files.readable_roots([each]))
+        root = next(roots.readable_roots([each]))
         if root is None:
             break
         found = root
@@ -173,17 +177,17 @@ def _readable(files: RootFiles, version: int, low: int) -> Root | None:
     return found
 
 
-def _expired_up_to(files: RootFiles, version: int) -> int:
+def _expired_up_to(roots: RootFiles, version: int) -> int:
     """Return the boundary, which lies above a version whose root is gone. One ``get``. Raises ``CorruptNode``."""
-    boundary = files.boundary()
+    boundary = roots.boundary()
     if boundary <= version:
-        raise search.missing_root(files, version, boundary)
+        raise search.missing_root(roots, version, boundary)
     return boundary
 
 
-def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNode:
+def _unknown_change(roots: RootFiles, root: Root) -> CommitConflict | CorruptNode:
     """Return the error for a commit that meets a root which cannot be read. One ``head``."""
-    if files.root_exists(root.version + 1):
+    if roots.root_exists(root.version + 1):
         return CommitConflict(
             f"version {root.version} cannot be read, and others went on without it; begin a new transaction",
             version=root.version,
@@ -191,16 +195,18 @@ def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNod
     return CorruptNode(f"the newest root {root.path!r} cannot be read: {root.unreadable}", path=root.path)
 
 
-def _following(files: RootFiles, version: int) -> Iterator[Root]:
+def _following(roots: RootFiles, version: int) -> Iterator[Root]:
     """Yield the roots after a version, up to the first that does not exist."""
-    count = 0
+    first = version + 1
+    size = 1
     while True:
-        wanted = range(version + count + 1, version + count + 1 + min(max(1, count), BATCH))
-        for root in files.readable_roots(wanted):
+        batch = range(first, first + size)
+        for root in roots.readable_roots(batch):
             if root is None:
                 return
             yield root
-        count += len(wanted)
+        first = batch.stop
+        size = min(first - version - 1, BATCH)  # as many as were there so far
 
 
 class VersionsReadOnce(Versions):
@@ -222,15 +228,19 @@ class VersionsReadOnce(Versions):
             root = super(VersionsReadOnce, self).try_root(version, sdk=sdk)
             return root, 0 if root is None else len(root.data)
 
-        found = self._roots.get(self.path(version, sdk=sdk), read)
-        return found if found is None or isinstance(found, Root) else read()[0]
+        held = self._roots.get(self.path(version, sdk=sdk), read)
+        if held is None or isinstance(held, Root):
+            return held
+        root, _ = read()  # only the rows are held
+        return root
 
     def try_rows(self, version: int) -> RootRows | None:
         """Return the system rows of a version's root. One ``get``, none if it is held; see ``RootFiles``."""
 
         def read() -> tuple[RootRows | None, int]:
             rows = super(VersionsReadOnce, self).try_rows(version)
-            return rows, len(rows.data) if isinstance(rows, Root) else 0
+            size = len(rows.data) if isinstance(rows, Root) else 0
+            return rows, size
 
         return self._roots.get(self.path(version), read)
 
