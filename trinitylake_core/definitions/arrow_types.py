@@ -97,7 +97,9 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
         if "precision" not in column.properties:
             raise InvalidDefinition(f"column {where}: DECIMAL needs the property 'precision'")
         precision = _number(column, "precision", where, low=1, high=DECIMAL_PRECISION_MAX)
-        scale = _number(column, "scale", where, low=0, high=precision) if "scale" in column.properties else 0
+        scale = 0
+        if "scale" in column.properties:
+            scale = _number(column, "scale", where, low=0, high=precision)
         return pa.decimal128(precision, scale), None
     if kind == FIXED:
         length = column_length(column, where)
@@ -107,11 +109,15 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
     stored = _BY_DATA_TYPE.get(_HINTED.get(kind, kind))
     if stored is None:
         raise InvalidDefinition(f"column {where}: data type {kind} is not known to this release; use a newer one")
-    if kind in (CHAR, VARCHAR):
-        length = column_length(column, where)
-        name = DataType.Name(kind)
-        return stored, f"{name}({length})" if length else name if kind == CHAR else None
-    return stored, DataType.Name(kind) if kind in _HINTED else None
+    if kind not in _HINTED:
+        return stored, None
+    name = DataType.Name(kind)
+    if kind not in (CHAR, VARCHAR):
+        return stored, name
+    length = column_length(column, where)
+    if length:
+        return stored, f"{name}({length})"
+    return stored, None if kind == VARCHAR else name  # Arrow's string is a VARCHAR
 
 
 def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataType, dict[str, str]]:
@@ -124,7 +130,10 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
     if hint is None:
         return kind, properties
     match = _HINT.fullmatch(hint)
-    hinted = _HINTED_BY_NAME[match[1] or match[3]] if match else None
+    hinted = None
+    if match is not None:
+        with_length, without_length = match[1], match[3]
+        hinted = _HINTED_BY_NAME[with_length or without_length]
     if match is None or hinted is None or _HINTED[hinted] != kind:
         raise InvalidDefinition(
             f"column {where}: its metadata 'trinitylake.type' is {hint!r}, which does not fit Arrow type {arrow}; "
@@ -140,12 +149,15 @@ def column_length(column: Column, where: str) -> int | None:
     """
     if "length" not in column.properties:
         return None
-    return _number(column, "length", where, low=1, high=FIXED_LENGTH_MAX if column.type == FIXED else LENGTH_MAX)
+    longest = FIXED_LENGTH_MAX if column.type == FIXED else LENGTH_MAX
+    return _number(column, "length", where, low=1, high=longest)
 
 
 def _number(column: Column, name: str, where: str, *, low: int, high: int) -> int:
-    what, text = f"column {where}: {name}", column.properties[name]
-    if not text.isascii() or not text.isdigit() or len(text) > len(str(high)):
+    what = f"column {where}: {name}"
+    text = column.properties[name]
+    is_number = text.isascii() and text.isdigit()
+    if not is_number or len(text) > len(str(high)):
         raise InvalidDefinition(f"{what} must be a whole number between {low} and {high}, not {text!r}")
     return checked_int(what, int(text), low=low, high=high)
 
@@ -153,17 +165,26 @@ def _number(column: Column, name: str, where: str, *, low: int, high: int) -> in
 def _type_without_hint(arrow: pa.DataType, where: str) -> tuple[DataType, dict[str, str]]:
     if pa.types.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision:
         return DECIMAL, {"precision": str(arrow.precision), "scale": str(arrow.scale)}
-    if pa.types.is_fixed_size_binary(arrow) and not isinstance(arrow, pa.BaseExtensionType) and arrow.byte_width:
+    is_extension = isinstance(arrow, pa.BaseExtensionType)
+    is_fixed = pa.types.is_fixed_size_binary(arrow) and not is_extension
+    if is_fixed and arrow.byte_width:
         return FIXED, {"length": str(arrow.byte_width)}
-    if pa.types.is_timestamp(arrow) and arrow.tz is not None and arrow.tz.lower() in _UTC:
+    has_zone = pa.types.is_timestamp(arrow) and arrow.tz is not None
+    if has_zone and arrow.tz.lower() in _UTC:
         arrow = pa.timestamp(arrow.unit, tz="UTC")
     kind = _BY_ARROW_TYPE.get(arrow)
     if kind is not None:
         return kind, {}
+    raise InvalidDefinition(f"column {where}: Arrow type {arrow} is not supported; {_advise(arrow)}")
+
+
+def _advise(arrow: pa.DataType) -> str:
+    """Return what to use instead of an Arrow type that the format does not have."""
     if isinstance(arrow, pa.BaseExtensionType):
-        instead = f"use its storage type {arrow.storage_type}"
-    elif pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
-        instead = f"use its value type {arrow.value_type}"
-    else:
-        instead = next((text for fits, text in _INSTEAD if fits(arrow)), "use a type of the table in the documentation")
-    raise InvalidDefinition(f"column {where}: Arrow type {arrow} is not supported; {instead}")
+        return f"use its storage type {arrow.storage_type}"
+    if pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
+        return f"use its value type {arrow.value_type}"
+    for fits, advice in _INSTEAD:
+        if fits(arrow):
+            return advice
+    return "use a type of the table in the documentation"

@@ -62,10 +62,11 @@ def checked_properties(what: str, properties: Mapping[str, str] | None) -> dict[
         return {}
     if not isinstance(properties, Mapping):
         raise InvalidDefinition(f"{what} must be a mapping, not {type(properties).__name__}")
-    return {
-        checked_text(f"a name in {what}", name): checked_text(f"{what}[{name!r}]", value, empty=True)
-        for name, value in properties.items()
-    }
+    checked = {}
+    for name, value in properties.items():
+        checked_text(f"a name in {what}", name)
+        checked[name] = checked_text(f"{what}[{name!r}]", value, empty=True)
+    return checked
 
 
 def merge_properties(what: str, into: MutableMapping[str, str], changes: Mapping[str, str | None] | None) -> None:
@@ -78,8 +79,14 @@ def merge_properties(what: str, into: MutableMapping[str, str], changes: Mapping
         return
     if not isinstance(changes, Mapping):
         raise InvalidDefinition(f"{what} must be a mapping, not {type(changes).__name__}")
-    removed = [checked_text(f"a name in {what}", name) for name, value in changes.items() if value is None]
-    checked = checked_properties(what, {name: value for name, value in changes.items() if value is not None})
+    removed = []
+    given = {}
+    for name, value in changes.items():
+        if value is None:
+            removed.append(checked_text(f"a name in {what}", name))
+        else:
+            given[name] = value
+    checked = checked_properties(what, given)
     for name in removed:
         into.pop(name, None)
     into.update(checked)

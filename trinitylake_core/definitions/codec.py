@@ -124,7 +124,8 @@ def decode_view(data: bytes, path: str) -> ViewDef:
     if len(payloads) > 1:
         raise CorruptDefinition(f"{path}: not a ViewDef: one of several representations is not SQL", path=path)
     raw.ClearField("representations")
-    view = _prove_checksum(_parse(ViewDef, raw.SerializeToString(), path), data, path)
+    view = _parse(ViewDef, raw.SerializeToString(), path)
+    _prove_checksum(view, data, path)
     view.substrait_read_rel = payloads[0]
     return _require_id(view, path)
 
@@ -177,16 +178,19 @@ _C = TypeVar("_C", LakehouseDef, NamespaceDef, TableDef, ViewDef)
 
 
 def _decode(kind: type[_C], data: bytes, path: str) -> _C:
-    return _require_id(_prove_checksum(_parse(kind, data, path), data, path), path)
+    message = _parse(kind, data, path)
+    _prove_checksum(message, data, path)
+    return _require_id(message, path)
 
 
-def _prove_checksum(message: _C, data: bytes, path: str) -> _C:
-    """Return a message without its checksum, which is proved if there is one (format, section 5)."""
-    if message.HasField("checksum"):
-        if not has_checksum(data) or mmh3.mmh3_x64_128_digest(data[:-_CHECKSUM_BYTES]) != message.checksum:
-            raise CorruptDefinition(f"{path}: the {_name(type(message))} does not match its checksum", path=path)
-        message.ClearField("checksum")
-    return message
+def _prove_checksum(message: _C, data: bytes, path: str) -> None:
+    """Prove the checksum of a message, if there is one, and remove it (format, section 5)."""
+    if not message.HasField("checksum"):
+        return
+    digest = mmh3.mmh3_x64_128_digest(data[:-_CHECKSUM_BYTES])
+    if not has_checksum(data) or digest != message.checksum:
+        raise CorruptDefinition(f"{path}: the {_name(type(message))} does not match its checksum", path=path)
+    message.ClearField("checksum")
 
 
 def _require_id(message: _M, path: str) -> _M:
@@ -245,8 +249,10 @@ def encoded_column(number: int, name: str, kind: bytes) -> bytes:
     cannot hold such a name.
     """
     text = checked_text("the name of a column", name).encode()
-    column = b"".join((_COLUMN_ID, _encode_varint(number), _COLUMN_NAME, _encode_varint(len(text)), text, kind))
-    return b"".join((_COLUMN, _encode_varint(len(column)), column))
+    column = _COLUMN_ID + _encode_varint(number)
+    column += _COLUMN_NAME + _encode_varint(len(text)) + text
+    column += kind
+    return _COLUMN + _encode_varint(len(column)) + column
 
 
 def encoded_rest(**definition: Any) -> bytes:
@@ -254,12 +260,16 @@ def encoded_rest(**definition: Any) -> bytes:
 
     Raises ``InvalidDefinition``: as ``table_def``; keys need the columns, and are refused.
     """
-    return encode(table_def(**definition))[_ID_BYTES:-_CHECKSUM_BYTES].removeprefix(_NO_SCHEMA)
+    data = encode(table_def(**definition))
+    rest = data[_ID_BYTES:-_CHECKSUM_BYTES]
+    return rest.removeprefix(_NO_SCHEMA)
 
 
 def encoded_table(schema: bytes, rest: bytes) -> bytes:
     """Return the file of a new table, with an ID of its own."""
-    return seal_definition(b"".join((_ID, new_id().encode(), _SCHEMA, _encode_varint(len(schema)), schema, rest)))
+    data = _ID + new_id().encode()
+    data += _SCHEMA + _encode_varint(len(schema)) + schema
+    return seal_definition(data + rest)
 
 
 def _encode_varint(number: int) -> bytes:

@@ -34,25 +34,30 @@ def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]
     """
     if type(old) is not type(new):
         raise InvalidInput(f"cannot compare a {type(old).__name__} with a {type(new).__name__}")
-    before, after = _fields(old), _fields(new)
+    before = _fields(old)
+    after = _fields(new)
     changes: list[dict[str, Any]] = []
     for name in dict.fromkeys([*before, *after]):
         if name == "schema":
-            changes += _schema_changes(_schema(old), _schema(new))
+            changes += _column_changes(_schema(old), _schema(new))
+            changes += _order_changes(_schema(old), _schema(new))
         elif name in _MAPS:
             changes += _entry_changes(_MAPS[name], before.get(name, {}), after.get(name, {}))
         else:
-            own = ({name: side[name]} if name in side else {} for side in (before, after))
-            changes += _entry_changes("field", *own)
+            old_field = {name: before[name]} if name in before else {}
+            new_field = {name: after[name]} if name in after else {}
+            changes += _entry_changes("field", old_field, new_field)
     return changes
 
 
 def _fields(definition: Definition) -> dict[str, Any]:
+    """Return the fields of a definition, key columns by name."""
     fields = to_dict(definition)
     if isinstance(definition, TableDef):
         paths = {column.id: path for path, column in column_paths(definition.schema).items()}
         for name in _KEYS:
-            fields[name] = [paths.get(number, number) for number in getattr(definition, name)]
+            numbers = getattr(definition, name)
+            fields[name] = [paths.get(number, number) for number in numbers]
     return fields
 
 
@@ -62,36 +67,74 @@ def _schema(definition: Definition) -> Schema:
 
 def _entry_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name in sorted(old.keys() | new.keys()):
+        before = old.get(name)
+        after = new.get(name)
         if name not in old:
-            yield {"what": what, "change": "added", "name": name, "new": new[name]}
+            yield _as_added(what, name, after)
         elif name not in new:
-            yield {"what": what, "change": "removed", "name": name, "old": old[name]}
-        elif old[name] != new[name]:
-            yield {"what": what, "change": "changed", "name": name, "old": old[name], "new": new[name]}
+            yield _as_removed(what, name, before)
+        elif before != after:
+            yield _as_changed(what, name, before, after)
 
 
-def _schema_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
-    before, after = column_paths(old), column_paths(new)
-    same = {path: path for path in after if path in before}
-    by_id = {column.id: path for path, column in before.items() if path not in same}
-    renamed = {path: by_id.pop(c.id) for path, c in after.items() if path not in same and c.id in by_id}
-    origin = same | renamed
+def _as_added(what: str, name: str, new: Any) -> dict[str, Any]:
+    return {"what": what, "change": "added", "name": name, "new": new}
+
+
+def _as_removed(what: str, name: str, old: Any) -> dict[str, Any]:
+    return {"what": what, "change": "removed", "name": name, "old": old}
+
+
+def _as_changed(what: str, name: str, old: Any, new: Any) -> dict[str, Any]:
+    return {"what": what, "change": "changed", "name": name, "old": old, "new": new}
+
+
+def _column_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
+    before = column_paths(old)
+    after = column_paths(new)
+    old_path_of = _old_paths(before, after)
+    still_there = set(old_path_of.values())
     for path, column in before.items():
-        if path not in origin.values():
-            yield {"what": "column", "change": "removed", "name": path, "old": _describe_column(column)}
+        if path not in still_there:
+            yield _as_removed("column", path, _describe_column(column))
     for path, column in after.items():
         description = _describe_column(column)
-        if path not in origin:
-            yield {"what": "column", "change": "added", "name": path, "new": description}
-        elif (was := _describe_column(before[origin[path]])) != description:
-            yield {"what": "column", "change": "changed", "name": path, "old": was, "new": description}
-    # the columns that are on both sides may stand in another order
-    common = [column.name for column in new.columns if column.name in origin]
-    position = {column.name: index for index, column in enumerate(old.columns)}
-    ranks = [position[origin[name]] for name in common if origin[name] in position]
-    if ranks != sorted(ranks):
-        names = ([column.name for column in schema.columns] for schema in (old, new))
-        yield {"what": "field", "change": "changed", "name": "column_order", "old": next(names), "new": next(names)}
+        if path not in old_path_of:
+            yield _as_added("column", path, description)
+            continue
+        old_description = _describe_column(before[old_path_of[path]])
+        if old_description != description:
+            yield _as_changed("column", path, old_description, description)
+
+
+def _old_paths(before: Mapping[str, Column], after: Mapping[str, Column]) -> dict[str, str]:
+    """Return the path that each column had before: of those of the same name, and of others with the same ID."""
+    gone_by_id = {}
+    for path, column in before.items():
+        if path not in after:
+            gone_by_id[column.id] = path
+    old_path_of = {}
+    for path, column in after.items():
+        if path in before:
+            old_path_of[path] = path
+        elif column.id in gone_by_id:
+            old_path_of[path] = gone_by_id.pop(column.id)
+    return old_path_of
+
+
+def _order_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
+    """Yield the order of columns as a change, if those that are on both sides stand in another order."""
+    old_path_of = _old_paths(column_paths(old), column_paths(new))
+    old_names = [column.name for column in old.columns]
+    new_names = [column.name for column in new.columns]
+    position = {name: index for index, name in enumerate(old_names)}
+    positions = []
+    for name in new_names:
+        old_name = old_path_of.get(name)
+        if old_name in position:
+            positions.append(position[old_name])
+    if positions != sorted(positions):
+        yield _as_changed("field", "column_order", old_names, new_names)
 
 
 def column_paths(schema: Schema) -> dict[str, Column]:
@@ -112,14 +155,18 @@ def column_paths(schema: Schema) -> dict[str, Column]:
 
 
 def _describe_column(column: Column) -> dict[str, Any]:
-    own = TYPE_PROPERTIES.get(column.type, ())
-    size = ", ".join(column.properties[name] for name in own if name in column.properties)
-    name = DataType.Name(column.type) if column.type in DataType.values() else str(column.type)
-    extra = {name: value for name, value in sorted(column.properties.items()) if name not in own}
-    return {
+    of_type = TYPE_PROPERTIES.get(column.type, ())
+    sizes = [column.properties[name] for name in of_type if name in column.properties]
+    type_name = DataType.Name(column.type) if column.type in DataType.values() else str(column.type)
+    if sizes:
+        type_name += f"({', '.join(sizes)})"
+    description: dict[str, Any] = {
         "id": column.id,
         "name": column.name,
-        "type": f"{name}({size})" if size else name,
+        "type": type_name,
         "nullable": column.nullable,
-        **({"properties": extra} if extra else {}),
     }
+    others = {name: value for name, value in sorted(column.properties.items()) if name not in of_type}
+    if others:
+        description["properties"] = others
+    return description

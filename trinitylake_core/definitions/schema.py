@@ -74,7 +74,8 @@ def check_schema(schema: Schema) -> None:
     """
     _check_siblings(schema.columns, ())
     numbers = Counter(column.id for column in all_columns(schema.columns))
-    if (columns := numbers.total()) > COLUMNS_MAX:
+    columns = numbers.total()
+    if columns > COLUMNS_MAX:
         raise InvalidDefinition(f"a schema has {columns:,} columns, and {COLUMNS_MAX:,} is the most")
     for number, count in numbers.items():
         checked_int("the ID of a column", number, low=1, high=UINT32_MAX)
@@ -100,11 +101,12 @@ def parts(column: Column, where: str) -> list[tuple[str, Column]]:
 
     Raises ``InvalidDefinition``: a part is missing.
     """
-    needed = _PARTS.get(column.type, ())
-    for _, field in needed:
+    found = []
+    for part, field in _PARTS.get(column.type, ()):
         if not column.HasField(field):
             raise InvalidDefinition(f"column {where}: {DataType.Name(column.type)} needs {field}")
-    return [(part, getattr(column, field)) for part, field in needed]
+        found.append((part, getattr(column, field)))
+    return found
 
 
 def _check_siblings(columns: Iterable[Column], path: tuple[str, ...]) -> None:
@@ -115,8 +117,10 @@ def _check_siblings(columns: Iterable[Column], path: tuple[str, ...]) -> None:
         if name in seen:
             raise InvalidDefinition(f"two columns are named {'.'.join((*path, name))}")
         seen.add(name)
-        unsized = column.type in UNSIZED or (column.type == VARCHAR and not column.properties)
-        if not unsized or path or _has_parts(column):
+        # Of the most frequent columns nothing else can be wrong, and a schema may have 100,000.
+        is_unsized = column.type in UNSIZED or (column.type == VARCHAR and not column.properties)
+        is_simple = is_unsized and not path and not _has_parts(column)
+        if not is_simple:
             _check_column(column, (*path, name))
 
 
@@ -130,7 +134,8 @@ def _check_column(column: Column, path: tuple[str, ...]) -> None:
     inside = parts(column, where)
     own = [field for _, field in _PARTS.get(kind, ())]
     foreign = [field for field in _PART_FIELDS if field not in own and column.HasField(field)]
-    foreign += ["struct_fields"] if kind != STRUCT and column.struct_fields else []
+    if kind != STRUCT and column.struct_fields:
+        foreign.append("struct_fields")
     if foreign:
         name = DataType.Name(kind) if kind in DataType.values() else str(kind)
         raise InvalidDefinition(f"column {where}: {name} has no {', '.join(sorted(foreign))}")
@@ -176,13 +181,16 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
     column and what to use instead), two columns of one name or ID, or metadata that contradicts the type.
     """
     if not isinstance(schema, pa.Schema):
-        text = f"a schema must be a pyarrow.Schema or a Schema, not {type(schema).__name__}"
-        hint = "; pipelines.source.columns.schema_of makes one of columns as `apply` takes them"
-        raise InvalidDefinition(text + hint if type(schema) is list else text)
-    old = list(previous.columns) if previous is not None else []
+        message = f"a schema must be a pyarrow.Schema or a Schema, not {type(schema).__name__}"
+        if type(schema) is list:
+            message += "; pipelines.source.columns.schema_of makes one of columns as `apply` takes them"
+        raise InvalidDefinition(message)
+    old = [] if previous is None else list(previous.columns)
     reader = _Reader(schema, old)
-    result = Schema(columns=[reader.column(field, (field.name,), old) for field in schema])
-    highest = max((c.id for c in [*all_columns(result.columns), *all_columns(old)]), default=0)
+    columns = [reader.column(field, (field.name,), old) for field in schema]
+    result = Schema(columns=columns)
+    numbers = [column.id for column in all_columns([*result.columns, *old])]
+    highest = max(numbers, default=0)
     for column in all_columns(result.columns):
         if not column.id:
             highest += 1
@@ -194,10 +202,13 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
 def _field(column: Column, path: tuple[str, ...], canonical: str | None = None) -> pa.Field:
     """Return the Arrow field of a column; ``canonical`` is the name of a map's or a list's part."""
     where = _where(path)
-    nested = {part: _field(child, (*path, child.name), part) for part, child in parts(column, where)}
+    nested = {}
+    for part, child in parts(column, where):
+        nested[part] = _field(child, (*path, child.name), part)
     hint = None
     if column.type == STRUCT:
-        arrow = pa.struct([_field(child, (*path, child.name)) for child in column.struct_fields])
+        children = [_field(child, (*path, child.name)) for child in column.struct_fields]
+        arrow = pa.struct(children)
     elif column.type == MAP:
         arrow = pa.map_(nested["key"], nested["value"])
     elif column.type == LIST:
@@ -209,11 +220,15 @@ def _field(column: Column, path: tuple[str, ...], canonical: str | None = None) 
         metadata[TYPE_METADATA] = hint.encode()
     if canonical is not None and column.name != canonical:
         metadata[NAME_METADATA] = column.name.encode()
-    if canonical == "key" and column.nullable:  # Arrow has no nullable map keys
+    nullable = column.nullable
+    if nullable and canonical == "key":  # Arrow has no nullable map keys
         metadata[NULLABLE_METADATA] = b"true"
-    for name in sorted(column.properties.keys() - set(TYPE_PROPERTIES.get(column.type, ()))):
-        metadata[PROPERTY_METADATA + name.encode()] = column.properties[name].encode()
-    return pa.field(canonical or column.name, arrow, column.nullable and canonical != "key", metadata)
+        nullable = False
+    of_type = TYPE_PROPERTIES.get(column.type, ())
+    for name in sorted(column.properties):
+        if name not in of_type:
+            metadata[PROPERTY_METADATA + name.encode()] = column.properties[name].encode()
+    return pa.field(canonical or column.name, arrow, nullable, metadata)
 
 
 class _Reader:
@@ -221,37 +236,58 @@ class _Reader:
 
     def __init__(self, schema: pa.Schema, previous: list[Column]) -> None:
         self._by_id = {column.id: column for column in all_columns(previous)}
-        self._claimed = {number for number in map(_id, _all_fields(schema)) if number}
+        self._claimed = {_id(field) for field in _all_fields(schema)}
 
     def column(
         self, field: pa.Field, path: tuple[str, ...], siblings: Iterable[Column], canonical: str | None = None
     ) -> Column:
-        where, number = _where(path), _id(field)
-        # the column of the previous schema that this field continues, or an empty one
-        named = (old for old in siblings if canonical is not None or old.name == field.name)
-        old = self._by_id.get(number, Column()) if number else next(named, Column())
+        """Return the column of a field; ``canonical`` is the name of a map's or a list's part.
+
+        ``siblings`` are columns of the previous schema in the same place.
+        """
+        where = _where(path)
+        number = _id(field)
+        old = self._old_column(field, number, siblings, canonical)
         column = Column(nullable=field.nullable or _metadata(field, NULLABLE_METADATA, where) == "true")
-        column.id = number or (old.id if old.id not in self._claimed else 0)
+        if number:
+            column.id = number
+        elif old.id not in self._claimed:
+            column.id = old.id
         name = field.name if canonical is None else _metadata(field, NAME_METADATA, where)
-        column.name = (old.name or canonical or "") if name is None else name
+        if name is None:
+            name = old.name or canonical or ""
+        column.name = name
         self._set_type(column, field, path, old)
         for key, value in (field.metadata or {}).items():
             if key.startswith(PROPERTY_METADATA):
                 column.properties[_text(key[len(PROPERTY_METADATA) :], where)] = _text(value, where)
         return column
 
+    def _old_column(self, field: pa.Field, number: int, siblings: Iterable[Column], canonical: str | None) -> Column:
+        """Return the column of the previous schema that a field continues, or an empty one."""
+        if number:
+            return self._by_id.get(number, Column())
+        for old in siblings:
+            if canonical is not None or old.name == field.name:
+                return old
+        return Column()
+
     def _set_type(self, column: Column, field: pa.Field, path: tuple[str, ...], old: Column) -> None:
-        where, arrow = ".".join(path), field.type
-        hint, nested = _metadata(field, TYPE_METADATA, where), pa.types.is_nested(arrow)
-        if nested and pa.types.is_struct(arrow):
+        where = ".".join(path)
+        arrow = field.type
+        hint = _metadata(field, TYPE_METADATA, where)
+        is_nested = pa.types.is_nested(arrow)
+        if is_nested and pa.types.is_struct(arrow):
             column.type = STRUCT
-            children = [self.column(child, (*path, child.name), old.struct_fields) for child in arrow]
-            column.struct_fields.extend(children)
-        elif nested and pa.types.is_map(arrow):
+            for child in arrow:
+                column.struct_fields.append(self.column(child, (*path, child.name), old.struct_fields))
+        elif is_nested and pa.types.is_map(arrow):
             column.type = MAP
-            column.map_key.CopyFrom(self.column(arrow.key_field, (*path, "key"), [old.map_key], "key"))
-            column.map_value.CopyFrom(self.column(arrow.item_field, (*path, "value"), [old.map_value], "value"))
-        elif nested and _is_list(arrow):
+            key = self.column(arrow.key_field, (*path, "key"), [old.map_key], "key")
+            value = self.column(arrow.item_field, (*path, "value"), [old.map_value], "value")
+            column.map_key.CopyFrom(key)
+            column.map_value.CopyFrom(value)
+        elif is_nested and _is_list(arrow):
             column.type = LIST
             element = self.column(arrow.value_field, (*path, "element"), [old.list_element], "element")
             column.list_element.CopyFrom(element)
@@ -261,10 +297,9 @@ class _Reader:
 
 
 def _is_list(arrow: pa.DataType) -> bool:
-    return any(
-        fits(arrow)
-        for fits in (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
-    )
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return True
+    return bool(pa.types.is_list_view(arrow) or pa.types.is_large_list_view(arrow))
 
 
 def _all_fields(fields: Iterable[pa.Field]) -> Iterator[pa.Field]:
@@ -283,10 +318,12 @@ def _all_fields(fields: Iterable[pa.Field]) -> Iterator[pa.Field]:
 
 def _id(field: pa.Field) -> int:
     """Return the column ID in the metadata of a field, 0 where there is none."""
-    text = (field.metadata or {}).get(ID_METADATA)
+    metadata = field.metadata or {}
+    text = metadata.get(ID_METADATA)
     if text is None:
         return 0
-    if not text.isdigit() or len(text) > len(str(UINT32_MAX)) or not 1 <= int(text) <= UINT32_MAX:
+    is_short = text.isdigit() and len(text) <= len(str(UINT32_MAX))
+    if not is_short or not 1 <= int(text) <= UINT32_MAX:
         raise InvalidDefinition(f"column {field.name}: its metadata 'trinitylake.id' must be a number, not {text!r}")
     return int(text)
 
