@@ -347,6 +347,31 @@ def test_columns_are_found_by_their_numbers_in_any_order_and_under_any_name() ->
     assert [("s3://b/f", 77, False)] == [tuple(each) for each in files_in(file.data(), AT)]
 
 
+def test_the_record_of_a_file_may_be_in_a_union_as_bigquery_writes_it() -> None:
+    schema = manifest_schema(2, [])
+    inside = schema["fields"][-1]["type"]
+    inside["fields"] = [each for each in inside["fields"] if each["field-id"] in (100, 104)]
+    schema["fields"] = [schema["fields"][0], {**schema["fields"][-1], "type": ["null", inside]}]
+    file = AvroFile(schema)
+    file.add([{"status": 1, "data_file": {"file_path": "/lake/f", "file_size_in_bytes": 7}}])
+    assert [("file:///lake/f", 7, False)] == [tuple(each) for each in files_in(file.data(), AT)]
+    file.add([{"status": 1, "data_file": None}])
+    with pytest.raises(UnreadableTable, match="row 2: its file_size_in_bytes is no size"):
+        list(files_in(file.data(), AT))
+
+
+def test_bits_beyond_the_last_one_of_a_number_that_is_passed_over_are_nobodys() -> None:
+    """A file of DuckDB's tests has such a snapshot ID; of one that is read they are not accepted."""
+    schema = {"type": "record", "name": "e", "fields": [*list_schema(1)["fields"][:2], required(503, "id", "long")]}
+    too_many_bits = b"\xff" * 9 + b"\x03"
+    body = sized(b"/lake/m.avro") + number(7)
+    file = AvroFile(schema, blocks=[(1, body + too_many_bits)])
+    assert [("file:///lake/m.avro", 7)] == [tuple(each) for each in listed_in(file.data(), AT)]
+    file = AvroFile(schema, blocks=[(1, sized(b"/lake/m.avro") + too_many_bits + number(7))])
+    with pytest.raises(UnreadableTable, match="more than 64 bits"):
+        list(listed_in(file.data(), AT))
+
+
 def test_a_column_that_must_be_there_and_is_not_makes_the_file_unreadable() -> None:
     schema = manifest_schema(2, [])
     schema["fields"][-1]["type"]["fields"] = [

@@ -195,9 +195,8 @@ class _Reader:
         for position in range(bits // 7 + 1):
             byte = self.take(1)[0]
             result |= (byte & 0x7F) << 7 * position
-            if byte < 0x80:
-                if result >> bits:
-                    raise NotAvro("too large")
+            if byte < 0x80:  # bits beyond the last one are nobody's
+                result &= (1 << bits) - 1
                 return (result >> 1) ^ -(result & 1)
         raise NotAvro("too long")
 

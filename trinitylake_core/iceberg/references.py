@@ -243,9 +243,10 @@ class TableFile(NamedTuple):
 
 def files_in(data: bytes, location: str) -> Iterator[TableFile]:
     """Yield the data and delete files in a manifest, without those that are DELETED. Raises ``UnreadableTable``."""
-    for number, (status, (path, size, content)) in enumerate(avro_rows(data, location, _MANIFEST), 1):
+    for number, (status, file) in enumerate(avro_rows(data, location, _MANIFEST), 1):
         if status == _DELETED:
             continue
+        path, size, content = file or (None, None, None)  # BigQuery writes that it may be null
         try:
             if status not in _ADDED_OR_EXISTING:
                 raise Malformed("status is none of 0, 1 and 2")

@@ -27,8 +27,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 Row = tuple[Any, ...]
 """The values of the columns that were asked for, in that order; of a column that is a record again a tuple."""
 
-_INT_BITS: Final = 32
-_LONG_BITS: Final = 64
+_INT_BYTES: Final = 5
 _LONG_BYTES: Final = 10
 
 
@@ -131,18 +130,15 @@ def _skip_bytes(data: bytes, at: int) -> int:
     return at + size
 
 
-def _skip_number(bits: int) -> Step:
-    """Return what passes over a number of so many bits: seven in a byte, and what is left of them in the last one."""
-    full_bytes, last_bits = divmod(bits, 7)
+def _skip_number(most_bytes: int) -> Step:
+    """Return what passes over a number. Its value is not looked at: one writer left bits beyond the 64th."""
 
     def skip(data: bytes, at: int) -> int:
-        last = at + full_bytes
+        last = at + most_bytes - 1
         while data[at] >= 0x80:
             if at == last:
-                raise Malformed(f"a number has more than {bits} bits")
+                raise Malformed(f"a number has more than {most_bytes} bytes")
             at += 1
-        if at == last and data[at] >> last_bits:
-            raise Malformed(f"a number has more than {bits} bits")
         return at + 1
 
     return skip
@@ -169,12 +165,8 @@ _FORM_REPEATED: Final = 1_000
 """So many values at the most are passed over by one match."""
 
 
-def _number_form(bits: int) -> bytes:
-    """Return the form of a number of so many bits, as :func:`_skip_number` has it: with the last byte, or shorter."""
-    full_bytes, last_bits = divmod(bits, 7)
-    largest = (1 << last_bits) - 1
-    shorter = b"[\\x80-\\xff]{0,%d}+[\\x00-\\x7f]" % (full_bytes - 1)
-    return b"(?:%b|[\\x80-\\xff]{%d}[\\x00-\\x%02x])" % (shorter, full_bytes, largest)
+def _number_form(most_bytes: int) -> bytes:
+    return b"(?:[\\x80-\\xff]{0,%d}+[\\x00-\\x7f])" % (most_bytes - 1)
 
 
 def _fixed_form(size: int) -> bytes | None:
@@ -208,6 +200,7 @@ class _Type:
         form: its form, if a regular expression can tell it.
         read: reads a value, of the types that a column can be asked for.
         fields: those of a record.
+        branches: those of a union.
     """
 
     skip: Step | None
@@ -215,6 +208,7 @@ class _Type:
     form: bytes | None = None
     read: Read | None = None
     fields: Sequence[_Field] | None = None
+    branches: Sequence[_Type] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +221,8 @@ _NULL: Final = _Type(None, 0, b"")
 _PRIMITIVE: Final = {
     "null": _NULL,
     "boolean": _Type(_skip_form(b"[\\x00\\x01]"), 1, b"[\\x00\\x01]"),
-    "int": _Type(_skip_number(_INT_BITS), 1, _number_form(_INT_BITS), read_int),
-    "long": _Type(_skip_number(_LONG_BITS), 1, _number_form(_LONG_BITS), read_long),
+    "int": _Type(_skip_number(_INT_BYTES), 1, _number_form(_INT_BYTES), read_int),
+    "long": _Type(_skip_number(_LONG_BYTES), 1, _number_form(_LONG_BYTES), read_long),
     "float": _Type(_skip_fixed(4), 4, _fixed_form(4)),
     "double": _Type(_skip_fixed(8), 8, _fixed_form(8)),
     "bytes": _Type(_skip_bytes, 1),
@@ -320,7 +314,8 @@ class _Compiler:
             raise Malformed(f"a union of its schema has no branches, or more than {limits.UNION_BRANCHES}")
         branches = [self.compile(each, namespace) for each in schemas]
         least = 1 + min(each.least for each in branches)
-        return _Type(_skip_union(branches), least, _form_of_any(branches), _read_union(branches))
+        read = _read_union([each.read for each in branches], branches)
+        return _Type(_skip_union(branches), least, _form_of_any(branches), read, branches=branches)
 
 
 def _full_name(name: str, namespace: str) -> str:
@@ -434,10 +429,10 @@ def _skip_union(branches: Sequence[_Type]) -> Step:
     return skip
 
 
-def _read_union(branches: Sequence[_Type]) -> Read | None:
-    """Return what reads a union, if it is one of ``null`` and a type that can be read."""
-    readers = [each.read for each in branches]
-    if any(each.read is None and each is not _NULL for each in branches) or not any(readers):
+def _read_union(readers: Sequence[Read | None], branches: Sequence[_Type]) -> Read | None:
+    """Return what reads a union, if all its branches are ``null`` or can be read."""
+    known = [read is not None or branch is _NULL for read, branch in zip(readers, branches, strict=True)]
+    if not all(known) or not any(readers):
         return None
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -554,9 +549,17 @@ def _steps_over(types: Sequence[_Type]) -> list[tuple[None, Step]]:
 
 
 def _read_column(field: _Field, column: Column) -> Read:
-    read = field.type.read
-    if column.inside:
-        read = None if field.type.fields is None else _read_record(field.type.fields, column.inside)
+    read = _read_inside(field.type, column.inside) if column.inside else field.type.read
     if read is None:
         raise Malformed(f"the column with the field-id {field.number} is of a type that it cannot have")
     return read
+
+
+def _read_inside(record: _Type, columns: Sequence[Column]) -> Read | None:
+    """Return what reads columns of a record, or of a union of ``null`` and records: BigQuery writes one."""
+    if record.fields is not None:
+        return _read_record(record.fields, columns)
+    if record.branches is None:
+        return None
+    readers = [_read_inside(each, columns) for each in record.branches]
+    return _read_union(readers, record.branches)
