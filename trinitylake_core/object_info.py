@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from trinitylake_core.definitions import NamespaceDef, Schema, TableDef, ViewDef, column_paths, schema_to_arrow
 from trinitylake_core.short_repr import first_of
-from trinitylake_core.tables import SNAPSHOT_ID, metadata_uri, table_location
+from trinitylake_core.tables import SNAPSHOT_ID, metadata_uri, table_location, whole_number
 
 _SHOWN_COLUMNS: Final = 10
 
@@ -108,8 +108,7 @@ class TableInfo(_Info):
     @property
     def snapshot_id(self) -> int | None:
         """ID of its current Iceberg snapshot, ``None`` where the definition does not contain it."""
-        text = self.definition.format_properties.get(SNAPSHOT_ID, "")
-        return int(text) if text.isascii() and text.isdecimal() else None
+        return whole_number(self.definition.format_properties.get(SNAPSHOT_ID, ""))
 
     @property
     def primary_keys(self) -> list[str]:

@@ -43,6 +43,14 @@ UNPROVED: Final = (
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
 
 
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a format property contains, ``None`` where it is none: any engine may have written it."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
 @lru_cache(maxsize=256)
 def base_uri(root: str) -> str:
     """Return a root URI as Iceberg spells locations: a local path is not percent-encoded there."""

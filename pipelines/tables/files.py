@@ -28,6 +28,7 @@ from trinitylake_core.tables import (
     SNAPSHOT_MILLIS,
     Located,
     metadata_uri,
+    whole_number,
 )
 from trinitylake_core.versions import from_millis
 
@@ -174,9 +175,10 @@ class TableFiles:
     def _state(self, namespace: str, name: str, table: TableDef) -> TableState:
         facts = table.format_properties
         location = facts.get(METADATA_LOCATION)
-        if facts.get(SNAPSHOT_ID, "").lstrip("-").isdigit() and facts.get(SNAPSHOT_MILLIS, "").isdigit():
-            at = from_millis(int(facts[SNAPSHOT_MILLIS]))
-            return TableState(namespace, name, location, int(facts[SNAPSHOT_ID]), at)
+        snapshot = whole_number(facts.get(SNAPSHOT_ID, ""))
+        millis = whole_number(facts.get(SNAPSHOT_MILLIS, ""))
+        if snapshot is not None and millis is not None:
+            return TableState(namespace, name, location, snapshot, from_millis(millis))
         from trinitylake_core.iceberg.references import current_snapshot
 
         if not location or "uuid" in facts:  # nothing written yet, or written by us without a snapshot

@@ -9,8 +9,9 @@ import pytest
 
 from trinitylake_core.definitions import table_def
 from trinitylake_core.errors import InvalidLocation, NotAFile
+from trinitylake_core.object_info import TableInfo
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tables import Located, base_uri, full_uri, metadata_uri, path_below
+from trinitylake_core.tables import Located, base_uri, full_uri, metadata_uri, path_below, whole_number
 
 FILE = "file:///a%20b/lake/"
 S3 = "s3://bucket/lake/"
@@ -61,3 +62,14 @@ def test_a_device_or_a_pipe_elsewhere_is_not_read(tmp_path: Path) -> None:
             storage.read(path)
     storage, path = located.find(f"file://{tmp_path}/missing")
     assert (storage.root, path) == ("file:///", f"{tmp_path}/missing".removeprefix("/"))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("-7", -7), ("", None), ("--7", None), ("²", None), ("\u0667", None), ("9" * 5000, None), ("7.0", None)],
+)
+def test_a_number_in_a_format_property_is_one_or_none(text: str, number: int | None) -> None:
+    """An engine may have written anything there; ``int`` raises for some of what ``isdigit`` takes for digits."""
+    assert number == whole_number(text)
+    definition = table_def(format_properties={"current-snapshot-id": text})
+    assert number == TableInfo("sales", "orders", "file:///lake/", definition).snapshot_id

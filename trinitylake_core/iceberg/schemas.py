@@ -16,6 +16,7 @@ from trinitylake_core.errors import InvalidDefinition
 
 TYPE: Final = "iceberg.type"
 DOC: Final = "doc"
+_LARGEST_ID: Final = (1 << 31) - 1
 _PLAIN: Final[dict[type[iceberg.IcebergType], str]] = {
     iceberg.BooleanType: "BOOLEAN",
     iceberg.IntegerType: "INT4",
@@ -63,6 +64,8 @@ def _column(field: iceberg.NestedField) -> Column:
 
 
 def _column_of(kind: iceberg.IcebergType, number: int, name: str, *, nullable: bool) -> Column:
+    if not 0 <= number <= _LARGEST_ID:
+        raise InvalidDefinition(f"column {name}: its ID {number} is none")
     column = Column(id=number, name=name, nullable=nullable)
     if isinstance(kind, iceberg.StructType):
         column.type = DataType.STRUCT

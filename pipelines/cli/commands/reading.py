@@ -19,7 +19,7 @@ from trinitylake_core.errors import ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE
 from trinitylake_core.recovery.patterns import NOT_PLAIN, Pattern
 from trinitylake_core.recovery.selection import matching
-from trinitylake_core.tables import SNAPSHOT_BYTES, SNAPSHOT_ID, SNAPSHOT_ROWS
+from trinitylake_core.tables import SNAPSHOT_BYTES, SNAPSHOT_ID, SNAPSHOT_ROWS, whole_number
 
 if TYPE_CHECKING:
     from pipelines.job import Progress
@@ -90,9 +90,7 @@ def _read_facts(lake: Lakehouse, entry: ObjectEntry) -> dict[str, int | None]:
     definition = lake.definition_of(entry)
     if isinstance(definition, TableDef):
         for name, key in _FACTS.items():
-            text = definition.format_properties.get(key, "")
-            if text.lstrip("-").isdecimal():  # an engine wrote it
-                facts[name] = int(text)
+            facts[name] = whole_number(definition.format_properties.get(key, ""))
     return facts
 
 
