@@ -25,6 +25,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Limits, Principals, Warehouses, application
 from trinitylake_core.rest.answers import SlowlyRead
 from trinitylake_core.rest.json_bounds import measure_json
+from trinitylake_core.rest.places import Pulse, Turns
 from trinitylake_core.rest.principals import Principal, hashed
 from trinitylake_core.rest.serving import running, tls_of
 
@@ -300,3 +301,50 @@ def test_of_an_answer_that_is_not_read_only_one_piece_is_on_its_way() -> None:
     answer = SlowlyRead(Response(b"x" * (1 << 20)), seconds=0.01, drop=note("dropped"), when_over=note("over"))
     asyncio.run(answer({}, send, send))  # type: ignore[arg-type]
     assert ["http.response.start", "http.response.body", "dropped", "over"] == events
+
+
+class _Late(Pulse):
+    """A processor that has too much to do."""
+
+    @property
+    def is_late(self) -> bool:
+        return True
+
+
+def test_while_the_processor_has_too_much_to_do_nobody_gets_many_more_threads_than_another() -> None:
+    async def take_all() -> int:
+        turns = Turns(threads=64, threads_each=32, pulse=_Late())
+        await turns.take("other")
+        taking = [asyncio.ensure_future(turns.take("greedy")) for _ in range(32)]
+        await asyncio.sleep(0)
+        while_there = turns.running - 1
+        turns.give_back("other")
+        await asyncio.sleep(0)
+        for each in taking:
+            each.cancel()
+        await asyncio.gather(*taking, return_exceptions=True)
+        return while_there
+
+    assert 8 == asyncio.run(take_all())
+
+
+def test_threads_go_round_among_those_who_wait() -> None:
+    async def order() -> list[str]:
+        found: list[str] = []
+        turns = Turns(threads=1, threads_each=1, pulse=Pulse())
+        await turns.take("first")
+
+        async def work(name: str) -> None:
+            await turns.take(name)
+            found.append(name)
+            turns.give_back(name)
+
+        names = ["greedy", "greedy", "greedy", "other"]
+        working = [asyncio.ensure_future(work(name)) for name in names]
+        await asyncio.sleep(0)
+        working[1].cancel()
+        turns.give_back("first")
+        await asyncio.gather(*working, return_exceptions=True)
+        return found
+
+    assert ["greedy", "other", "greedy"] == asyncio.run(order())

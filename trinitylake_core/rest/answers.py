@@ -15,11 +15,8 @@ from trinitylake_core.rest.problems import Problem, message_for_log, problem_of
 
 LOG: Final = logging.getLogger("trinitylake.rest")
 _PIECE_BYTES: Final = 64 << 10
-_HEADERS: Final = {
-    408: {"connection": "close"},
-    431: {"connection": "close"},
-    503: {"retry-after": "1"},
-}
+_RETRY_SOON: Final = {"retry-after": "1"}
+_CLOSE: Final = {"connection": "close"}
 
 
 def refuse(error: Exception) -> Response:
@@ -28,7 +25,12 @@ def refuse(error: Exception) -> Response:
     if problem.status >= 500 and not isinstance(error, Problem):
         LOG.error("a request failed (%d): %s", problem.status, message_for_log(error))
     value = {"error": {"message": str(problem), "type": problem.kind, "code": problem.status}}
-    return JSONResponse(value, problem.status, headers=_HEADERS.get(problem.status))
+    headers = None
+    if problem.status == 503:
+        headers = _RETRY_SOON
+    elif problem.status == 408 or problem.closes:
+        headers = _CLOSE
+    return JSONResponse(value, problem.status, headers=headers)
 
 
 class SlowlyRead(Response):

@@ -28,7 +28,7 @@ from trinitylake_core.rest import namespace_routes, table_routes, view_routes
 from trinitylake_core.rest.answers import SlowlyRead, refuse
 from trinitylake_core.rest.audit import Asked, Outcome
 from trinitylake_core.rest.connections import Connection
-from trinitylake_core.rest.json_bounds import measure_json
+from trinitylake_core.rest.json_bounds import Bomb, JsonSize, measure_json
 from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.local_only import refuse_foreign
 from trinitylake_core.rest.places import ClientGone, Place, Places
@@ -86,7 +86,8 @@ _UNKNOWN: Final = (
 )
 _GONE: Final = (499, "ClientClosedRequest", "the client left before the work on its request began; nothing was done")
 _NOBODY: Final = Principal("-", {})
-_MEASURED_IN_A_THREAD_BYTES: Final = 64 << 10
+_FIRST_MEASURED_BYTES: Final = 64 << 10
+_DISCARDED_BYTES: Final = 1 << 20
 _LONGEST_PATH: Final = 300
 _DIGITS: Final = 18
 
@@ -265,7 +266,8 @@ class _Endpoint:
                 await anyio.sleep(self.limits.wrong_token_seconds)
             problem = problem_of(error)
             response = refuse(error)
-            await self.discard_body(http)
+            if not isinstance(error, Bomb):
+                await self.discard_body(http)
         self.note(http, operation, principal, asked, began, response.status_code, problem)
         return response
 
@@ -319,21 +321,14 @@ class _Endpoint:
             raise self._too_large()
         place.take_memory(announced)
         body = await self._in_time(self._read(http, place, announced), _SLOW)
-        if len(body) > _MEASURED_IN_A_THREAD_BYTES:
-            size = await to_thread.run_sync(measure_json, body, limiter=self._measuring)
-        else:
-            size = measure_json(body)
-        if size.elements > self.limits.elements:
-            text = f"the body has more than {self.limits.elements} values: send several smaller requests"
-            raise Problem(413, "BadRequestException", text)
-        if size.depth > self.limits.depth:
-            text = f"lists and objects of the body lie more than {self.limits.depth} levels deep in each other"
-            raise Problem(400, "BadRequestException", text)
+        size = await self._measure(body)
         place.take_memory(size.memory_bytes)
         return body
 
     async def _read(self, http: HttpRequest, place: Place, announced: int) -> bytes:
+        """Return the body of a request. It is measured again and again while it comes: of a bomb, little is read."""
         found = bytearray()
+        measured_at = _FIRST_MEASURED_BYTES
         try:
             async for part in http.stream():
                 found += part
@@ -341,17 +336,32 @@ class _Endpoint:
                     raise self._too_large()
                 if len(found) > announced:  # it comes in chunks
                     place.take_memory(len(part))
+                if len(found) >= measured_at:
+                    await self._measure(bytes(found))
+                    measured_at = 2 * len(found)
         except ClientDisconnect as error:
             raise Problem(*_SLOW) from error
         return bytes(found)
+
+    async def _measure(self, body: bytes) -> JsonSize:
+        """Return the size of what a body, or its first part, is as JSON. Raises ``Bomb``."""
+        if len(body) > _FIRST_MEASURED_BYTES:
+            size = await to_thread.run_sync(measure_json, body, limiter=self._measuring)
+        else:
+            size = measure_json(body)
+        if size.elements > self.limits.elements:
+            raise Bomb(413, f"the body has more than {self.limits.elements} values: send several smaller requests")
+        if size.depth > self.limits.depth:
+            raise Bomb(400, f"lists in the body lie more than {self.limits.depth} levels deep in each other")
+        return size
 
     async def discard_body(self, http: HttpRequest) -> None:
         """Read what is left of the body of a refused request, and keep nothing of it.
 
         A client that sends all of its request before it reads would otherwise see a closed connection, and not why.
-        One that asks before it sends (``Expect``), or announces too much, gets its answer at once.
+        One that asks before it sends (``Expect``), or announces a lot, gets its answer at once.
         """
-        left = self.limits.body_bytes
+        left = min(self.limits.body_bytes, _DISCARDED_BYTES)
         announced = _announced_bytes(http)
         has_body = announced > 0 or "transfer-encoding" in http.headers
         if not has_body or announced > left or "expect" in http.headers:
@@ -369,7 +379,7 @@ class _Endpoint:
         """Do the work of a request. Raises ``Problem``: late, or its client left before it began."""
         late = _UNREAD if http.method in {"GET", "HEAD"} else _UNKNOWN
         try:
-            return await self._in_time(self._places.work(place, act, http.is_disconnected), late)
+            return await self._in_time(self._places.work(place, act, _gone_of(http)), late)
         except ClientGone:
             raise Problem(*_GONE) from None
 
@@ -383,8 +393,16 @@ class _Endpoint:
         raise Problem(*late)
 
 
+def _gone_of(http: HttpRequest) -> Callable[[], bool]:
+    """Return what tells whether the client of a request has gone."""
+    connection = _connection_of(http)
+    return lambda: connection.is_gone
+
+
 class _NoConnection:
     """What stands for a connection where the application is called without a server."""
+
+    is_gone = False
 
     def begin_request_of(self, principal: str) -> None:
         """Do nothing."""

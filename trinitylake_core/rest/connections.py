@@ -156,6 +156,11 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._connections.work(self)
         self.principal = principal
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has closed the connection, or it was closed for another reason."""
+        return self._is_lost or self.transport.is_closing()
+
     def abort(self) -> None:
         """Close the connection at once."""
         self._connections.forget(self)

@@ -25,6 +25,15 @@ _ELEMENT_BYTES: Final = 300
 """What a value takes once it is parsed and part of a model, measured."""
 
 
+class Bomb(Problem):
+    """A body that would need far more than it seems to; nothing more of it is read, and its connection is closed."""
+
+    closes = True
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, "BadRequestException", message)
+
+
 @dataclass(frozen=True, slots=True)
 class JsonSize:
     """How large a JSON text is.

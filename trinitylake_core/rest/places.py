@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -24,6 +25,11 @@ from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.problems import Problem
 
 _T = TypeVar("_T")
+_FEW_THREADS: Final = 8
+"""So many threads a principal may have while the event loop is late, if no other has more."""
+_BEAT_SECONDS: Final = 0.05
+_LATE_SECONDS: Final = 0.05
+_REMEMBERED_SECONDS: Final = 1.0
 _BUSY: Final = 503, "ServiceUnavailableException"
 
 
@@ -72,7 +78,7 @@ class Places:
         self._memory_bytes_each = int(limits.memory_bytes * share)
         self._taken: Counter[str] = Counter()
         self._memory_taken: Counter[str] = Counter()
-        self._turns = _Turns(limits.threads, max(1, int(limits.threads * share)))
+        self._turns = Turns(limits.threads, max(1, int(limits.threads * share)), Pulse())
         self._unlimited = anyio.CapacityLimiter(math.inf)  # the turns are the limit
 
     @property
@@ -117,7 +123,7 @@ class Places:
             del self._taken[principal]
             del self._memory_taken[principal]
 
-    async def work(self, place: Place, act: Callable[[], _T], is_gone: Callable[[], Awaitable[bool]]) -> _T:
+    async def work(self, place: Place, act: Callable[[], _T], is_gone: Callable[[], bool]) -> _T:
         """Do the work of a request in a thread, when it is its principal's turn.
 
         Cancelled, it returns at once; the thread goes on, and keeps the place until it ends.
@@ -127,7 +133,8 @@ class Places:
         await self._turns.take(place.principal)
         turn = _Turn(self._turns, place)
         try:
-            if await is_gone():
+            await asyncio.sleep(0)  # so that the event loop learns of a client that left right after its request
+            if is_gone():
                 raise ClientGone
             working = turn.end_after(act)
             return await to_thread.run_sync(working, limiter=self._unlimited, abandon_on_cancel=True)
@@ -138,7 +145,7 @@ class Places:
 class _Turn:
     """The turn of one request: it ends with its thread, or at once where none began."""
 
-    def __init__(self, turns: _Turns, place: Place) -> None:
+    def __init__(self, turns: Turns, place: Place) -> None:
         self._turns = turns
         self._place = place
         self._loop = asyncio.get_running_loop()
@@ -176,17 +183,20 @@ class _Turn:
         self._place.leave()
 
 
-class _Turns:
+class Turns:
     """Threads, given to principals in turn: each that waits gets one before another gets its second.
 
-    A principal with a thousand requests so delays one with a single request by one turn.
+    A thread that waits for a storage costs nothing. Threads that compute share one processor, so while the event loop
+    is late nobody has more of them than another principal has, or a few: then each gets its part of the processor,
+    and not the one who sends most requests nearly all of it.
     """
 
-    def __init__(self, threads: int, threads_each: int) -> None:
+    def __init__(self, threads: int, threads_each: int, pulse: Pulse) -> None:
         self._threads = threads
         self._threads_each = threads_each
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._pulse = pulse
 
     @property
     def running(self) -> int:
@@ -195,6 +205,7 @@ class _Turns:
 
     async def take(self, principal: str) -> None:
         """Wait for a thread."""
+        self._pulse.begin()
         if principal not in self._waiting and self._may_run(principal):
             self._running[principal] += 1
             return
@@ -217,7 +228,13 @@ class _Turns:
         self._hand_on()
 
     def _may_run(self, principal: str) -> bool:
-        return self._running.total() < self._threads and self._running[principal] < self._threads_each
+        own = self._running[principal]
+        if self._running.total() >= self._threads or own >= self._threads_each:
+            return False
+        if own < _FEW_THREADS or not self._pulse.is_late:
+            return True
+        others = [count for name, count in self._running.items() if name != principal]
+        return not others or own < max(others)
 
     def _hand_on(self) -> None:
         for principal in list(self._waiting):
@@ -239,3 +256,32 @@ class _Turns:
             if not queue:
                 del self._waiting[principal]
         self._hand_on()
+
+
+class Pulse:
+    """Whether the event loop comes late: there is more to compute than the processor can do."""
+
+    def __init__(self) -> None:
+        self._due: float | None = None
+        self._late_until = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the loop is late now, or was in the last second."""
+        self._look()
+        return time.monotonic() < self._late_until
+
+    def begin(self) -> None:
+        """Begin to measure, unless it has begun."""
+        if self._due is None:
+            self._beat()
+
+    def _beat(self) -> None:
+        self._look()
+        self._due = time.monotonic() + _BEAT_SECONDS
+        asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._beat)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._due is not None and now > self._due + _LATE_SECONDS:
+            self._late_until = now + _REMEMBERED_SECONDS

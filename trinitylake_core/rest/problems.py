@@ -22,7 +22,13 @@ _LONGEST: Final = 2000
 
 
 class Problem(Exception):
-    """An answer that is an error: its status, the type that clients read, and a message for people."""
+    """An answer that is an error: its status, the type that clients read, and a message for people.
+
+    Attributes:
+        closes: whether the connection is closed after it.
+    """
+
+    closes = False
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)

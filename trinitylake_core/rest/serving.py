@@ -35,6 +35,9 @@ _PORT_MAX: Final = 65_535
 _STOP_SECONDS: Final = 2
 """So long an answer may take to leave the endpoint, after all requests under way have one."""
 _BACKLOG: Final = 2048
+"""So many connections may wait to be accepted: a client whose connection finds no room tries again after a second."""
+_ACCEPTED_AT_ONCE: Final = 16
+"""So many are accepted before other clients have their turn: accepting one takes as long as some requests."""
 _FILES_BESIDE: Final = 1000
 """So many files may be open beside connections: those of the storage, for each thread a few."""
 
@@ -190,6 +193,8 @@ class _Server(uvicorn.Server):
         # Not uvloop where that is installed: it reads 256 KiB at a time, whatever buffer a connection offers.
         quiet: dict[str, Any] = {"loop": "asyncio", "ws": "none", "log_config": None, "access_log": False}
         quiet["server_header"] = False
+        quiet["proxy_headers"] = False  # who connects is known; whom a header names is what a client says
+        quiet["backlog"] = _ACCEPTED_AT_ONCE
         super().__init__(uvicorn.Config(app, http=connection, timeout_graceful_shutdown=seconds, **quiet, **more))
         self._app = app
         self.is_up = threading.Event()
@@ -210,6 +215,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)  # what waits in the kernel; the event loop was told how many to take at once
         self.is_up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
