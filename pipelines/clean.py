@@ -45,7 +45,7 @@ from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.durations import DAY, describe_duration, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
 from trinitylake_core.tables import DIRECTORY
-from trinitylake_core.versions import Root, raise_boundary
+from trinitylake_core.versions import Root, objects_of, raise_boundary
 
 _LOG: Final = logging.getLogger(__name__)
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
@@ -123,6 +123,8 @@ class Report:
         bytes: size of the deleted files.
         failures: some that could not be deleted, with the reason.
         temporary_removed: temporary files of killed processes that were removed from a local disk.
+        replaced_in_buffers: at most how many definitions are in use only because the messages that replaced them, or
+            dropped their objects, still wait in write buffers.
         requests: storage requests of this process; those of Spark tasks are ``nodes_read`` and the deletions.
     """
 
@@ -153,6 +155,7 @@ class Report:
     bytes: int = 0
     failures: dict[str, str] = field(default_factory=dict)
     temporary_removed: int = 0
+    replaced_in_buffers: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -163,6 +166,12 @@ class Report:
         found = f"{orphans} among {count(self.listed.files, 'file')}{f': {kinds}' if kinds else ''}"
         if not self.orphan_files and not self.attempted:
             yield f"nothing to do: {found}"
+            if self.replaced_in_buffers:
+                yield (
+                    f"what {count(self.replaced_in_buffers, 'message')} in write buffers replaced still counts as "
+                    f"used: `compact`, and `clean` once the versions before it have expired, would free up to "
+                    f"{count(self.replaced_in_buffers, 'file')}"
+                )
         else:
             yield f"{describe_no_change(self.plan)}: {found}" if self.dry_run else found
         yield from describe_deletion(self, "file", "")
@@ -334,6 +343,7 @@ class Cleaning(JobRun[Config, Report]):
         return Report(
             root=self.backend.storage.root,
             version=marked.newest.version,
+            replaced_in_buffers=0 if self.of_tables else count_replaced(marked.newest),
             boundary=marked.boundary,
             engine=self.engine.name,
             dry_run=False,
@@ -442,3 +452,16 @@ class Cleaning(JobRun[Config, Report]):
 
 def _counted(found: Report, totals: Totals) -> Report:
     return replace(found, orphans=totals.kinds, orphan_files=totals.files, orphan_bytes=totals.bytes)
+
+
+def count_replaced(newest: Root) -> int:
+    """Return at most how many definitions a leaf names that waiting messages have replaced or dropped. No request.
+
+    Messages that create objects replace nothing. Where a root counts its objects, their number is known at least.
+    """
+    node = newest.node
+    objects = objects_of(node)
+    if node.subtree_messages is None or node.subtree_keys is None or objects is None:
+        return 0
+    created = max(0, objects - node.subtree_keys)
+    return max(0, node.subtree_messages - created)

@@ -50,6 +50,8 @@ METADATA: Final = "metadata"
 LIST: Final = "manifest list"
 MANIFEST: Final = "manifest"
 LIVE: Final = "live"
+_NOUNS: Final = {METADATA: "metadata files"}
+"""What several files of a role are called, where an s is not enough."""
 BESIDE: Final = "beside"
 CLAIM: Final = "claim"
 DOUBT: Final = "doubt"
@@ -159,12 +161,16 @@ class TableWalk:
             WHERE 1 = 1{absent} GROUP BY a.path"""
         pending = self._engine.sql(query, every=union(self._engine, sources), **known).keep("path", repeatable=True)
         self._asked.setdefault(role, []).append(pending)
-        self.read[role] = self.read.get(role, 0) + pending.count()
-        found = self._engine.map(work, pending, _FOUND, self._storage, each=READ_AHEAD)
-        self.found.append(found.keep("path", repeatable=True, progress=partial(self._tell, role)))
-
-    def _tell(self, role: str, rows: int) -> None:
-        self._progress(f"read {role}s", rows, None)
+        files = pending.count()
+        self.read[role] = self.read.get(role, 0) + files
+        counted = _CountedWork(work)
+        found = self._engine.map(counted, pending, _FOUND, self._storage, each=READ_AHEAD)
+        phase = f"read {_NOUNS.get(role, f'{role}s')}"
+        # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
+        self.found.append(
+            found.keep("path", repeatable=True, progress=lambda _: self._progress(phase, counted.files, files))
+        )
+        self._progress(phase, files, files)
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
@@ -189,6 +195,22 @@ class TableWalk:
         for rows in (*self.found, *(each for asked in self._asked.values() for each in asked)):
             rows.drop()
         self.found, self._asked, self.read = [], {}, {}
+
+
+class _CountedWork:
+    """Work on files, and how many of them it has begun with where it runs in this process."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.files = 0
+
+    def __call__(self, rows: Iterator[Row], *storages: Storage) -> Any:
+        return self._work(self._count(rows), *storages)
+
+    def _count(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            self.files += 1
+            yield row
 
 
 # -- what files contain --------------------------------------------------------------------------------
