@@ -41,11 +41,13 @@ class RecoveryTarget:
     @property
     def is_given(self) -> bool:
         """Whether any of the three is given."""
-        return any(each is not None for each in (self.version, self.timestamp, self.snapshot))
+        return self != RecoveryTarget()
 
     def refuse_ambiguous(self, what: str = "say one of version, timestamp and snapshot") -> None:
         """Raise ``InvalidInput`` unless exactly one is given."""
-        if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
+        ways = (self.version, self.timestamp, self.snapshot)
+        given = [each for each in ways if each is not None]
+        if len(given) != 1:
             raise InvalidInput(what)
 
     def root(self, backend: LakehouseBackend) -> Root:
@@ -64,7 +66,8 @@ class RecoveryTarget:
             return backend.versions.root(self.version)
         if self.timestamp is not None:
             return _root_at_time(backend, self.timestamp)
-        name, definition = str(self.snapshot), backend.definition(seen)
+        name = str(self.snapshot)
+        definition = backend.definition(seen)
         if name not in definition.snapshots:
             backend.note_newest(backend.newest_readable())
             definition = backend.definition(backend.newest_seen)
@@ -86,28 +89,40 @@ class RecoveryTarget:
         """
         if text.startswith(SNAPSHOT_PREFIX):
             return cls(snapshot=text.removeprefix(SNAPSHOT_PREFIX))
-        found: RecoveryTarget | None = None
-        if (plain := plain_number(text)) is not None:
-            found = cls(version=plain)
-        elif (head := HEAD.fullmatch(text)) is not None:
+        found = cls._read_version_or_time(text, newest)
+        if found is None:
+            if text not in snapshots:
+                raise InvalidInput(f"{what}: there is no snapshot {text!r}, and {text!r} is not {MEANING}")
+            return cls(snapshot=text)
+        if text in snapshots:
+            raise InvalidInput(
+                f"{what} {text!r} is ambiguous, for a snapshot has this name, too: write {SNAPSHOT_PREFIX}{text} for "
+                f"the snapshot, or else {found.other_spelling(text, newest)}"
+            )
+        return found
+
+    @classmethod
+    def _read_version_or_time(cls, text: str, newest: int) -> RecoveryTarget | None:
+        number = plain_number(text)
+        if number is not None:
+            return cls(version=number)
+        head = HEAD.fullmatch(text)
+        if head is not None:
             back = int(head[1] or 0)
             if back > newest:
                 raise VersionNotFound(f"{text} does not exist: version {newest} is the newest, and 0 the first")
-            found = cls(version=newest - back)
-        elif (when := parse_moment(text)) is not None and is_time(when):
-            found = cls(timestamp=when)
-        if found is None and text not in snapshots:
-            raise InvalidInput(f"{what}: there is no snapshot {text!r}, and {text!r} is not {MEANING}")
-        if found is not None and text in snapshots:
-            number = None if found.version is None else int(found.version)
-            other = (
-                "the time as timestamp" if number is None else f"HEAD~{newest - number}" if text.isdecimal() else number
-            )
-            raise InvalidInput(
-                f"{what} {text!r} is ambiguous, for a snapshot has this name, too: write {SNAPSHOT_PREFIX}{text} for "
-                f"the snapshot, or else {other}"
-            )
-        return found or cls(snapshot=text)
+            return cls(version=newest - back)
+        when = parse_moment(text)
+        if when is not None and is_time(when):
+            return cls(timestamp=when)
+        return None
+
+    def other_spelling(self, text: str, newest: int) -> str:
+        """Return another text for the same version, which no snapshot is named like."""
+        if self.version is None:
+            return "the time as timestamp"
+        number = int(self.version)
+        return f"HEAD~{newest - number}" if text.isdecimal() else str(number)
 
 
 def parse_moment(text: str | None) -> datetime | str | None:
@@ -139,7 +154,7 @@ def read_moment(backend: LakehouseBackend, when: datetime | str) -> int:
         InvalidInput: the text is none of the three.
         VersionNotFound, VersionExpired, CorruptNode: there is no such version any more.
     """
-    if isinstance(when, datetime):
+    if not isinstance(when, str):
         return to_millis(when)
     refuse_no_moment(when)
     if HEAD.fullmatch(when) is not None:
@@ -161,4 +176,7 @@ def _root_at_time(backend: LakehouseBackend, when: datetime | str) -> Root:
 
 def plain_number(text: str) -> int | None:
     """Return the number that a text is; ``None`` if it is none, or one that no version has."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or len(text) > _DIGITS:
+        return None
+    return int(text)
