@@ -149,10 +149,17 @@ def test_a_member_past_its_time_to_live_does_not_hurt_the_others(lake: Lakehouse
 
     def old(txn: Any) -> None:
         txn.create_table("a", "v")
-        txn.change.refuse_outlived = partial(_outlive_after, 2, txn.change.refuse_outlived, [])
+        txn.change.refuse_outlived = partial(_outlive_after, 1, txn.change.refuse_outlived, [])
 
     outcomes = _together(lake, lake.group(), _adds("t"), old, _adds("u"))
     assert [2, TransactionExpired, 2] == [each if isinstance(each, int) else type(each) for each in outcomes]
+
+
+def test_the_messages_of_a_version_are_in_key_order(lake: Lakehouse) -> None:
+    _together(lake, lake.group(), _adds("u"), _adds("t"), _adds("v"))
+    keys = list(lake.refresh().root_node.own_messages().keys)
+    assert 3 == len(keys)
+    assert sorted(keys) == keys
 
 
 def _outlive_after(times: int, refuse: Callable[[], None], asked: list[int]) -> None:

@@ -28,13 +28,13 @@ from tests.simulation.common import (
     raise_ours,
 )
 from tests.simulation.fileio import SIM_FILE_IO
-from tests.simulation.ground import ALSO, ROWS
+from tests.simulation.ground import ALSO, ROWS, create_tables
 from tests.simulation.schedule import DURATIONS
 from tests.simulation.scheduler import acting, running_actor
 from tests.simulation.store import SimStorage
 from tests.simulation.world import Ack, Subject, Told, World
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import CommitConflict, StorageError
+from trinitylake_core.errors import AlreadyExists, CommitConflict, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.transactions.group import CommitGroup, Entry
 from trinitylake_core.transactions.requests import Repeated, RequestKey
@@ -54,6 +54,14 @@ def _begin(world: World, lake: Lakehouse, *tables: str, **how: Any) -> Transacti
     world.intents.setdefault(txn.id, []).append(count_intended(txn, *tables))
     txn.change.write_definitions()  # what `commit` does before it waits for its turn
     return txn
+
+
+def _blame_none_for_others(world: World, entry: Entry) -> None:
+    """Take note of it if a member was refused for keys that it neither writes nor depends on."""
+    if isinstance(entry.error, CommitConflict):
+        keys = entry.error.keys
+        if not set(keys) & entry.change.writes.by_key.keys():
+            world.violations.append(f"{running_actor()} refused a member for {keys}, which are none of its own")
 
 
 def _note_outcomes(world: World, entries: list[Entry]) -> list[int]:
@@ -99,6 +107,37 @@ def _commit_beside_a_broken_one(world: World) -> Action:
         if not isinstance(broken.error, _Broken):
             world.violations.append(f"a member that is broken was told {broken.version}, {broken.error!r}")
         return _note_outcomes(world, [entries[0], entries[2]])
+
+    return act
+
+
+def _commit_to_the_same_table(world: World) -> Action:
+    """Two transactions of one table that begin at the same version, one group after the other."""
+    lake = world.handle()
+
+    def act() -> list[int]:
+        group = lake.group()
+        entries = [Entry(_begin(world, lake, "t0").change, "group") for _ in range(2)]
+        for entry in entries:
+            group.commit_together([entry])
+        return _note_outcomes(world, entries)
+
+    return act
+
+
+def _create_in_a_group(world: World) -> Action:
+    """Two transactions in one group that create tables."""
+    lake = world.handle()
+
+    def act() -> list[int]:
+        entries = []
+        for name in ("w1", "w0"):
+            txn = lake.transaction()
+            create_tables(txn, name)
+            txn.change.write_definitions()
+            entries.append(Entry(txn.change, "group"))
+        lake.group().commit_together(entries)
+        return _note_outcomes(world, entries)
 
     return act
 
@@ -151,6 +190,7 @@ def _ask(world: World, lake: Lakehouse, group: CommitGroup, key: RequestKey) -> 
     txn = _begin(world, lake, "t0", "t10", group=group, request=key)
     entries = [Entry(other.change, "group"), Entry(txn.change, "group")]
     group.commit_together(entries)
+    _blame_none_for_others(world, entries[0])
     if entries[0].version:
         world.acks.append(Ack(running_actor(), entries[0].version, other.id))
     return entries[1].outcome()
@@ -176,6 +216,56 @@ def _request(world: World) -> Action:
     return lambda: _send(world, stale.refresh(), key)
 
 
+def _request_alone(world: World) -> Action:
+    """A request with a key that meets no other one at its endpoint, and is sent again to another endpoint."""
+    key = _key(world)
+
+    def act() -> int:
+        for _ in range(2):
+            lake = Lakehouse.open(SimStorage())
+            group = lake.group()
+            try:
+                txn = _begin(world, lake, "t0", group=group, request=key)
+                version = txn.commit()
+            except Repeated as done:
+                version = done.version
+            world.acks.append(Ack(running_actor(), version, key.id))
+        return version
+
+    return act
+
+
+def _request_at_two(world: World) -> Action:
+    """A request with a key is carried out at one endpoint, and sent again to another, which has read older versions."""
+    key = _key(world)
+
+    def act() -> int:
+        early = RequestKey(key.id.replace("-7000-", "-7001-"), "another")
+        lake = Lakehouse.open(SimStorage())
+        group = lake.group()
+        _begin(world, lake, "t20", group=group, request=early).commit()
+        version = _send(world, Lakehouse.open(SimStorage()), key)
+        lake.refresh()
+        txn = _begin(world, lake, "t21", group=group)
+        world.acks.append(Ack(running_actor(), txn.commit(), txn.id))
+        try:
+            _begin(world, lake, "t0", "t10", group=group, request=key).commit()
+        except Repeated as done:
+            version = done.version
+        return version
+
+    return act
+
+
+def _commit_twice(txn: Transaction) -> None:
+    """Commit, and the same once more when the network is back, if the outcome is unknown."""
+    try:
+        txn.commit()
+    except StorageError:
+        acting().outage = False
+        txn.commit()
+
+
 def _request_again(world: World) -> Action:
     """A request with a key whose transaction is committed again after an unknown outcome; then a client repeats it."""
     lake, key = world.handle(), _key(world)
@@ -186,13 +276,12 @@ def _request_again(world: World) -> Action:
         txn = _begin(world, lake, "t0", "t10", group=group, request=key)
         group._waiting.append(waiting)
         try:
-            txn.commit()
-        except StorageError:
-            acting().outage = False
-            txn.commit()
-        finally:
-            if waiting.version is not None:
-                world.acks.append(Ack(running_actor(), waiting.version, waiting.change.id))
+            _commit_twice(txn)
+        except CommitConflict:
+            _note_outcomes(world, [waiting])
+            raise
+        if waiting.version is not None:
+            world.acks.append(Ack(running_actor(), waiting.version, waiting.change.id))
         return _send(world, Lakehouse.open(SimStorage()), key)
 
     return act
@@ -296,6 +385,10 @@ def _idle(world: World) -> Action:
 _ASKED: Final = (*TABLES, CommitFailedException)
 ENDPOINTS: Final[Mapping[str, Kind]] = {
     "group": Kind(_commit_in_groups, REFUSED),
+    "group-same": Kind(_commit_to_the_same_table, REFUSED),
+    "group-create": Kind(_create_in_a_group, (*REFUSED, AlreadyExists)),
+    "request-alone": Kind(_request_alone, REFUSED),
+    "request-at-two": Kind(_request_at_two, REFUSED),
     "group-broken": Kind(_commit_beside_a_broken_one, REFUSED),
     "group-abort": Kind(_abort_after_a_group, REFUSED),
     "request": Kind(_request, REFUSED),

@@ -24,15 +24,17 @@ from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.references import files_in
 from trinitylake_core.recovery import rollback
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below
-from trinitylake_core.transactions import saved
+from trinitylake_core.transactions import group, saved
 from trinitylake_core.transactions.change import TransactionChange
+from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.group import CommitGroup
-from trinitylake_core.transactions.requests import Requests
-from trinitylake_core.versions import Versions, search
+from trinitylake_core.transactions.requests import RequestKey, Requests
+from trinitylake_core.versions import ObjectCounts, RootRows, Versions, search
 from trinitylake_core.versions.root_files import RootFiles
 
 _ROLLED_BACK: Final = rolled_back.rolled_back
@@ -58,6 +60,8 @@ class Mutation:
     fault: tuple[str, ...] = ("die",)
     courtesy: bool = True
     """Whether writers look at the boundary before they create a root, too."""
+    ahead_days: tuple[int, ...] = ()
+    """How far the clocks of the actors are ahead."""
     schedule: str = ""
     """The schedule itself, where it has too many decisions to be searched for."""
 
@@ -205,7 +209,105 @@ _prove = TransactionChange.prove
 _decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
 _mark_since = sweep.Marking.mark_since
+
+
+def _without_members(self: Any, own: Any) -> dict[str, Any]:
+    summary = _summary(self, own)
+    summary.pop("members", None)
+    return summary
+
+
+def _keep_all(self: Any, prove: Any) -> None:
+    for entry in self.members:
+        prove(entry.change)
+
+
+def _always_alone(self: Any, own: Any) -> dict[str, Any]:
+    self.is_alone = self.is_alone or len(self.members) == 1
+    return _summary(self, own)
+
+
+def _only_own(self: Any, txn: str) -> bool:
+    return bool(self.txn == txn and self.operation != "abort")
+
+
+def _rebase_nothing(self: Any, base: Any, newer: Any) -> None:
+    self.remember(newer)
+
+
+def _note_anything(self: Any, root: Any) -> None:
+    with self._lock:
+        self._add(root)
+        self._high = max(self._high, root.version)
+
+
+def _read_what_is_there(self: Any, first: int, above: int, millis: int) -> Iterator[Any]:
+    with suppress(OutcomeUnknown):
+        yield from _read_versions(self, first, above, millis)
+
+
+_summary = group._GroupChange._summary
+_read_versions = Requests._read_versions
+GROUPS: Final[dict[str, Mutation]] = {
+    "members of a group do not conflict with each other": Mutation(
+        lambda: {(group._GroupChange, "_refuse_conflicting"): lambda self, change: None}, ("group",), preemptions=0
+    ),
+    "what one member raises is its own outcome": Mutation(
+        lambda: {(group._GroupChange, "_keep"): _keep_all}, ("request", "write")
+    ),
+    "members are rebased over what others commit": Mutation(
+        lambda: {(group._GroupChange, "rebase"): _rebase_nothing}, ("group", "write")
+    ),
+    "members are rebased over what their process committed": Mutation(
+        lambda: {(group._GroupChange, "rebase"): _rebase_nothing}, ("group-same",), preemptions=0
+    ),
+    "every member has an outcome": Mutation(
+        lambda: {(group.Entry, "end"): lambda self, **outcome: None}, ("group-broken",), preemptions=0
+    ),
+    "objects that members create are counted": Mutation(
+        lambda: {(TransactionChange, "count_gained"): lambda self: ObjectCounts()}, ("group-create",), preemptions=0
+    ),
+    "a version names its members": Mutation(
+        lambda: {(group._GroupChange, "_summary"): _without_members}, ("group-create",), preemptions=0
+    ),
+    "a version names its only member if that has a key": Mutation(
+        lambda: {(group._GroupChange, "_summary"): _always_alone}, ("request-alone",), preemptions=0
+    ),
+    "an abort looks at members": Mutation(
+        lambda: {(RootRows, "contains"): _only_own}, ("group-abort",), preemptions=0, faults=1, fault=("cut",)
+    ),
+    "a request is looked for among members": Mutation(
+        lambda: {(Requests, "_add"): lambda self, root: self._until.__setitem__(root.version, 0)},
+        ("request-alone",), preemptions=0,
+    ),
+    "a version says until when its keys reach": Mutation(
+        lambda: {(group._GroupChange, "_rows"): lambda self, base: {}},
+        ("request", "write-other", "request"), preemptions=0,
+    ),
+    "no version is older than its key": Mutation(
+        lambda: {(RequestKey, "refuse_earlier"): lambda self, created, base: None},
+        ("request", "write-other", "request"), preemptions=0, ahead_days=(-3, -3, 0),
+    ),
+    "where versions have expired the outcome is unknown": Mutation(
+        lambda: {(Requests, "_read_versions"): _read_what_is_there}, ("request", "later", "request"), preemptions=0
+    ),
+    "versions are noted one after the other": Mutation(
+        lambda: {(Requests, "note"): _note_anything}, ("request-at-two",), preemptions=0
+    ),
+    "nothing to do needs a fresh read": Mutation(
+        lambda: {(Attempt, "writes_anything"): True}, ("unset",), preemptions=0
+    ),
+    "that there is nothing to do stays true": Mutation(
+        lambda: {(CatalogEdits, "need_unchanged"): lambda self, kind, namespace, name: None},
+        ("unset-one",), preemptions=0,
+    ),
+    "a clock is compared before it makes a fence": Mutation(
+        lambda: {(fences, "CLOCKS_DIFFER_MILLIS"): 1 << 50}, ("recover-misled",), preemptions=0
+    ),
+}  # fmt: skip
+"""Those of groups, keys and clocks."""
 MUTATIONS: Final[dict[str, Mutation]] = {
+    **GROUPS,
     "the boundary is looked at after creating": Mutation(
         lambda: {(commits, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
         ("write-stale", "expire"),

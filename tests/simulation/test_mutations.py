@@ -8,23 +8,27 @@ import pytest
 
 from tests.simulation.explore import Bounds, explore
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.replay import told
 from tests.simulation.scenarios import Scenario, run
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import DURATIONS, Schedule
 from tests.simulation.test_defects import DEFECTS
 from tests.simulation.test_schedules import COPIES, DAMAGED, DISSIMILAR, DISTURBED, MORE_TRIPLES, PAIRS, TRIPLES
 
-DeadlinePool = tuple[tuple[str, ...], Bounds, bool]
-"""The kinds of a scenario, the bounds of its schedules, and whether writers are courteous."""
+Explored = tuple[Scenario, Bounds]
+"""A scenario, and the bounds of its schedules."""
 
 
-def _bounded(mutation: Mutation) -> DeadlinePool:
-    return mutation.kinds, Bounds(mutation.preemptions, mutation.faults, mutation.fault), mutation.courtesy
+def _explored_for(mutation: Mutation) -> Explored:
+    ahead = tuple(days * DURATIONS["day"] for days in mutation.ahead_days)
+    scenario = Scenario(mutation.kinds, ahead, courtesy=mutation.courtesy)
+    return scenario, Bounds(mutation.preemptions, mutation.faults, mutation.fault)
 
 
-def _explored_elsewhere(bounded: DeadlinePool) -> bool:
+def _explored_elsewhere(explored: Explored) -> bool:
     """Return whether other tests explore the product as it is within these bounds; large ones only `make test-all`."""
-    names, bounds, courtesy = sorted(bounded[0]), *bounded[1:]
-    if not courtesy:
+    scenario, bounds = explored
+    names = sorted(scenario.kinds)
+    if not scenario.courtesy or scenario.ahead_millis:
         return False
     if bounds.preemptions <= 1 and not bounds.faults:
         some = (*DISSIMILAR, *COPIES, *DAMAGED, *TRIPLES, *MORE_TRIPLES)
@@ -35,15 +39,15 @@ def _explored_elsewhere(bounded: DeadlinePool) -> bool:
 
 
 WHOLE = sorted(
-    {_bounded(each) for each in MUTATIONS.values() if not each.schedule}, key=lambda each: (each[0], str(each[1]))
+    {_explored_for(each) for each in MUTATIONS.values() if not each.schedule},
+    key=lambda each: (each[0].kinds, str(each[1])),
 )
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
     mutation = MUTATIONS[name]
-    kinds, bounds, courtesy = _bounded(mutation)
-    scenario = Scenario(kinds, courtesy=courtesy)
+    scenario, bounds = _explored_for(mutation)
     if mutation.schedule:
         _found_by(mutation, scenario)
         return
@@ -55,12 +59,13 @@ def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, ob
 
 
 @pytest.mark.parametrize(
-    "bounded", [each for each in WHOLE if not _explored_elsewhere(each)], ids=lambda each: "+".join(each[0])
+    "explored", [each for each in WHOLE if not _explored_elsewhere(each)], ids=lambda each: each[0].name
 )
-def test_nothing_is_found_with_every_repair_in_its_place(bounded: DeadlinePool) -> None:
+def test_nothing_is_found_with_every_repair_in_its_place(explored: Explored) -> None:
     """Within the bounds of the mutations."""
-    kinds, bounds, courtesy = bounded
-    assert explore(Scenario(kinds, courtesy=courtesy), bounds).violation is None
+    scenario, bounds = explored
+    found = explore(scenario, bounds)
+    assert found.violation is None, told(scenario, found.violation)
 
 
 def _found_by(mutation: Mutation, scenario: Scenario) -> None:

@@ -32,6 +32,7 @@ _SIMILAR: Final = {
     "export-tables", "export-rest", "write-copy-other",
     "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
     "freeze-thaw", "save-fresh",
+    "group-same", "group-create", "request-alone", "request-at-two",
     "group-broken", "group-abort", "request-again", "unset", "unset-table", "set-ref", "unset-one", "idle",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""

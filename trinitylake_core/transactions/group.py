@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import Draft, commit, new_id, require_writable, whoami
+from trinitylake_core.commits.commit import Draft, commit, new_id, whoami
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown
 from trinitylake_core.short_repr import first_of
@@ -169,7 +169,6 @@ class CommitGroup:
             change.add(entry)
         if not change.members:
             return None
-        # The version is recognised by the identity that it has now, even when members have left it.
         first = change.members[0].change
         change.is_alone = len(change.members) == 1 and first.request is None
         change.id = first.id if change.is_alone else new_id()
@@ -200,7 +199,6 @@ class CommitGroup:
             return oldest, fences
         newer = [self._recent[version] for version in between]
         change.rebase(oldest, newer)
-        require_writable(self._backend, tip)
         if fences.void(newer):
             change.renew(tip)
             fences = Fences(self._backend.storage, tip)
@@ -228,14 +226,12 @@ class _GroupChange:
     _taken: Messages = field(default_factory=Messages)
 
     def add(self, entry: Entry) -> None:
-        """Take a transaction in, unless it conflicts with one that is in already, or is past its time to live.
+        """Take a transaction in, unless it conflicts with one that is in already.
 
         That, or whatever else it raises, is its outcome.
         """
         try:
             self._refuse_conflicting(entry.change)
-            if not self.is_in_doubt:
-                entry.change.refuse_outlived()
             own = list(entry.change.messages())
         except Exception as error:  # noqa: BLE001 - it concerns no other member
             entry.end(error=error)
@@ -301,11 +297,11 @@ class _GroupChange:
         return {spec.REQUESTS_UNTIL_MILLIS: str(max(base.requests_until_millis, newest))}
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Prove each member against the versions that came after its base; those that conflict leave the group."""
+        """Prove each member against the versions that came after its base; those that conflict leave the group.
+
+        So does a member that finds itself in one of them, of an earlier try: that version is its outcome.
+        """
         self.remember(newer)
-        for root in newer:
-            if root.contains(self.id):
-                raise AlreadyCommitted(root.version)
         self._keep(lambda change: change.rebase(base, [root for root in newer if root.version > change.base.version]))
 
     def renew(self, base: Root) -> None:
