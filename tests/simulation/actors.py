@@ -708,7 +708,7 @@ WRITES: Final = frozenset(
     {
         "write", "write-both", "write-other", "write-stale", "write-twice", "write-large", "write-retry", "iceberg",
         "later", "purge", "append", "append-alter", "append-deletes", "append-statistics", "register", "name-metadata",
-        "rename", "save-publish", "publish", "publish-later", "load", "group", "request",
+        "rename", "save-publish", "publish", "publish-later", "load", *ENDPOINTS,
     }
 )  # fmt: skip
 """Kinds that a frozen lakehouse refuses."""
@@ -720,5 +720,5 @@ HOLES: Final[Mapping[str, Kind]] = {
 KINDS: Final = {**_KINDS, **ENDPOINTS, **CHANGING_STORES, **CLOCKS, **ENGINES, **SHARED_FILES, **HOLES}
 FOREIGN: Final = "recover-foreign"
 """The root of another lakehouse cannot be recognised by itself, and versions committed on top of it follow it."""
-AT_RANDOM: Final = tuple(kind for kind in (*_KINDS, *ENDPOINTS) if kind not in {FOREIGN, "request"})
+AT_RANDOM: Final = tuple(kind for kind in (*_KINDS, *ENDPOINTS) if kind not in {FOREIGN, "request", "idle"})
 """The kinds of random runs."""
