@@ -221,6 +221,7 @@ def _request_alone(world: World) -> Action:
     key = _key(world)
 
     def act() -> int:
+        version = 0
         for _ in range(2):
             lake = Lakehouse.open(SimStorage())
             group = lake.group()
