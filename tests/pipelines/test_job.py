@@ -155,3 +155,24 @@ def test_configs_plans_and_reports_of_all_jobs_are_frozen() -> None:
     found = [vars(job)[name] for job in jobs for name in ("Config", "Estimate", "Plan", "Report") if name in vars(job)]
     assert len(found) > 30
     assert [] == [str(each) for each in found if not (is_dataclass(each) and each.__dataclass_params__.frozen)]  # type: ignore[attr-defined]
+
+
+ENGINES: Final = {"backup", "clean", "compaction", "diff", "expire", "export", "load", "restore", "rollback", "undo"}
+"""Some of the jobs that have an engine: all others are found, too."""
+
+
+def test_the_default_engine_of_every_job_is_auto_and_needs_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the size of the lakehouse: a caller without Spark is not told to pass a session."""
+    found = {}
+    for each in pkgutil.iter_modules(pipelines.__path__):
+        config = getattr(importlib.import_module(f"pipelines.{each.name}"), "Config", None)
+        if is_dataclass(config) and "engine" in config.__dataclass_fields__:
+            found[each.name] = config.__dataclass_fields__["engine"].default
+    assert ENGINES <= found.keys()
+    assert {"auto"} == {*found.values()}
+    lake = filled(new_lake(tmp_path), tables=20)
+    monkeypatch.setattr("pipelines.engine_choice.SPARK_FROM_OBJECTS", 0)
+    compaction.run(lake, compaction.Config(spark_from_nodes=0))
+    assert "local" == clean.run(lake, clean.Config(older_than_seconds=0, allow_recent=True)).engine
