@@ -4,6 +4,7 @@
 #     make demo       a lakehouse, maintained once, before and after (under two minutes)
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
+#     make test-stores    against stores that others wrote: versitygw, MinIO, S3Mock, s3proxy (an hour, and building them)
 #     make check      style, density, types and layering
 #     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine
@@ -40,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Dagster keeps the runs of `make demo` and `make ui` here, so that the UI shows the demo.
 WITH_DAGSTER := exec env DAGSTER_HOME="$$PWD/.dagster"
 
-.PHONY: install prerequisites demo test test-all check style types layers bench ui docs proto clean
+.PHONY: install prerequisites demo test test-all test-stores check style types layers bench ui docs proto clean
 
 install: $(STAMP)
 
@@ -78,6 +79,10 @@ test-all: check
 	@scripts/chromium.sh >/dev/null
 	@scripts/azurite.sh >/dev/null
 	$(PYTEST) -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
+
+test-stores: $(STAMP) | prerequisites
+	@scripts/stores.sh
+	TRINITYLAKE_STORES=1 $(PY) -m pytest -n 0 -p no:cacheprovider tests/stores $(PYTEST_ARGS)
 
 # Side by side: most of it is mypy, which uses one core.
 check: $(STAMP) | prerequisites

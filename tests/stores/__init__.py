@@ -1,0 +1,1 @@
+"""Real stores: ``make test-stores``."""

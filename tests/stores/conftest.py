@@ -1,0 +1,28 @@
+"""Only `make test-stores` runs what is here: it needs servers that take long to build."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.stores import table
+
+collect_ignore_glob = [] if os.environ.get("TRINITYLAKE_STORES") else ["test_*.py"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Note which store passed which step, and how long it took."""
+    report = yield
+    if call.when == "call":
+        table.note(item.name, passed=report.passed, seconds=call.duration)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table of stores."""
+    for line in table.lines():
+        terminalreporter.write_line(line)
