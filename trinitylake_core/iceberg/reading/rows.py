@@ -65,10 +65,12 @@ def row_reader(schema: Any, columns: Sequence[Column]) -> RowReader:
     Raises ``Malformed``: it is no schema, or too large, or a type contains itself, or a column is missing or of a
     type that it cannot have.
     """
-    record = _Compiler().compile(schema, "")
+    compiler = _Compiler()
+    record = compiler.compile(schema, "")
     if record.fields is None:
         raise Malformed("the rows of the file are no records")
-    return RowReader(_read_record(record.fields, columns), record.least)
+    read = _read_record(record.fields, columns)
+    return RowReader(read, record.least)
 
 
 # -- values ----------------------------------------------------------------------------------------------------
@@ -116,8 +118,9 @@ def read_string(data: bytes, at: int) -> tuple[str, int]:
     """Return a text, and where it ends."""
     size, at = read_size(data, at)
     end = at + size
+    text = data[at:end]
     try:
-        return data[at:end].decode(), end
+        return text.decode(), end
     except UnicodeDecodeError:
         raise Malformed("a text is not UTF-8") from None
 
@@ -161,6 +164,7 @@ def _skip_fixed(size: int) -> Step:
 
 _FORM_BYTES: Final = 1_000
 """No longer form is made; then each value is passed over by itself."""
+_BOOLEAN_FORM: Final = b"[\\x00\\x01]"
 _FORM_REPEATED: Final = 1_000
 """So many values at the most are passed over by one match."""
 
@@ -176,7 +180,8 @@ def _fixed_form(size: int) -> bytes | None:
 @lru_cache(maxsize=4_096)
 def _skip_form(form: bytes, count: int = 1) -> Step:
     """Return what passes over ``count`` values of a form."""
-    match = re.compile(b"(?:%b){%d}+" % (form, count), re.DOTALL).match
+    repeated = b"(?:%b){%d}+" % (form, count)
+    match = re.compile(repeated, re.DOTALL).match
 
     def skip(data: bytes, at: int) -> int:
         found = match(data, at)
@@ -220,13 +225,42 @@ class _Field:
 _NULL: Final = _Type(None, 0, b"")
 _PRIMITIVE: Final = {
     "null": _NULL,
-    "boolean": _Type(_skip_form(b"[\\x00\\x01]"), 1, b"[\\x00\\x01]"),
-    "int": _Type(_skip_number(_INT_BYTES), 1, _number_form(_INT_BYTES), read_int),
-    "long": _Type(_skip_number(_LONG_BYTES), 1, _number_form(_LONG_BYTES), read_long),
-    "float": _Type(_skip_fixed(4), 4, _fixed_form(4)),
-    "double": _Type(_skip_fixed(8), 8, _fixed_form(8)),
-    "bytes": _Type(_skip_bytes, 1),
-    "string": _Type(_skip_bytes, 1, read=read_string),
+    "boolean": _Type(
+        skip=_skip_form(_BOOLEAN_FORM),
+        least=1,
+        form=_BOOLEAN_FORM,
+    ),
+    "int": _Type(
+        skip=_skip_number(_INT_BYTES),
+        least=1,
+        form=_number_form(_INT_BYTES),
+        read=read_int,
+    ),
+    "long": _Type(
+        skip=_skip_number(_LONG_BYTES),
+        least=1,
+        form=_number_form(_LONG_BYTES),
+        read=read_long,
+    ),
+    "float": _Type(
+        skip=_skip_fixed(4),
+        least=4,
+        form=_fixed_form(4),
+    ),
+    "double": _Type(
+        skip=_skip_fixed(8),
+        least=8,
+        form=_fixed_form(8),
+    ),
+    "bytes": _Type(
+        skip=_skip_bytes,
+        least=1,
+    ),
+    "string": _Type(
+        skip=_skip_bytes,
+        least=1,
+        read=read_string,
+    ),
 }
 
 
@@ -249,7 +283,8 @@ class _Compiler:
         self._depth += 1
         try:
             if isinstance(schema, str):
-                return _PRIMITIVE.get(schema) or self._find(schema, namespace)
+                primitive = _PRIMITIVE.get(schema)
+                return primitive or self._find(schema, namespace)
             if isinstance(schema, list):
                 return self._union(schema, namespace)
             if isinstance(schema, dict):
@@ -260,7 +295,11 @@ class _Compiler:
 
     def _find(self, name: str, namespace: str) -> _Type:
         """Return a type that was defined before."""
-        _, found = self._named.get(_full_name(name, namespace)) or self._named.get(name) or (None, None)
+        full = _full_name(name, namespace)
+        found = None
+        for each in (full, name):
+            if each in self._named and found is None:
+                _, found = self._named[each]
         if found is None:
             raise Malformed("its schema names a type that is not defined before, or a type contains itself")
         return found
@@ -268,9 +307,11 @@ class _Compiler:
     def _object(self, schema: dict[str, Any], namespace: str) -> _Type:
         kind = schema.get("type")
         if kind == "array":
-            return _array_type(self.compile(schema.get("items"), namespace))
+            items = self.compile(schema.get("items"), namespace)
+            return _array_type(items)
         if kind == "map":
-            return _map_type(self.compile(schema.get("values"), namespace))
+            values = self.compile(schema.get("values"), namespace)
+            return _map_type(values)
         if kind in ("record", "fixed", "enum"):
             return self._define(schema, kind, namespace)
         return self.compile(kind, namespace)
@@ -282,12 +323,14 @@ class _Compiler:
         if not isinstance(name, str) or not isinstance(own, str) or not name:
             raise Malformed("a type of its schema has no name")
         full = _full_name(name, own)
-        known, _ = self._named.get(full) or (None, None)
-        if known is not None and known != schema:
-            raise Malformed("its schema has two types of one name")
+        if full in self._named:
+            known, _ = self._named[full]
+            if known != schema:
+                raise Malformed("its schema has two types of one name")
         self._named[full] = schema, None
         if kind == "record":
-            compiled = self._record(schema.get("fields"), full.rpartition(".")[0])
+            inside, _, _ = full.rpartition(".")
+            compiled = self._record(schema.get("fields"), inside)
         elif kind == "fixed":
             compiled = _fixed_type(schema.get("size"))
         else:
@@ -305,17 +348,28 @@ class _Compiler:
             number = each.get("field-id")
             if number is not None and type(number) is not int:
                 raise Malformed("a field-id of its schema is no number")
-            compiled.append(_Field(number, self.compile(each.get("type"), namespace)))
-        inner = [each.type for each in compiled]
-        return _Type(_skip_all(inner), sum(each.least for each in inner), _form_of_all(inner), fields=compiled)
+            inner = self.compile(each.get("type"), namespace)
+            compiled.append(_Field(number, inner))
+        types = [each.type for each in compiled]
+        return _Type(
+            skip=_skip_all(types),
+            least=sum(each.least for each in types),
+            form=_form_of_all(types),
+            fields=compiled,
+        )
 
     def _union(self, schemas: list[Any], namespace: str) -> _Type:
         if not 1 <= len(schemas) <= limits.UNION_BRANCHES:
             raise Malformed(f"a union of its schema has no branches, or more than {limits.UNION_BRANCHES}")
         branches = [self.compile(each, namespace) for each in schemas]
-        least = 1 + min(each.least for each in branches)
-        read = _read_union([each.read for each in branches], branches)
-        return _Type(_skip_union(branches), least, _form_of_any(branches), read, branches=branches)
+        readers = [each.read for each in branches]
+        return _Type(
+            skip=_skip_union(branches),
+            least=1 + min(each.least for each in branches),
+            form=_form_of_any(branches),
+            read=_read_union(readers, branches),
+            branches=branches,
+        )
 
 
 def _full_name(name: str, namespace: str) -> str:
@@ -325,7 +379,13 @@ def _full_name(name: str, namespace: str) -> str:
 def _fixed_type(size: Any) -> _Type:
     if type(size) is not int or size < 0:
         raise Malformed("a fixed type of its schema has no size")
-    return _Type(_skip_fixed(size), size, _fixed_form(size)) if size else _NULL
+    if not size:
+        return _NULL
+    return _Type(
+        skip=_skip_fixed(size),
+        least=size,
+        form=_fixed_form(size),
+    )
 
 
 def _enum_type(symbols: Any) -> _Type:
@@ -361,7 +421,8 @@ def _form_of_any(branches: Sequence[_Type]) -> bytes | None:
     for number, each in enumerate(branches):
         if each.form is None:
             return None
-        alternatives.append(b"\\x%02x%b" % (number << 1, each.form))
+        number_in_the_file = number << 1
+        alternatives.append(b"\\x%02x%b" % (number_in_the_file, each.form))
     form = b"(?:%b)" % b"|".join(alternatives)
     return form if len(form) <= _FORM_BYTES else None
 
@@ -423,21 +484,30 @@ def _skip_union(branches: Sequence[_Type]) -> Step:
     most = len(steps)
 
     def skip(data: bytes, at: int) -> int:
-        step = steps[_branch(data, at, most)]
-        return at + 1 if step is None else step(data, at + 1)
+        branch = _branch(data, at, most)
+        step = steps[branch]
+        if step is None:
+            return at + 1
+        return step(data, at + 1)
 
     return skip
 
 
 def _read_union(readers: Sequence[Read | None], branches: Sequence[_Type]) -> Read | None:
     """Return what reads a union, if all its branches are ``null`` or can be read."""
-    known = [read is not None or branch is _NULL for read, branch in zip(readers, branches, strict=True)]
-    if not all(known) or not any(readers):
+    if not any(readers):
         return None
+    for reader, branch in zip(readers, branches, strict=True):
+        if reader is None and branch is not _NULL:
+            return None
+    most = len(readers)
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        reader = readers[_branch(data, at, len(readers))]
-        return (None, at + 1) if reader is None else reader(data, at + 1)
+        branch = _branch(data, at, most)
+        reader = readers[branch]
+        if reader is None:
+            return None, at + 1
+        return reader(data, at + 1)
 
     return read
 
@@ -448,14 +518,22 @@ def _read_union(readers: Sequence[Read | None], branches: Sequence[_Type]) -> Re
 def _array_type(items: _Type) -> _Type:
     if items.skip is None or not items.least:
         raise Malformed("an array of its schema has items that take no bytes")
-    skip_items = _skip_each(items.skip) if items.form is None else _skip_forms(items.form)
-    return _Type(_skip_blocks(skip_items), 1)
+    if items.form is None:
+        skip_items = _skip_each(items.skip)
+    else:
+        skip_items = _skip_forms(items.form)
+    skip = _skip_blocks(skip_items)
+    return _Type(skip, least=1)
 
 
 def _map_type(values: _Type) -> _Type:
     """Return the type of a map; its keys are texts."""
-    skip_entry = _skip_bytes if values.skip is None else _skip_pair(_skip_bytes, values.skip)
-    return _Type(_skip_blocks(_skip_each(skip_entry)), 1)
+    skip_entry: Step = _skip_bytes
+    if values.skip is not None:
+        skip_entry = _skip_pair(_skip_bytes, values.skip)
+    skip_entries = _skip_each(skip_entry)
+    skip = _skip_blocks(skip_entries)
+    return _Type(skip, least=1)
 
 
 def _skip_forms(form: bytes) -> Callable[[bytes, int, int], int]:
@@ -463,9 +541,11 @@ def _skip_forms(form: bytes) -> Callable[[bytes, int, int], int]:
 
     def skip(data: bytes, at: int, count: int) -> int:
         while count > _FORM_REPEATED:
-            at = _skip_form(form, _FORM_REPEATED)(data, at)
+            skip_many = _skip_form(form, _FORM_REPEATED)
+            at = skip_many(data, at)
             count -= _FORM_REPEATED
-        return _skip_form(form, count)(data, at)
+        skip_rest = _skip_form(form, count)
+        return skip_rest(data, at)
 
     return skip
 
@@ -508,23 +588,29 @@ def _skip_blocks(skip_items: Callable[[bytes, int, int], int]) -> Step:
 
 def _read_record(fields: Sequence[_Field], columns: Sequence[Column]) -> Read:
     """Return what reads of a record the columns that are asked for, as a tuple."""
-    slots = {column.number: slot for slot, column in enumerate(columns)}
-    missing = {column.number for column in columns if not column.optional}
+    slots: dict[int, int] = {}
+    missing: set[int] = set()
+    for slot, column in enumerate(columns):
+        slots[column.number] = slot
+        if not column.optional:
+            missing.add(column.number)
     found: set[int] = set()
     steps: list[tuple[int | None, Any]] = []
     between: list[_Type] = []
     for field in fields:
-        slot = None if field.number is None else slots.get(field.number)
-        if slot is None:
+        number = field.number
+        if number is None or number not in slots:
             between.append(field.type)
             continue
-        if slot in found:
-            raise Malformed(f"its schema has two columns with the field-id {field.number}")
-        found.add(slot)
-        missing.discard(columns[slot].number)
+        if number in found:
+            raise Malformed(f"its schema has two columns with the field-id {number}")
+        found.add(number)
         steps += _steps_over(between)
         between = []
-        steps.append((slot, _read_column(field, columns[slot])))
+        slot = slots[number]
+        read_value = _read_column(field, columns[slot])
+        steps.append((slot, read_value))
+    missing -= found
     if missing:
         raise Malformed(f"its schema has no column with the field-id {min(missing)}")
     steps += _steps_over(between)
