@@ -72,23 +72,30 @@ def _column_of(kind: iceberg.IcebergType, number: int, name: str, *, nullable: b
         column.struct_fields.extend(_column(field) for field in kind.fields)
     elif isinstance(kind, iceberg.ListType):
         column.type = DataType.LIST
-        element = _column_of(kind.element_type, kind.element_id, "element", nullable=not kind.element_required)
+        is_nullable = not kind.element_required
+        element = _column_of(kind.element_type, kind.element_id, "element", nullable=is_nullable)
         column.list_element.CopyFrom(element)
     elif isinstance(kind, iceberg.MapType):
         column.type = DataType.MAP
-        column.map_key.CopyFrom(_column_of(kind.key_type, kind.key_id, "key", nullable=False))
-        column.map_value.CopyFrom(_column_of(kind.value_type, kind.value_id, "value", nullable=not kind.value_required))
+        is_nullable = not kind.value_required
+        key = _column_of(kind.key_type, kind.key_id, "key", nullable=False)
+        value = _column_of(kind.value_type, kind.value_id, "value", nullable=is_nullable)
+        column.map_key.CopyFrom(key)
+        column.map_value.CopyFrom(value)
     elif isinstance(kind, iceberg.DecimalType):
         column.type = DataType.DECIMAL
-        column.properties.update(precision=str(kind.precision), scale=str(kind.scale))
+        column.properties["precision"] = str(kind.precision)
+        column.properties["scale"] = str(kind.scale)
     elif isinstance(kind, iceberg.FixedType):
         column.type = DataType.FIXED
         column.properties["length"] = str(len(kind))
     elif isinstance(kind, iceberg.UUIDType):
         column.type = DataType.FIXED
-        column.properties.update({"length": "16", TYPE: "uuid"})
+        column.properties["length"] = "16"
+        column.properties[TYPE] = "uuid"
     elif type(kind) in _PLAIN:
-        column.type = getattr(DataType, _PLAIN[type(kind)])
+        plain = _PLAIN[type(kind)]
+        column.type = getattr(DataType, plain)
     else:
         column.type = DataType.BINARY
         column.properties[TYPE] = str(kind)
@@ -97,25 +104,46 @@ def _column_of(kind: iceberg.IcebergType, number: int, name: str, *, nullable: b
 
 def _field(column: Column) -> iceberg.NestedField:
     return iceberg.NestedField(
-        column.id, column.name, _type(column), required=not column.nullable, doc=column.properties.get(DOC)
+        column.id,
+        column.name,
+        _type(column),
+        required=not column.nullable,
+        doc=column.properties.get(DOC),
     )
 
 
 def _type(column: Column) -> Any:
     name = DataType.Name(column.type)
     if name == "STRUCT":
-        return iceberg.StructType(*(_field(each) for each in column.struct_fields))
+        fields = [_field(each) for each in column.struct_fields]
+        return iceberg.StructType(*fields)
     if name == "LIST":
         element = column.list_element
-        return iceberg.ListType(element.id, _type(element), element_required=not element.nullable)
+        return iceberg.ListType(
+            element.id,
+            _type(element),
+            element_required=not element.nullable,
+        )
     if name == "MAP":
-        key, value = column.map_key, column.map_value
-        return iceberg.MapType(key.id, _type(key), value.id, _type(value), value_required=not value.nullable)
+        key = column.map_key
+        value = column.map_value
+        return iceberg.MapType(
+            key.id,
+            _type(key),
+            value.id,
+            _type(value),
+            value_required=not value.nullable,
+        )
     properties = column.properties
     if name == "DECIMAL":
-        return iceberg.DecimalType(int(properties["precision"]), int(properties["scale"]))
+        precision = int(properties["precision"])
+        scale = int(properties["scale"])
+        return iceberg.DecimalType(precision, scale)
     if name == "FIXED":
-        return iceberg.UUIDType() if properties.get(TYPE) == "uuid" else iceberg.FixedType(int(properties["length"]))
+        if properties.get(TYPE) == "uuid":
+            return iceberg.UUIDType()
+        length = int(properties["length"])
+        return iceberg.FixedType(length)
     if name in _BACK:
         return _BACK[name]()
     raise InvalidDefinition(f"column {column.name}: Iceberg has no type {name}")

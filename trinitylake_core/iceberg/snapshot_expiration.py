@@ -51,8 +51,13 @@ class Expiring:
 
     def updates(self) -> tuple[TableUpdate, ...]:
         """Return the updates that remove them, references first; none if there is nothing."""
-        removed = [RemoveSnapshotRefUpdate(ref_name=each) for each in self.refs]
-        return (*removed, *([RemoveSnapshotsUpdate(snapshot_ids=list(self.snapshots))] if self.snapshots else []))
+        updates: list[TableUpdate] = []
+        for name in self.refs:
+            updates.append(RemoveSnapshotRefUpdate(ref_name=name))
+        if self.snapshots:
+            numbers = list(self.snapshots)
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=numbers))
+        return tuple(updates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,62 +103,94 @@ def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, n
         return rules.of(metadata)
     own = _own_rules(metadata, rules)
     snapshots = {each.snapshot_id: each for each in metadata.snapshots}
-    refs = {name: ref for name, ref in metadata.refs.items() if _stays(name, ref, snapshots, own, now_millis)}
+    gone_refs: list[str] = []
     kept: set[int] = set()
     referenced: set[int] = set()
-    for ref in refs.values():
-        line = list(_ancestors(ref.snapshot_id, snapshots))
-        if ref.snapshot_ref_type == SnapshotRefType.TAG:
+    for name, ref in sorted(metadata.refs.items()):
+        if not _stays(name, ref, snapshots, own, now_millis):
+            gone_refs.append(name)
+        elif ref.snapshot_ref_type == SnapshotRefType.TAG:
             kept.add(ref.snapshot_id)
             referenced.add(ref.snapshot_id)
         else:
-            kept |= _of_branch(ref, line, own, now_millis)
+            line = list(_ancestors(ref.snapshot_id, snapshots))
+            kept |= _kept_of_branch(ref, line, own, now_millis)
             referenced |= {each.snapshot_id for each in line}
+    if metadata.current_snapshot_id is not None:  # whatever the branch main is said to be
+        kept.add(metadata.current_snapshot_id)
+
     since = now_millis - own.max_age_millis
-    kept |= {each.snapshot_id for each in metadata.snapshots if each.timestamp_ms >= since} - referenced
-    gone = tuple(each.snapshot_id for each in metadata.snapshots if each.snapshot_id not in kept)
-    return Expiring(gone, tuple(sorted(metadata.refs.keys() - refs.keys())))
+    gone: list[int] = []
+    for snapshot in metadata.snapshots:
+        number = snapshot.snapshot_id
+        is_young_and_of_none = snapshot.timestamp_ms >= since and number not in referenced
+        if number not in kept and not is_young_and_of_none:
+            gone.append(number)
+    return Expiring(tuple(gone), tuple(gone_refs))
 
 
 def _own_rules(metadata: TableMetadata, rules: SnapshotRules) -> SnapshotRules:
-    def number(name: str, default: int | None) -> int | None:
-        text = metadata.properties.get(name)
-        if text is None:
-            return default
-        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
-            raise ValueError(f"its property {name} is not a number of milliseconds or snapshots")
-        return int(text)
-
+    max_age = _number(metadata, MAX_AGE, rules.max_age_millis)
+    min_kept = _number(metadata, MIN_KEPT, rules.min_kept)
+    max_ref_age = _number(metadata, MAX_REF_AGE, rules.max_ref_age_millis)
     return SnapshotRules(
-        number(MAX_AGE, rules.max_age_millis) or 0,
-        max(1, number(MIN_KEPT, rules.min_kept) or 1),
-        number(MAX_REF_AGE, rules.max_ref_age_millis),
+        max_age_millis=max_age or 0,
+        min_kept=max(1, min_kept or 1),
+        max_ref_age_millis=max_ref_age,
     )
 
 
-def _stays(name: str, ref: SnapshotRef, snapshots: dict[int, Snapshot], rules: SnapshotRules, now_millis: int) -> bool:
+def _number(metadata: TableMetadata, name: str, default: int | None) -> int | None:
+    """Return the number in a property of a table. Raises ``ValueError``: there is something else."""
+    text = metadata.properties.get(name)
+    if text is None:
+        return default
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+    if not is_number:
+        raise ValueError(f"its property {name} is not a number of milliseconds or snapshots")
+    return int(text)
+
+
+def _stays(
+    name: str,
+    ref: SnapshotRef,
+    snapshots: dict[int, Snapshot],
+    rules: SnapshotRules,
+    now_millis: int,
+) -> bool:
     oldest = ref.max_ref_age_ms or rules.max_ref_age_millis
     snapshot = snapshots.get(ref.snapshot_id)
     if name == MAIN_BRANCH or oldest is None or snapshot is None:
         return True
-    return now_millis - snapshot.timestamp_ms <= oldest
+    age = now_millis - snapshot.timestamp_ms
+    return age <= oldest
 
 
-def _of_branch(ref: SnapshotRef, line: list[Snapshot], rules: SnapshotRules, now_millis: int) -> set[int]:
+def _kept_of_branch(
+    ref: SnapshotRef,
+    line: list[Snapshot],
+    rules: SnapshotRules,
+    now_millis: int,
+) -> set[int]:
     """Return the snapshots of a branch, newest first, up to the first that is neither young nor among the newest."""
-    since = now_millis - (ref.max_snapshot_age_ms or rules.max_age_millis)
-    least = max(1, ref.min_snapshots_to_keep or rules.min_kept)  # what a file says may be negative
+    max_age = ref.max_snapshot_age_ms or rules.max_age_millis
+    least = ref.min_snapshots_to_keep or rules.min_kept
+    least = max(1, least)  # what a file says may be negative
+    since = now_millis - max_age
     kept: set[int] = set()
     for snapshot in line:
-        if len(kept) >= least and snapshot.timestamp_ms < since:
+        is_old = snapshot.timestamp_ms < since
+        if is_old and len(kept) >= least:
             break
         kept.add(snapshot.snapshot_id)
     return kept
 
 
 def _ancestors(snapshot_id: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Snapshot]:
-    seen: set[int] = set()
-    while snapshot_id is not None and snapshot_id in snapshots and snapshot_id not in seen:
-        seen.add(snapshot_id)
-        yield snapshots[snapshot_id]
-        snapshot_id = snapshots[snapshot_id].parent_snapshot_id
+    """Yield a snapshot and those before it; a circle of them ends."""
+    yielded: set[int] = set()
+    while snapshot_id in snapshots and snapshot_id not in yielded:
+        snapshot = snapshots[snapshot_id]
+        yielded.add(snapshot_id)
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
