@@ -20,10 +20,6 @@ from pipelines.lakehouses import FILE_NAME
 from trinitylake_core.errors import InvalidInput
 
 VARIABLE: Final = "TRINITYLAKE_STORAGE_OPTIONS"
-_OF_OBJECT_STORES: Final = frozenset(
-    {"anon", "client_kwargs", "config_kwargs", "connect_timeout", "endpoint_url", "key", "path_style", "profile"}
-    | {"read_timeout", "region", "region_name", "secret", "token", "use_ssl"}
-)
 _FROM_ENVIRONMENT: Final = "env:"
 
 
@@ -45,12 +41,12 @@ def storage_options(given: Sequence[str]) -> dict[str, Any]:
 
 
 def applicable(options: Mapping[str, Any], uri: str) -> dict[str, Any]:
-    """Return the options of the environment that are for a URI: a local path takes none of an object store's."""
-    scheme, separator, _ = uri.partition("://")
-    is_local = not separator or scheme.lower() == "file"
-    if not is_local:
-        return dict(options)
-    return {name: value for name, value in options.items() if name not in _OF_OBJECT_STORES}
+    """Return the options of the environment that are for a URI: without those that only other kinds of storage know."""
+    from trinitylake_core.storage.opening import storage_kind
+    from trinitylake_core.storage.option_names import is_only_for_others
+
+    kind = storage_kind(uri)
+    return {name: value for name, value in options.items() if not is_only_for_others(name, kind)}
 
 
 def environment_options(environment: Mapping[str, str]) -> dict[str, Any]:

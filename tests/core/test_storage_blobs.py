@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pipelines import compaction, expire
+from pipelines.cli.resolve_root import applicable
 from tests.support.azurite import Azurite, NoAzurite, run_azurite
 from tests.support.icebergs import ids, rows, with_table
 from tests.support.lakes import content, filled
@@ -19,7 +20,7 @@ from tests.support.storage_suite import Place, StorageSuite, refuses_after_a_for
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog as LakehouseCatalog
-from trinitylake_core.storage import open_storage, options_for
+from trinitylake_core.storage import open_storage, options_for, root_uri
 from trinitylake_core.storage.blobs import make_store_of
 
 
@@ -73,6 +74,28 @@ def test_pyiceberg_writes_and_reads_tables_on_google(google: SlowS3) -> None:
 
 def test_pyiceberg_writes_and_reads_tables_on_azure(azurite: Azurite) -> None:
     _write_and_read_a_table(azurite.new_root(), azurite.options)
+
+
+@pytest.mark.parametrize(
+    "uri", ["/a/path", "file:///a/path", "s3://b/x", "abfss://c@a.dfs.core.windows.net/x", "gs://b/x"]
+)
+def test_options_of_the_environment_count_for_the_storages_that_know_them(uri: str) -> None:
+    """Those of Azure and Google made every local path fail."""
+    everywhere = {
+        "retries": 1,
+        "durable": False,
+        "key": "k",
+        "secret": "s",
+        "region": "r",
+        "account_name": "a",
+        "sas_token": "t",
+        "service_account": "f",
+    }
+    options = applicable(everywhere, uri)
+    assert 1 == options["retries"]
+    open_storage(root_uri(uri), options)
+    with pytest.raises(InvalidInput, match="no_such_option"):
+        open_storage(root_uri(uri), applicable({"no_such_option": 1}, uri))
 
 
 class BlobSuite(StorageSuite):

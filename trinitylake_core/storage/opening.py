@@ -22,12 +22,13 @@ def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, An
     All of them where both lie in the same kind of storage; else those that every kind knows, such as ``retries``:
     the key of a bucket has no meaning for a local file. A URI without a scheme is a local path.
     """
-    if _kind(uri) == _kind(root):
+    if storage_kind(uri) == storage_kind(root):
         return dict(options)
     return {name: value for name, value in options.items() if name in CommonOptions.__slots__}
 
 
-def _kind(uri: str) -> str:
+def storage_kind(uri: str) -> str:
+    """Return the kind of storage that a URI or a path names: ``file``, ``s3``, ``az``, ``gs``, or its scheme."""
     scheme, found, _ = uri.partition("://")
     scheme = scheme.lower() if found else "file"
     return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
