@@ -290,12 +290,14 @@ def test_registered_tables_are_external_outside_the_root_and_managed_inside(
     assert [1, 2] == ids(catalog.load_table("sales.theirs"))
     assert [1] == ids(theirs.refresh()), "the other catalog goes on by itself"
     inside = with_table(catalog, "sales.own", 5)
-    catalog.register_table("sales.copy", inside.metadata_location)
-    assert "MANAGED" == catalog.lakehouse.table("sales", "copy").table_type
+    catalog.drop_table("sales.own")
+    catalog.register_table("sales.again", inside.metadata_location)
+    assert "MANAGED" == catalog.lakehouse.table("sales", "again").table_type
     with pytest.raises(TableAlreadyExistsError):
-        catalog.register_table("sales.copy", inside.metadata_location)
-    catalog.register_table("sales.copy", theirs.metadata_location, overwrite=True)
-    assert [1] == ids(catalog.load_table("sales.copy"))
+        catalog.register_table("sales.again", inside.metadata_location)
+    catalog.drop_table("sales.theirs")
+    catalog.register_table("sales.again", theirs.metadata_location, overwrite=True)
+    assert [1] == ids(catalog.load_table("sales.again"))
 
 
 def test_stage_create_makes_the_table_with_its_first_rows(catalog: TrinityLakeCatalog) -> None:

@@ -209,13 +209,16 @@ def test_of_eight_racing_transactions_over_two_tables_exactly_one_wins(lake: Lak
         first("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
         for name in names:
             first("POST", "/v1/lake/namespaces/a/tables", {"name": name, "schema": _FIELDS})
+        places = [first("GET", f"/v1/lake/namespaces/a/tables/{name}").json()["metadata"]["location"] for name in names]
         before = None
         for turn in range(3):
             ready = threading.Barrier(8)
 
             def commit(number: int, turn: int = turn, ready: threading.Barrier = ready, before: Any = before) -> int:
                 snapshot = turn * 100 + number + 1
-                changes = [_moves(name, before, snapshot, turn) for name in names]
+                changes = [
+                    _moves(name, place, before, snapshot, turn) for name, place in zip(names, places, strict=True)
+                ]
                 ready.wait()
                 client = (first, second)[number % 2]
                 return client("POST", "/v1/lake/transactions/commit", {"table-changes": changes}).status
@@ -228,13 +231,13 @@ def test_of_eight_racing_transactions_over_two_tables_exactly_one_wins(lake: Lak
             assert [before, before] == [each["current-snapshot-id"] for each in found]
 
 
-def _moves(name: str, before: int | None, snapshot: int, turn: int) -> dict[str, Any]:
+def _moves(name: str, place: str, before: int | None, snapshot: int, turn: int) -> dict[str, Any]:
     """Return the change that moves the main branch of a table to a new snapshot, if it stands where it stood."""
     made = {
         "snapshot-id": snapshot,
         "sequence-number": turn + 1,
         "timestamp-ms": time.time_ns() // 1_000_000,
-        "manifest-list": f"file:///none/{snapshot}.avro",
+        "manifest-list": f"{place}/metadata/{snapshot}.avro",
         "summary": {"operation": "append"},
         "schema-id": 0,
     } | ({} if before is None else {"parent-snapshot-id": before})
@@ -516,7 +519,7 @@ def test_a_commit_makes_the_endpoint_read_no_file_of_its_machine(lake: Lakehouse
         update = {"action": "add-snapshot", "snapshot": snapshot | {"summary": {"operation": "append"}, "schema-id": 0}}
         answer = call("POST", path, {"requirements": [], "updates": [update]})
         assert (403, "ForbiddenException") == answer.problem
-        assert "is not a place from which this endpoint reads files" in answer.text
+        assert "is outside what this catalog may use" in answer.text
 
 
 # -- what bad input gets -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
-from trinitylake_core.iceberg.change import Attempt
+from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.references import files_in
 from trinitylake_core.recovery import rollback
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS

@@ -3,7 +3,6 @@
 load_catalog("lake", **{"py-catalog-impl": "trinitylake_core.iceberg.TrinityLakeCatalog", "uri": ROOT})
 """
 
-from trinitylake_core.iceberg.catalog import GROUP_COMMITS, TrinityLakeCatalog
-from trinitylake_core.iceberg.transaction import CatalogTransaction
+from trinitylake_core.iceberg.catalog import ALLOWED_LOCATIONS, GROUP_COMMITS, CatalogTransaction, TrinityLakeCatalog
 
-__all__ = ["GROUP_COMMITS", "CatalogTransaction", "TrinityLakeCatalog"]
+__all__ = ["ALLOWED_LOCATIONS", "GROUP_COMMITS", "CatalogTransaction", "TrinityLakeCatalog"]

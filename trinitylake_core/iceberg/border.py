@@ -23,8 +23,11 @@ from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationError
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 from pyiceberg.table.update import TableUpdate as KnownUpdate
@@ -201,6 +204,18 @@ def _document(data: bytes, location: str) -> dict[str, Any]:
     except UnreadableTable as error:
         raise ValidationError(f"{location} {str(error).removeprefix('it ')}") from None
     return document
+
+
+def new_table(
+    name: str, schema: Schema, spec: PartitionSpec, order: SortOrder, location: str, properties: Properties
+) -> TableMetadata:
+    """Return the metadata of a new table.
+
+    Raises ``ValidationError``: parts that do not fit each other, or properties that name code.
+    """
+    refuse_code(properties, f"table {name}")
+    with in_our_words(f"the new table {name}"):
+        return new_table_metadata(schema, spec, order, location, dict(properties))
 
 
 def view_metadata(data: bytes, location: str) -> ViewMetadata:

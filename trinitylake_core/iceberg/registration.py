@@ -7,27 +7,36 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError, ValidationError
-from pyiceberg.table import Table
+from pyiceberg.exceptions import (
+    BadRequestError,
+    ForbiddenError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from trinitylake_core.iceberg import border
-from trinitylake_core.iceberg.added import AddedFiles
-from trinitylake_core.iceberg.errors import words_of
+from trinitylake_core.iceberg.attempt import Attempt, Claims
+from trinitylake_core.iceberg.errors import translated, words_of
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.places import Places
+from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.iceberg.table_index import TableIndex, identity_of, identity_of_metadata
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import METADATA_LOCATION, TABLE_UUID
-from trinitylake_core.transactions.transaction import Transaction
 
 REFUSE: Final = "refuse"
 SKIP: Final = "skip"
 REPLACE: Final = "replace"
 _NAMED: Final = 20
 _LISTED: Final = 1000
+_REFUSED: Final = (BadRequestError, ForbiddenError, TableAlreadyExistsError, ValidationError)
+"""Why one table is left out: its name, its places, its identity, or what its metadata say."""
 Told = Callable[[str, int, int | None], None]
 
 
@@ -102,7 +111,7 @@ def register_all(
 
     A table that is here with the same UUID follows the other catalog. What the other catalog dropped stays.
     Costs what loading each table costs there, one ``get`` for each definition that is here, one ``put`` for each that
-    changes, and a commit.
+    changes, and a commit. A table whose metadata are odd, or that another one here is already, is left out and named.
 
     Args:
         lake: any handle of the lakehouse; it moves to the newest version.
@@ -115,7 +124,7 @@ def register_all(
         before_commit: called right before the root is created; raising there gives it up.
 
     Raises:
-        InvalidName, InvalidDefinition: a name or a schema that the lakehouse cannot hold.
+        InvalidName: a name of a namespace that the lakehouse cannot hold.
         AlreadyExists: another table of one of the names is here, and ``existing`` is ``refuse``.
         CommitConflict: another writer changed the same objects; nothing was changed.
         ReadOnly, StorageError.
@@ -124,17 +133,18 @@ def register_all(
         raise InvalidInput(f"existing must be {REFUSE}, {SKIP} or {REPLACE}, not {existing!r}")
     txn = lake.refresh().transaction(reason=reason or f"tables of the Iceberg catalog {source.name}")
     report = Registered(source.name, lake.version, dry_run=review is not None)
-    work = _Registration(txn, Places(lake.storage, None), existing, report)
+    attempt = Attempt(txn, Places(lake.storage, Locations(lake.root)), TableIndex(lake.backend), Claims())
+    work = _Registration(attempt, existing, report)
     namespaces = list(_namespaces(source))
     for done, namespace in enumerate(namespaces):
         if progress is not None:
             progress("namespaces", done, len(namespaces))
-        work.namespace(".".join(namespace), dict(source.load_namespace_properties(namespace)))
+        work.add_namespace(".".join(namespace), dict(source.load_namespace_properties(namespace)))
         for identifier in source.list_tables(namespace):
-            work.table(source, identifier)
-    if taken := work.taken:
+            work.add_table(source, identifier)
+    if work.taken:
         raise AlreadyExists(
-            f"other tables of these names are here already: {first_of(taken, _NAMED)}; nothing was changed; "
+            f"other tables of these names are here already: {first_of(work.taken, _NAMED)}; nothing was changed; "
             "skip them, or replace them"
         )
     if review is not None and not review(report):
@@ -154,60 +164,77 @@ def _namespaces(source: Catalog, parent: Identifier = ()) -> Iterator[Identifier
 
 
 class _Registration:
-    def __init__(self, txn: Transaction, places: Places, existing: str, report: Registered) -> None:
-        self.txn = txn
-        self.places = places
-        self.existing = existing
-        self.report = report
+    """What is done with each namespace and each table of the other catalog, in one attempt at a change."""
+
+    def __init__(self, attempt: Attempt, existing: str, report: Registered) -> None:
+        self._attempt = attempt
+        self._existing = existing
+        self._report = report
         self.taken: list[str] = []
-        self.added = AddedFiles(places.storage)
-        txn.require(self.added.refuse_void)
 
-    def namespace(self, name: str, properties: dict[str, str]) -> None:
+    def add_namespace(self, name: str, properties: dict[str, str]) -> None:
+        """Create a namespace, or give it the properties that it has there. Those that name code are left out."""
+        txn = self._attempt.txn
+        code = border.properties_that_name_code(properties)
+        wanted = {key: value for key, value in properties.items() if key not in code}
         try:
-            here = dict(self.txn.namespace(name).properties)
+            here = dict(txn.namespace(name).properties)
         except ObjectNotFound:
-            self.txn.create_namespace(name, properties)
-            self.report.note("namespaces_added", name)
+            txn.create_namespace(name, wanted)
+            self._report.note("namespaces_added", name)
             return
-        if here | properties == here:
-            self.report.namespaces_unchanged += 1
+        if here | wanted == here:
+            self._report.namespaces_unchanged += 1
         else:
-            self.txn.alter_namespace(name, properties)
-            self.report.note("namespaces_changed", name)
+            txn.alter_namespace(name, wanted)
+            self._report.note("namespaces_changed", name)
 
-    def table(self, source: Catalog, identifier: Identifier) -> None:
-        namespace, name = ".".join(identifier[:-1]), identifier[-1]
-        full = f"{namespace}.{name}"
+    def add_table(self, source: Catalog, identifier: Identifier) -> None:
+        """Register a table, or follow it; one whose metadata are odd is left out and named."""
+        name = ObjectName(".".join(identifier[:-1]), identifier[-1])
         try:
             table = border.load_from(source, identifier)
+            new = Stored(table.metadata, table.metadata_location)
+            with translated():
+                self._attempt.places.refuse_ambiguous(new.metadata)
+                self._put(name, new)
         except (NoSuchTableError, FileNotFoundError):
-            self.report.tables_unread += 1
-            return
-        except ValidationError as error:
-            self.report.note_refused(full, str(error))
-            return
-        _, stored = self.places.stored(table.metadata_location)
+            self._report.tables_unread += 1
+        except _REFUSED as error:
+            self._report.note_refused(str(name), str(error))
+
+    def _put(self, name: ObjectName, new: Stored) -> None:
+        _, stored = self._attempt.places.stored(new.metadata_location)
         try:
-            here = self.txn.table(namespace, name)
+            here = self._attempt.txn.table(*name)
         except ObjectNotFound:
-            self.txn.create_table(namespace, name, **self.fields(table))
-            self.report.note("tables_added", full)
+            self._claim(name, new)
+            self._create(name, new)
+            self._report.note("tables_added", str(name))
             return
         if here.format_properties.get(METADATA_LOCATION) == stored:
-            self.report.tables_unchanged += 1
-        elif here.format_properties.get(TABLE_UUID) == str(table.metadata.table_uuid):
-            self.txn.alter_table(namespace, name, **self.fields(table, here))
-            self.report.note("tables_changed", full)
-        elif self.existing == REPLACE:
-            self.txn.drop_table(namespace, name)
-            self.txn.create_table(namespace, name, **self.fields(table))
-            self.report.note("tables_replaced", full)
-        elif self.existing == SKIP:
-            self.report.tables_skipped += 1
+            self._report.tables_unchanged += 1
+        elif here.format_properties.get(TABLE_UUID) == str(new.metadata.table_uuid):
+            self._attempt.txn.alter_table(*name, **self._fields(new, here))
+            self._report.note("tables_changed", str(name))
+        elif self._existing == REPLACE:
+            self._claim(name, new)
+            self._attempt.txn.drop_table(*name)
+            self._create(name, new)
+            self._report.note("tables_replaced", str(name))
+        elif self._existing == SKIP:
+            self._report.tables_skipped += 1
         else:
-            self.taken.append(full)
+            self.taken.append(str(name))
 
-    def fields(self, table: Table, old: TableDef | None = None) -> dict[str, Any]:
-        self.added.add(None, table.metadata, table.metadata_location, is_own=False)
-        return table_fields(table.metadata, self.places.stored(table.metadata_location), old)
+    def _claim(self, name: ObjectName, new: Stored) -> None:
+        root = self._attempt.places.storage.root
+        self._attempt.claim(name, identity_of_metadata(root, new.metadata, new.metadata_location))
+
+    def _create(self, name: ObjectName, new: Stored) -> None:
+        made = self._attempt.txn.create_table(*name, **self._fields(new))
+        self._attempt.note(name, identity_of(self._attempt.places.storage.root, made))
+
+    def _fields(self, new: Stored, old: TableDef | None = None) -> dict[str, Any]:
+        self._attempt.take_over(new.metadata, new.metadata_location, None)
+        return table_fields(new.metadata, self._attempt.places.stored(new.metadata_location), old)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
@@ -17,22 +20,62 @@ from pyiceberg.table.update import (
     SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
     SetPropertiesUpdate,
+    TableRequirement,
     TableUpdate,
     _apply_table_update,
     _TableMetadataUpdateContext,
     _update_table_metadata_log,
+    update_table_metadata,
 )
 
 from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.iceberg.border import in_our_words, refuse_code
 from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.iceberg.schemas import schema_meaning
 
 _LAST_ADDED: Final = -1
+_NUMBERED: Final = re.compile(r"/(\d{1,9})-[0-9a-f-]{36}(?:\.gz)?\.metadata\.json$")
+"""A name that catalogs of Iceberg give to metadata files."""
 _RESOLVED: Final = (AddSchemaUpdate, AddPartitionSpecUpdate, AddSortOrderUpdate, RemovePropertiesUpdate)
 """Where none of these is among the updates, all are applied as they are."""
 
 
-def updated(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
+def meet_requirements(name: str, current: Stored | None, requirements: Sequence[TableRequirement]) -> None:
+    """Compare what a client requires with a table; ``None``: there is none. Raises ``CommitFailedException``."""
+    with in_our_words(f"the commit to {name}"):
+        for requirement in requirements:
+            requirement.validate(None if current is None else current.metadata)
+
+
+def updated(name: str, current: Stored | None, updates: Sequence[TableUpdate]) -> TableMetadata:
+    """Return the metadata of a table with the updates of a commit; without ``current`` those of a new table.
+
+    Raises:
+        CommitFailedException: others changed the table since the client read it.
+        ValidationError: updates that do not fit the table, change its UUID, or set properties that name code.
+    """
+    for update in updates:
+        if isinstance(update, SetPropertiesUpdate):
+            refuse_code(update.updates, f"table {name}")
+    with in_our_words(f"the commit to {name}"):
+        if current is None:
+            empty = MetastoreCatalog._empty_table_metadata()  # noqa: SLF001 - what PyIceberg builds new tables from
+            return update_table_metadata(empty, tuple(updates), enforce_validation=True)
+        after = _applied(current, updates)
+    if after.table_uuid != current.metadata.table_uuid:
+        raise ValidationError(f"the commit to {name} assigns another UUID, and that of a table never changes")
+    return after
+
+
+def number_of_next_file(current: Stored | None) -> int:
+    """Return the number that the name of a table's next metadata file begins with."""
+    if current is None:
+        return 0
+    match = _NUMBERED.search(current.metadata_location)
+    return int(match[1]) + 1 if match else 0
+
+
+def _applied(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
     """Return the metadata of a table with updates applied.
 
     This is PyIceberg's ``update_table_metadata`` without its deep copy, which takes as long as all the rest: so the

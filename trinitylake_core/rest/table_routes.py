@@ -12,11 +12,11 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table, TableIdentifier
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import TableRequirement
+from pyiceberg.table.update import AssertCreate, TableRequirement
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core.iceberg.border import TableUpdate, as_json
-from trinitylake_core.iceberg.places import MovedIO
+from trinitylake_core.iceberg.moved import MovedIO
 from trinitylake_core.rest.namespace_routes import may_see
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
 from trinitylake_core.rest.problems import Problem
@@ -91,7 +91,6 @@ def register_table(request: Request) -> Reply:
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    request.warehouse.catalog.refuse_local(wanted.location)
     return _loaded(request, request.warehouse.catalog.register_table(identifier, wanted.location, wanted.overwrite))
 
 
@@ -116,6 +115,7 @@ def commit_table(request: Request) -> Reply:
     """Apply the updates of a commit to one table."""
     request.require(WRITE, request.identifier)
     commit = request.parsed(Commit)
+    _require_manage_to_create(request, request.identifier, commit)
     made = request.warehouse.catalog.commit_tables([(request.identifier, commit.requirements, commit.updates)])[0]
     return _at(request, made.metadata_location, made.metadata)
 
@@ -128,10 +128,17 @@ def commit_tables(request: Request) -> Reply:
             raise Problem(400, "BadRequestException", "each of 'table-changes' needs an 'identifier'")
         identifier = named(each.identifier)
         request.require(WRITE, identifier)
+        _require_manage_to_create(request, identifier, each)
         commits.append((identifier, each.requirements, each.updates))
     if commits:
         request.warehouse.catalog.commit_tables(commits)
     return NOTHING
+
+
+def _require_manage_to_create(request: Request, identifier: Identifier, commit: Commit) -> None:
+    """Refuse a commit that creates a table to those who may only change it. Raises ``Problem`` (403)."""
+    if any(isinstance(each, AssertCreate) for each in commit.requirements):
+        request.require(MANAGE, identifier)
 
 
 def drop_table(request: Request) -> Reply:

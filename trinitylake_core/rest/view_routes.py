@@ -52,7 +52,6 @@ def register_view(request: Request) -> Reply:
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    request.warehouse.catalog.refuse_local(wanted.location)
     return _loaded(request, request.warehouse.catalog.register_view(identifier, wanted.location))
 
 

@@ -34,7 +34,11 @@ class Warehouse:
     def client_properties(self) -> dict[str, str]:
         """Return the properties that clients need for the files of tables: the place of the storage, no credentials."""
         own = self.catalog.properties
-        found = {theirs: own[ours] for ours, names in _PUBLIC.items() if own.get(ours) for theirs in names}
+        found: dict[str, str] = {}
+        for ours, names in _PUBLIC.items():
+            value = own.get(ours)
+            if value and "@" not in value:  # credentials may stand in the address of a proxy
+                found |= dict.fromkeys(names, str(value))
         if io.S3_ENDPOINT in found:
             virtual = own.get(io.S3_FORCE_VIRTUAL_ADDRESSING, "false")
             found["s3.path-style-access"] = "false" if virtual == "true" else "true"
@@ -87,7 +91,7 @@ class Warehouses:
         lake = self.get(base).catalog.lakehouse if version else self._openers[base]()
         try:
             properties = self._here
-            if version.isdigit():
+            if version.isascii() and version.isdecimal():
                 properties = {"version": version}
             elif version:
                 is_snapshot = any(each.name == version for each in lake.snapshots())

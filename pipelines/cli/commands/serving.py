@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,13 @@ _END_SECONDS: Final = 5
         option(
             "--tables",
             metavar="URI",
-            help="where new tables lie, and where clients may place tables besides (default: below the root only)",
+            help="where new tables lie, and where clients may place and register tables (default: below the root)",
+        ),
+        option(
+            "--allow-location",
+            multiple=True,
+            metavar="URI",
+            help="a further prefix in which clients may place and register tables; may be repeated",
         ),
         option(
             "--host",
@@ -86,7 +92,7 @@ def serve(call: Call) -> Result:
             raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
         openers[name] = partial(_open_by_name, root, call)
     principals = rest.Principals.of_file(options.tokens) if options.tokens else None
-    warehouses = rest.Warehouses(openers, {"warehouse": options.tables} if options.tables else None)
+    warehouses = rest.Warehouses(openers, _places(options.tables, options.allow_location))
     for name in warehouses.names:
         warehouses.get(name)
     rest.log_to_stderr(options.audit_log)
@@ -105,6 +111,16 @@ def serve(call: Call) -> Result:
     end.daemon = True  # where none of these threads is left, the process ends before
     end.start()
     return Result({"served": warehouses.names}, ["stopped"])
+
+
+def _places(tables: str | None, allowed: Sequence[str]) -> dict[str, str]:
+    """Return the properties of a catalog that say where tables may lie. Raises ``InvalidInput``."""
+    from trinitylake_core.iceberg import ALLOWED_LOCATIONS
+
+    if any("," in each for each in allowed):
+        raise InvalidInput("a prefix for --allow-location cannot have a comma")
+    found = {ALLOWED_LOCATIONS: ",".join(allowed)} if allowed else {}
+    return found | ({"warehouse": tables} if tables else {})
 
 
 def _open_by_name(root: str, call: Call) -> Lakehouse:

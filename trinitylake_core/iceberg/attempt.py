@@ -1,0 +1,192 @@
+"""One attempt at a change: a transaction of the lakehouse, and the metadata files that were written for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.view.metadata import ViewMetadata
+
+from trinitylake_core.commits.confirm import remove_quietly
+from trinitylake_core.errors import StorageError, UnsafeStorage
+from trinitylake_core.iceberg.added import AddedFiles
+from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.iceberg.table_index import Identities, Identity, TableIndex, full_name
+from trinitylake_core.transactions.made import note_version
+from trinitylake_core.transactions.transaction import Transaction
+from trinitylake_core.versions import Root
+
+
+class Claims:
+    """The identities that attempts of this process are about to give to tables. Thread-safe.
+
+    Attempts of one group become one version, and none of them sees the others in its base.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: dict[str, object] = {}
+
+    def take(self, identity: Identity, owner: object) -> None:
+        """Take an identity until it is released. Raises ``CommitFailedException``: another attempt has it."""
+        wanted = [each for each in (identity.uuid, identity.metadata) if each]
+        with self._lock:
+            for each in wanted:
+                if self._taken.get(each, owner) is not owner:
+                    raise CommitFailedException(
+                        "another request that is under way creates or registers a table with the same UUID or the same "
+                        "metadata file: see what became of it, and retry"
+                    )
+            self._taken.update(dict.fromkeys(wanted, owner))
+
+    def release(self, owner: object) -> None:
+        """Let go of everything that an attempt has taken."""
+        with self._lock:
+            self._taken = {what: each for what, each in self._taken.items() if each is not owner}
+
+
+class _Claim(NamedTuple):
+    """What an attempt requires that no other object has; ``name`` is for people."""
+
+    name: str
+    identity: Identity
+    directory: str | None
+
+
+class Attempt:
+    """A transaction and its metadata files: both become visible together, or neither does.
+
+    Attributes:
+        txn: the transaction.
+        places: where its metadata files are written.
+    """
+
+    def __init__(self, txn: Transaction, places: Places, index: TableIndex, claims: Claims) -> None:
+        self.txn = txn
+        self.places = places
+        self._index = index
+        self._claims = claims
+        self._written: list[str] = []
+        self._in_base: dict[str, TableMetadata | None] = {}
+        self._identities = Identities()
+        self._claimed: list[_Claim] = []
+        self._added = AddedFiles(places.storage, places.refuse_unreadable if places.serves_clients else None)
+        txn.require(self._added.refuse_void)
+        txn.require(self._refuse_taken)
+
+    # -- metadata files ------------------------------------------------------------------------
+
+    def write_metadata(
+        self, metadata: TableMetadata | ViewMetadata, location: str, before: Stored | None = None
+    ) -> None:
+        """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
+        path = self.places.write(metadata, location)
+        known = self._note_base(location, before)
+        self._added.add(known, None if isinstance(metadata, ViewMetadata) else metadata, location)
+        if path is not None:
+            self._written.append(path)
+
+    def take_over(self, metadata: TableMetadata | None, location: str, before: Stored | None) -> None:
+        """Note a metadata file that another writer wrote, of a table in the place of ``before``. No request."""
+        known = self._note_base(location, before)
+        self._added.add(known, metadata, location, is_own=False)
+
+    def _note_base(self, location: str, before: Stored | None) -> TableMetadata | None:
+        """Return what the base version names of a table whose newest metadata are at ``location`` from now on.
+
+        Where this attempt has changed the table before, ``before`` are metadata that no version names: what the first
+        change names does not prove that the second one may name it.
+        """
+        known = None
+        if before is not None:
+            known = self._in_base.get(before.metadata_location, before.metadata)
+        self._in_base[location] = known
+        return known
+
+    # -- identities ----------------------------------------------------------------------------
+
+    def note(self, name: ObjectName, identity: Identity | None) -> None:
+        """Note which identity an object has after this attempt; ``None``: there is none of this name."""
+        self._identities.put(full_name(*name), identity)
+
+    def claim(self, name: ObjectName, identity: Identity, directory: str | None = None) -> None:
+        """Require that no object but this one has an identity, at the base and in any race. It is noted afterwards.
+
+        With ``directory`` also that the metadata of no other one lie there. Costs what ``TableIndex.names_of`` does.
+
+        Raises:
+            TableAlreadyExistsError: another one has it.
+            CommitFailedException: another attempt of this process claims the same.
+        """
+        claim = _Claim(str(name), identity, directory)
+        self._refuse_others(claim, self.txn.change.base, {full_name(*name)})
+        self._claims.take(identity, self)
+        self._claimed.append(claim)
+
+    def _refuse_taken(self, base: Root) -> None:
+        """Refuse what another object of a version, or of this attempt, has. Raises ``TableAlreadyExistsError``."""
+        for claim in self._claimed:
+            own = sorted(self._identities.names_like(claim.identity))
+            self._refuse_others(claim, base, set(own[:1]))
+
+    def _refuse_others(self, claim: _Claim, base: Root, own: set[str]) -> None:
+        others = self._index.names_of(claim.identity, base, claim.directory)
+        others -= self._identities.names()  # of these it is known what they are after this attempt
+        others |= self._identities.names_like(claim.identity)
+        others -= own
+        if not others:
+            return
+        which = "another table" if self.places.serves_clients else min(others).replace("\0", ".")
+        raise TableAlreadyExistsError(
+            f"{claim.name}: {which} has the same UUID, metadata file or directory; a table has one name: rename it, or "
+            "drop it first"
+        )
+
+    @property
+    def writes_anything(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.txn.change.writes)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def commit(self) -> int:
+        """Commit and return the version.
+
+        The metadata files stay after any outcome: a root that this process tried to create names them.
+
+        Raises:
+            CommitConflict, TransactionExpired: it did not happen.
+            TableFilesVoid: nor would it if it were tried again.
+            TableAlreadyExistsError: another table has an identity that this claims.
+            CommitStateUnknownException: the storage failed; it may have happened.
+        """
+        self._written.clear()
+        with self._released():
+            try:
+                version = self.txn.commit()
+            except UnsafeStorage:
+                raise
+            except StorageError as error:
+                text = f"{error}; the commit may or may not have been made: load the table again before trying again"
+                raise CommitStateUnknownException(text) from error
+        note_version(version)
+        return version
+
+    def discard(self) -> None:
+        """Give the change up before it is committed, and remove what was written for it."""
+        with self._released():
+            remove_quietly(self.places.storage, self._written)
+            self._written.clear()
+            self.txn.abort()
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._claims.release(self)

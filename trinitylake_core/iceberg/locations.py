@@ -1,0 +1,189 @@
+"""Which places a table or a view may name: its own directory, and prefixes that the operator allowed.
+
+A right on a name is a right on these places and no others. The metadata of a table name a directory, directories in
+properties, and files; each of them is compared with the places before anything is written or read there.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.view.metadata import ViewMetadata
+
+from trinitylake_core.errors import InvalidLocation
+from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.storage.root_uris import refuse_credentials
+from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
+
+METADATA_PATH: Final = "write.metadata.path"
+"""The property of a table or a view that names the directory of its metadata files."""
+_NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
+"""Properties by which engines choose where they write files of a table."""
+_UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
+_LABEL_MAX: Final = 80
+_OWN: Final = re.compile(rf"({DIRECTORY}[^/]+/[^/]+-[0-9a-f]{{12}}/)")
+"""The directory that one table has, and no other ever gets: at the beginning of a path below the root."""
+
+
+class Place(NamedTuple):
+    """A location, and what names it: words for people."""
+
+    what: str
+    location: str
+
+
+def directories_of(metadata: TableMetadata | ViewMetadata) -> Iterator[Place]:
+    """Yield the directories that metadata name: where files of the table or view are, and where new ones will be."""
+    yield Place("the location", metadata.location)
+    yield from directories_in(metadata.properties)
+
+
+def directories_in(properties: Mapping[str, str]) -> Iterator[Place]:
+    """Yield the directories that properties name."""
+    for name, value in properties.items():
+        if value and _NAMES_A_PLACE.fullmatch(name.strip()):
+            yield Place(f"the property {name!r}", value)
+
+
+def files_of(metadata: TableMetadata) -> Iterator[Place]:
+    """Yield the files that table metadata name themselves: all but those in manifest lists and manifests."""
+    for snapshot in metadata.snapshots:
+        yield Place(f"the manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
+    for statistics in metadata.statistics:
+        yield Place(f"the statistics of snapshot {statistics.snapshot_id}", statistics.statistics_path)
+    for partitions in metadata.partition_statistics:
+        yield Place(f"the partition statistics of snapshot {partitions.snapshot_id}", partitions.statistics_path)
+    for number, entry in enumerate(metadata.metadata_log):
+        yield Place(f"entry {number} of the metadata log", entry.metadata_file)
+
+
+def own_directory(root: str, metadata_location: str) -> str | None:
+    """Return the directory of a table or a view by the location of one of its metadata files; it ends with a slash.
+
+    ``None`` where the file lies in a directory that others share, such as the root.
+    """
+    uri = full_uri(metadata_location)
+    path = path_below(root, uri)
+    directory = uri.rpartition("/")[0].removesuffix("/metadata")
+    if path is None:
+        is_bucket = directory.count("/") <= 2
+        return None if is_bucket else f"{directory}/"
+    base = base_uri(root)
+    made_here = _OWN.match(path)
+    if made_here is not None:
+        return f"{base}{made_here[1]}"
+    below = f"{directory}/".removeprefix(base)
+    least = 3 if below.startswith(DIRECTORY) else 1
+    return None if below.count("/") < least else f"{directory}/"
+
+
+class Locations:
+    """The places of one catalog.
+
+    Args:
+        root: the root of the lakehouse.
+        warehouse: where new tables lie, if not below the root.
+        allowed: further prefixes, in which tables may name any place.
+    """
+
+    def __init__(self, root: str, warehouse: str | None = None, allowed: Sequence[str] = ()) -> None:
+        for each in (warehouse, *allowed):
+            if each is not None:
+                refuse_credentials(each, "warehouse")
+        self._root = root
+        self.base = base_uri(root)
+        self.warehouse = None if warehouse is None else _as_directory(warehouse)
+        self._prefixes = (self.base, *([self.warehouse] if self.warehouse else []), *map(_as_directory, allowed))
+        self.is_strict = False
+
+    def serve_clients(self) -> None:
+        """From now on others than the operator choose places: a table may no longer be anywhere below the root."""
+        self._prefixes = tuple(each for each in self._prefixes if each != self.base)
+        self.is_strict = True
+
+    # -- new places ----------------------------------------------------------------------------
+
+    def new_directory(self, name: ObjectName, parent: str | None = None) -> str:
+        """Return a location for a new table that no other table has, nor had: files of two never mix.
+
+        ``parent`` is the ``location`` of the namespace, if it has one.
+        """
+        return f"{self._beginning(name, parent)}{uuid.uuid4().hex[:12]}"
+
+    def _beginning(self, name: ObjectName, parent: str | None = None) -> str:
+        """Return the location of a new table up to its random digits."""
+        directory = (
+            parent.rstrip("/") if parent else f"{self.warehouse or self.base + DIRECTORY}{_label(name.namespace)}"
+        )
+        return f"{directory}/{_label(name.name)}-"
+
+    def is_new_directory_of(self, name: ObjectName, location: str) -> bool:
+        """Whether a location is one that :meth:`new_directory` makes for this name below the root."""
+        beginning = f"{self.base}{DIRECTORY}{_label(name.namespace)}/{_label(name.name)}-"
+        digits = full_uri(location).removeprefix(beginning)
+        return re.fullmatch(r"[0-9a-f]{12}", digits) is not None
+
+    # -- refusals ------------------------------------------------------------------------------
+
+    def refuse_outside(self, places: Iterable[Place], own: Iterable[str] = ()) -> None:
+        """Refuse places that are neither in ``own`` directories nor below what the operator allowed.
+
+        Raises:
+            TableForbidden: one is outside.
+            ValidationError: one is not absolute.
+            InvalidLocation: one may lead anywhere, or holds credentials.
+        """
+        directories = (*self._prefixes, *(_as_directory(self._canonical(each)) for each in own))
+        for place in places:
+            refuse_ambiguous(place)
+            if not _as_directory(self._canonical(place.location)).startswith(directories):
+                raise TableForbidden(
+                    f"{place.what} is outside what this catalog may use for the table: its own directory"
+                    f"{', and ' if self._prefixes else ''}{' and '.join(self._prefixes)}; leave it out, or have the "
+                    "operator allow its prefix (docs/rest.md, docs/iceberg.md)"
+                )
+
+    def _canonical(self, location: str) -> str:
+        """Return a location as it is spelled by the root of this catalog, where it lies below that: also by a link."""
+        path = path_below(self._root, location)
+        return full_uri(location) if path is None else f"{self.base}{path}"
+
+    def refuse_unreadable(self, location: str, own: Iterable[str] = ()) -> None:
+        """Refuse to read a file for a client, but below the root, in ``own`` directories, and where it is allowed.
+
+        Raises as :meth:`refuse_outside`.
+        """
+        if self.is_strict:
+            self.refuse_outside([Place("the file", location)], (self.base, *own))
+
+
+def refuse_ambiguous(place: Place) -> None:
+    """Refuse a location that does not say for everyone which place it is.
+
+    Raises ``ValidationError``: it is not absolute; ``InvalidLocation``: it may lead anywhere, or holds credentials.
+    """
+    refuse_credentials(place.location, "location")
+    scheme, is_absolute, rest = full_uri(place.location).partition("://")
+    if not is_absolute or not scheme:
+        raise ValidationError(f"{place.what} is not absolute, so it may mean any place; write it with a scheme")
+    if not rest.isprintable():
+        raise InvalidLocation(f"{place.what} has a control character")
+    if any(unquote(segment) in {".", ".."} for segment in rest.split("/")):
+        raise InvalidLocation(f"{place.what} has a '.' or '..' segment, so it may lead anywhere")
+
+
+def _as_directory(location: str) -> str:
+    return f"{full_uri(location).rstrip('/')}/"
+
+
+def _label(name: str) -> str:
+    """Return a name for people as one segment of a path."""
+    label = _UNREADABLE.sub("_", name)[:_LABEL_MAX]
+    return label if label.strip(".") else label.replace(".", "_")

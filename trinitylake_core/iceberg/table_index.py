@@ -1,0 +1,172 @@
+"""Which tables and views of a lakehouse have which UUID, metadata file and directory, so that no two have the same.
+
+A tree finds an object by its name. Whether another one has a UUID or names a file is known only after every definition
+was looked at, so that is done once for each process, and then for what changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, KeysView
+from dataclasses import dataclass
+from typing import Final
+
+from pyiceberg.table.metadata import TableMetadata
+
+from trinitylake_core.commits.backend import LakehouseBackend
+from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.iceberg.locations import own_directory
+from trinitylake_core.keys import TABLE, VIEW
+from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.tables import TABLE_UUID, base_uri, full_uri, metadata_uri, path_below, view_metadata_uri
+from trinitylake_core.versions import Root
+
+_DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What only one table or view may have.
+
+    Attributes:
+        uuid: the UUID in a table's metadata; empty where the definition has none, and for a view.
+        metadata: the location of the newest metadata file; empty where there is none.
+        directory: its own directory; empty where it shares one.
+    """
+
+    uuid: str = ""
+    metadata: str = ""
+    directory: str = ""
+
+
+def identity_of(root: str, definition: TableDef | ViewDef) -> Identity:
+    """Return the identity of a table or a view by its definition."""
+    try:
+        if isinstance(definition, ViewDef):
+            uuid, metadata = "", view_metadata_uri(root, definition) or ""
+        else:
+            uuid, metadata = definition.format_properties.get(TABLE_UUID, ""), metadata_uri(root, definition) or ""
+        return Identity(uuid, metadata, own_directory(root, metadata) or "")
+    except InvalidLocation:
+        return Identity()
+
+
+def identity_of_metadata(root: str, metadata: TableMetadata, location: str) -> Identity:
+    """Return the identity of a table by its metadata, and the location of their file."""
+    path = path_below(root, location)
+    canonical = full_uri(location) if path is None else f"{base_uri(root)}{path}"
+    return Identity(str(metadata.table_uuid), canonical, own_directory(root, canonical) or "")
+
+
+class Identities:
+    """The identities of objects by name, and the names by what only one object may have."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Identity | None] = {}
+        self._names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def names(self) -> KeysView[str]:
+        """Return all names that were noted, also those of objects that are gone."""
+        return self._by_name.keys()
+
+    def put(self, name: str, identity: Identity | None) -> None:
+        """Note which identity an object has; ``None``: there is none of this name."""
+        old = self._by_name.get(name)
+        if old is not None:
+            for part in _parts_of(old):
+                self._names[part].discard(name)
+                if not self._names[part]:
+                    del self._names[part]
+        self._by_name[name] = identity
+        if identity is not None:
+            for part in _parts_of(identity):
+                self._names[part].add(name)
+
+    def names_like(self, identity: Identity) -> set[str]:
+        """Return the names of objects with the same UUID, or the same metadata file."""
+        same_uuid = self._names.get(("uuid", identity.uuid), set())
+        same_file = self._names.get(("metadata", identity.metadata), set())
+        return same_uuid | same_file
+
+    def names_in(self, directory: str) -> set[str]:
+        """Return the names of objects that have a directory of their own, and this is it."""
+        return set(self._names.get(("directory", directory), ()))
+
+
+def _parts_of(identity: Identity) -> Iterator[tuple[str, str]]:
+    parts = (("uuid", identity.uuid), ("metadata", identity.metadata), ("directory", identity.directory))
+    return (each for each in parts if each[1])
+
+
+class TableIndex:
+    """The identities of all tables and views of one version. Thread-safe; it moves to the version that is asked for.
+
+    Memory: some 500 bytes for each of them, from the first question on.
+    """
+
+    def __init__(self, backend: LakehouseBackend) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._root: Root | None = None
+        self._identities = Identities()
+
+    def names_of(self, identity: Identity, base: Root, directory: str | None = None) -> set[str]:
+        """Return the names of those in a version with the same UUID or metadata file, or whose directory this is.
+
+        The first time one ``get`` for each node and for each definition of a table or a view, side by side; then those
+        of what changed since the version of the question before.
+        """
+        with self._lock:
+            self._move_to(base)
+            found = self._identities.names_like(identity)
+            if directory is not None:
+                found |= self._identities.names_in(directory)
+            return found
+
+    def _move_to(self, base: Root) -> None:
+        if self._root is not None and self._root.version == base.version:
+            return
+        try:
+            changed = self._read_changes(base)
+        except (Corrupt, FileMissing):  # the version it stood at has expired, and is gone
+            self._identities = Identities()
+            self._root = None
+            changed = self._read_changes(base)
+        for name, identity in changed.items():
+            self._identities.put(name, identity)
+        self._root = base
+
+    def _read_changes(self, base: Root) -> dict[str, Identity | None]:
+        """Return the identities of what changed since the version this stands at; ``None``: it is gone."""
+        lake = Lakehouse(self._backend, base)
+        found: list[tuple[str, str, str]] = []
+        changed: dict[str, Identity | None] = {}
+        if self._root is None:
+            for entry in lake.objects():
+                if entry.kind in _DECODERS:
+                    found.append((entry.kind, full_name(entry.namespace, entry.name or ""), entry.path))
+        else:
+            for change in lake.diff(Lakehouse(self._backend, self._root), lake):
+                if change.kind in _DECODERS:
+                    name = full_name(change.namespace, change.name or "")
+                    changed.setdefault(name, None)
+                    if change.new_path is not None:
+                        found.append((change.kind, name, change.new_path))
+        changed.update(self._backend.storage.map(found, self._read))
+        return changed
+
+    def _read(self, entry: tuple[str, str, str]) -> tuple[str, Identity | None]:
+        """Return the identity of a table or a view; of one whose definition cannot be read nothing is known."""
+        kind, name, path = entry
+        try:
+            definition = _DECODERS[kind](self._backend.storage.read(path), path)
+        except (Corrupt, FileMissing, InvalidLocation):
+            return name, None
+        return name, identity_of(self._backend.storage.root, definition)
+
+
+def full_name(namespace: str, name: str) -> str:
+    """Return a name for this index: unlike a dot, a NUL is in no name."""
+    return f"{namespace}\0{name}"
