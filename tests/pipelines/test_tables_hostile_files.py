@@ -6,10 +6,33 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
 
 from pipelines import export, tables_clean, tables_expire, tables_health, verify
 from tests.support.icebergs import ids, new_iceberg, with_table
@@ -182,3 +205,44 @@ def test_a_data_file_that_is_none_is_missed_and_not_followed(
     _OF_DATA[name](files_of(catalog, BAD).data)
     told = _no_job_but_the_bad_table_suffers(catalog.lakehouse.refresh(), tmp_path / "copy")
     assert SECRET not in told
+
+
+# -- partitions ------------------------------------------------------------------------------------------------
+
+_VALUES: Final[dict[str, tuple[Any, Any]]] = {
+    "boolean": (BooleanType(), [True, False]),
+    "int": (IntegerType(), [1, -1]),
+    "long": (LongType(), [1, -(1 << 40)]),
+    "float": (FloatType(), [1.5, -0.25]),
+    "double": (DoubleType(), [1.5, -0.25]),
+    "decimal of 4 bytes": (DecimalType(9, 2), [Decimal("1.25"), Decimal("-77.00")]),
+    "decimal of 6 bytes": (DecimalType(12, 2), [Decimal("1.25"), Decimal("-77.00")]),
+    "decimal of 16 bytes": (DecimalType(38, 0), [Decimal(10) ** 37, Decimal(-7)]),
+    "date": (DateType(), [date(2024, 2, 29), date(1969, 1, 1)]),
+    "time": (TimeType(), [clock(1, 2, 3), clock(23, 59)]),
+    "timestamp": (TimestampType(), [datetime(2024, 2, 29, 1, 2), datetime(1969, 1, 1)]),  # noqa: DTZ001 - it has none
+    "timestamptz": (TimestamptzType(), [datetime(2024, 2, 29, tzinfo=UTC), datetime(1969, 1, 1, tzinfo=UTC)]),
+    "string": (StringType(), ["Zürich", ""]),
+    "binary": (BinaryType(), [b"\x00\xff", b""]),
+    "fixed": (FixedType(5), [b"\x00\xff\x02ab", b"abcde"]),
+}
+
+
+@pytest.mark.parametrize("kind", _VALUES)
+def test_a_table_partitioned_by_any_type_keeps_its_files_when_tables_are_cleaned(kind: str, tmp_path: Path) -> None:
+    type_, values = _VALUES[kind]
+    catalog = new_iceberg(tmp_path)
+    catalog.create_namespace("sales")
+    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", type_, required=False))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+    table = catalog.create_table("sales.parts", schema, partition_spec=spec)
+    arrow = schema.as_arrow()
+    for number, value in enumerate([*values, None]):
+        table.append(pa.table({"id": [number, number + 10], "p": [value, value]}, arrow))
+    before = _paths_below(catalog.lakehouse, "parts")
+    report = tables_clean.run(
+        catalog.lakehouse.refresh(), tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    )
+    assert () == tuple(report.doubts)
+    assert before == {each for each in before if (tmp_path / "lake" / each).exists()}
+    assert [0, 1, 2, 10, 11, 12] == ids(catalog.load_table("sales.parts"))
