@@ -53,16 +53,14 @@ def figures(located: Located, location: str) -> Figures:
         InvalidInput, StorageError: it cannot be opened, or the storage fails.
     """
     storage, path = located.find(location)
-    found = refer.decode_metadata(read_file(storage, path, location), location)
+    data = read_file(storage, path, location)
+    found = refer.decode_metadata(data, location)
     refs = refer.references_in(found, location)
     located = located.of(location, refs.location)
     current = refer.current_snapshot(found, location) or {}
     lists = _manifests_of_lists(located, refs.manifest_lists)
     now = _manifests_of_snapshot(current, lists)
-    old = dict.fromkeys(refs.manifests, 0)
-    for manifests in lists.values():
-        old |= manifests
-    old = {uri: least for uri, least in old.items() if uri not in now}
+    old = _manifests_but(now, refs.manifests, lists)
 
     sizes: dict[int, int] = {}
     data_files = 0
@@ -83,19 +81,20 @@ def figures(located: Located, location: str) -> Figures:
         if number not in sizes:
             old_sizes[number] = file.size
     return Figures(
-        len(found.get("snapshots") or ()),
-        current.get("timestamp-ms"),
-        len(now),
-        data_files,
-        small_files,
-        delete_files,
-        _sum_of(sizes.values(), location),
-        _sum_of(old_sizes.values(), location),
+        snapshots=len(found.get("snapshots") or ()),
+        committed_at_millis=current.get("timestamp-ms"),
+        manifests=len(now),
+        data_files=data_files,
+        small_files=small_files,
+        delete_files=delete_files,
+        bytes=_sum_of(sizes.values(), location),
+        old_bytes=_sum_of(old_sizes.values(), location),
     )
 
 
 def _number(file: refer.TableFile) -> int:
-    return int(mmh3.hash64(file.uri)[0])
+    first, _ = mmh3.hash64(file.uri)
+    return int(first)
 
 
 def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Manifests]:
@@ -103,8 +102,9 @@ def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Man
 
     def read(uri: str) -> tuple[str, _Manifests]:
         storage, path = located.find(uri)
-        listed = refer.listed_in(read_file(storage, path, uri), uri)
-        return uri, {each.uri: each.size for each in listed}
+        data = read_file(storage, path, uri)
+        manifests = {each.uri: each.size for each in refer.listed_in(data, uri)}
+        return uri, manifests
 
     return dict(located.storage.map(sorted(uris), read))
 
@@ -112,8 +112,20 @@ def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Man
 def _manifests_of_snapshot(snapshot: Mapping[str, Any], lists: Mapping[str, _Manifests]) -> _Manifests:
     """Return the manifests of a snapshot: of its list, or those that one of format version 1 names itself."""
     if "manifest-list" in snapshot:
-        return lists[full_uri(snapshot["manifest-list"])]
-    return {full_uri(each): 0 for each in snapshot.get("manifests", ())}
+        uri = full_uri(snapshot["manifest-list"])
+        return lists[uri]
+    named = snapshot.get("manifests", ())
+    return {full_uri(each): 0 for each in named}
+
+
+def _manifests_but(now: _Manifests, named: Iterable[str], lists: Mapping[str, _Manifests]) -> _Manifests:
+    """Return the manifests that metadata name themselves, and those of lists, but for those of the current snapshot."""
+    found = dict.fromkeys(named, 0)
+    for manifests in lists.values():
+        found.update(manifests)
+    for uri in now:
+        found.pop(uri, None)
+    return found
 
 
 def _files_of(located: Located, manifests: _Manifests) -> Iterator[refer.TableFile]:

@@ -57,38 +57,42 @@ def describe_file(directory: str, path: str) -> os.stat_result:
 
 
 def _open(directory: str, path: str, flags: int) -> int:
+    where = f"{directory}: {path!r}"
     try:
-        descriptor = _open_any(directory, path, flags) if directory == "/" else _open_below(directory, path, flags)
+        if directory == "/":  # no link leads out of the root of the file system
+            descriptor = os.open(f"/{path}", flags)
+        else:
+            descriptor = _open_below(directory, path, flags)
     except OSError as error:
         if error.errno in _LINKS:
-            raise NotAFile(f"{directory}: {path!r} {_LEADS_OUT}", path=path) from None
+            raise NotAFile(f"{where} {_LEADS_OUT}", path=path) from None
         if error.errno == errno.ENXIO:  # a socket, or a device that is not there
-            raise NotAFile(f"{directory}: {path!r} {_NOT_REGULAR}", path=path) from None
+            raise NotAFile(f"{where} {_NOT_REGULAR}", path=path) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise NotAFile(f"{directory}: {path!r} {_NOT_REGULAR}", path=path)
+        raise NotAFile(f"{where} {_NOT_REGULAR}", path=path)
     return descriptor
-
-
-def _open_any(directory: str, path: str, flags: int) -> int:
-    """Open a path below the root of the file system: no link leads out of that."""
-    return os.open(directory + path, flags)
 
 
 def _open_below(directory: str, path: str, flags: int) -> int:
     """Open a path below a directory. Raises ``OSError``, one of :data:`_LINKS` for a link that leads out."""
     root = os.open(directory, _DIRECTORY)
     try:
-        return open_without_links(root, path, flags) if _syscall is None else _openat2(root, path, flags)
+        if _syscall is None:
+            return open_without_links(root, path, flags)
+        return _openat2(root, path, flags)
     finally:
         os.close(root)
 
 
 def _openat2(root: int, path: str, flags: int) -> int:
     how = _How(flags, 0, _RESOLVE_BENEATH)
+    size = ctypes.sizeof(how)
+    name = os.fsencode(path)
     while True:
-        descriptor: int = _syscall(_OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+        descriptor: int = _syscall(_OPENAT2, root, name, ctypes.byref(how), size)
         if descriptor >= 0:
             return descriptor
         number = ctypes.get_errno()
@@ -99,11 +103,12 @@ def _openat2(root: int, path: str, flags: int) -> int:
 def open_without_links(root: int, path: str, flags: int) -> int:
     """Open a path below an open directory, name by name. Every link is refused, also one that stays inside."""
     *above, name = [each for each in path.split("/") if each]
+    step = _DIRECTORY | os.O_NOFOLLOW
     directory = os.dup(root)
     try:
         for each in above:
             _refuse_link(directory, each)
-            below = os.open(each, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            below = os.open(each, step, dir_fd=directory)
             os.close(directory)
             directory = below
         _refuse_link(directory, name)
@@ -114,7 +119,8 @@ def open_without_links(root: int, path: str, flags: int) -> int:
 
 def _refuse_link(directory: int, name: str) -> None:
     """Raise ``OSError`` for a link; one that is made after this is not followed, and its error says less."""
-    if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 

@@ -37,12 +37,19 @@ def avro_rows(data: bytes, location: str, columns: tuple[Column, ...]) -> Iterat
     try:
         header = _read_header(data)
         reader = _row_reader(header.schema, columns)
-        for block, (count, unpacked) in enumerate(_unpack_blocks(data, header), 1):  # noqa: B007 - the message names it
+        for count, unpacked in _unpack_blocks(data, header):
+            block += 1
             yield from _read_rows(unpacked, count, reader)
-    except (Malformed, IndexError) as error:
-        why = str(error) if isinstance(error, Malformed) else "it ends too early"
-        place = f"block {block}" if block else "the header"
-        raise UnreadableTable(f"it is not a readable Avro file: {place}: {why}", path=location) from None
+    except Malformed as error:
+        raise _unreadable(location, block, str(error)) from None
+    except IndexError:
+        raise _unreadable(location, block, "it ends too early") from None
+
+
+def _unreadable(location: str, blocks: int, why: str) -> UnreadableTable:
+    """Return the error for a file of which so many blocks were unpacked."""
+    place = f"block {blocks}" if blocks else "the header"
+    return UnreadableTable(f"it is not a readable Avro file: {place}: {why}", path=location)
 
 
 def _unpack_blocks(data: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
@@ -56,13 +63,16 @@ def _unpack_blocks(data: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
         end = at + size
         if count < 0 or count > left_rows:
             raise Malformed("it has more rows than a file of its size may have")
-        if data[end : end + _SYNC_BYTES] != header.sync:
+        next_block = end + _SYNC_BYTES
+        if data[end:next_block] != header.sync:
             raise Malformed("no sync marker is where a block ends")
-        unpacked = header.unpack(data[at:end], min(left_bytes, limits.BLOCK_BYTES))
+        packed = data[at:end]
+        most = min(left_bytes, limits.BLOCK_BYTES)
+        unpacked = header.unpack(packed, most)
         left_bytes -= len(unpacked)
         left_rows -= count
         yield count, unpacked
-        at = end + _SYNC_BYTES
+        at = next_block
 
 
 def _read_rows(unpacked: bytes, count: int, reader: RowReader) -> Iterator[Row]:
@@ -99,7 +109,8 @@ def _read_header(data: bytes) -> _Header:
     schema = entries.get(_SCHEMA)
     if schema is None:
         raise Malformed("it has no schema")
-    unpack = CODECS.get(entries.get(_CODEC, b"null"))
+    codec = entries.get(_CODEC, b"null")
+    unpack = CODECS.get(codec)
     if unpack is None:
         raise Malformed("it is packed in a way that is not known")
     return _Header(schema, unpack, sync, end)
@@ -129,7 +140,8 @@ def _read_entries(data: bytes, at: int) -> tuple[dict[bytes, bytes], int]:
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = read_size(data, at)
-    return data[at : at + size], at + size
+    end = at + size
+    return data[at:end], end
 
 
 @lru_cache(maxsize=256)
@@ -138,7 +150,8 @@ def _row_reader(schema: bytes, columns: tuple[Column, ...]) -> RowReader:
     if len(schema) > limits.SCHEMA_BYTES:
         raise Malformed(f"its schema has more than {limits.SCHEMA_BYTES:,} bytes")
     try:
-        parsed = json.loads(schema.decode())
+        text = schema.decode()
+        parsed = json.loads(text)
     except (ValueError, RecursionError):  # both for bytes that are not UTF-8, and for text that is not JSON
         raise Malformed("its schema is not JSON") from None
     return row_reader(parsed, columns)
