@@ -200,7 +200,7 @@ def _mark_the_newest(self: Any, starts: Any, paths: Any, *, afresh: bool = False
 
 _mark = TableSweep.mark
 _fence = clean.Cleaning.fence
-_added = added.AddedFiles._added
+_added = added.AddedFiles._find_added
 _add = added.AddedFiles.add
 _copy_files = copy_plan.FilesToCopy.copy
 _time_of = added.AddedFiles._time_of
@@ -412,7 +412,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(added._Added, "new_lists"): lambda self: set()}, ("append", "tables-clean")
     ),
     "metadata files are asked for": Mutation(
-        lambda: {(added.AddedFiles, "_added"): _without_metadata}, ("append-alter", "tables-clean")
+        lambda: {(added.AddedFiles, "_find_added"): _without_metadata}, ("append-alter", "tables-clean")
     ),
     "files of deletes are asked for": Mutation(
         lambda: {(added, "_uris_in"): _only_data}, ("append-deletes", "tables-clean")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from trinitylake_core import spec
@@ -13,7 +13,7 @@ from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis,
 from trinitylake_core.commits.confirm import confirm_commit
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodefile import encode as encode_node
@@ -40,7 +40,7 @@ def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
     return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
 
 
-def written(backend: LakehouseBackend, definition: LakehouseDef) -> tuple[str, bytes]:
+def write_definition(backend: LakehouseBackend, definition: LakehouseDef) -> tuple[str, bytes]:
     """Write a new lakehouse definition; return path and content. One ``put``, and no ``get`` to read it later."""
     path, data = lakehouse_def_path(), encode(definition)
     backend.storage.write_many([(path, data)])
@@ -195,7 +195,7 @@ class NewDefinition(SameContent):
         if definition == before:
             self._made, self._system = None, {}
         elif definition != self._made:
-            self._made, self._system = definition, definition_rows(*written(self._backend, definition))
+            self._made, self._system = definition, definition_rows(*write_definition(self._backend, definition))
         return super().build(base, created_at_millis, writer)
 
     def renew(self, base: Root) -> None:
@@ -257,9 +257,9 @@ class CompactionChange:
         del created_at_millis, writer
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
         node = self._node.with_messages(self._replayed)
-        return Draft(node, self.operation, self._txn, summary, counts=self._counted(base))
+        return Draft(node, self.operation, self._txn, summary, counts=self._count_objects(base))
 
-    def _counted(self, base: Root) -> ObjectCounts | None:
+    def _count_objects(self, base: Root) -> ObjectCounts | None:
         """Return the object counts, now that this is built on ``base``: a compaction changes none."""
         return self._counts if self._counts is not None and not self._is_rebased else base.counts
 
@@ -299,7 +299,7 @@ class LoadChange(CompactionChange):
         self._held_to_fence = bool(base.tables_void_before_millis)
         self._gained = None if self._counts is None else self._counts.less(base.counts)
 
-    def _counted(self, base: Root) -> ObjectCounts | None:
+    def _count_objects(self, base: Root) -> ObjectCounts | None:
         """Return the object counts: those of other commits since, and the objects that the load added."""
         if not self._is_rebased:
             return self._counts
@@ -318,8 +318,7 @@ class LoadChange(CompactionChange):
             raise FilesVoid(f"tables were cleaned since version {base.version}; {self.again}", version=base.version)
         codec = codec_of(self._backend.definition(base))
         for root in newer:
-            own = root.own_messages()
-            touched = [key for key, value in zip(own.keys, own.values, strict=True) if self._loaded(codec, key, value)]
+            touched = self._find_touched(codec, root)
             if touched:
                 named = ", ".join(str(codec.decode(key)) for key in touched[:5])
                 raise CommitConflict(
@@ -328,20 +327,36 @@ class LoadChange(CompactionChange):
                     version=root.version,
                 )
 
-    def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
-        before, after = (lookup(self._backend.nodes, node, key) for node in (self._before, self._node))
-        name = codec.decode(key)
-        return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
+    def _find_touched(self, codec: KeyCodec, root: Delta) -> list[str]:
+        """Return the keys that another version changed, and that this load wrote or depends on."""
+        own = root.own_messages()
+        found = []
+        for key, value in zip(own.keys, own.values, strict=True):
+            if self._depends_on(codec, key, is_deleted=value is None):
+                found.append(key)
+        return found
 
-    def _filled(self, codec: KeyCodec, namespace: str) -> bool:
+    def _depends_on(self, codec: KeyCodec, key: str, *, is_deleted: bool) -> bool:
+        """Whether the load wrote a key, or filled the namespace that it stands for and that is deleted."""
+        nodes = self._backend.nodes
+        if lookup(nodes, self._before, key) != lookup(nodes, self._node, key):
+            return True
+        name = codec.decode(key)
+        return is_deleted and name.kind == NAMESPACE and self._fills(codec, name.namespace)
+
+    def _fills(self, codec: KeyCodec, namespace: str) -> bool:
         """Whether the load put anything into a namespace. One ``get`` per node of it, twice."""
         for kind in (TABLE, VIEW):
             within = codec.range(kind, namespace)
-            batches = (scan(self._backend.nodes, node, within) for node in (self._before, self._node))
-            before, after = (chain.from_iterable(values for _, values in each) for each in batches)
+            before = self._scan_values(self._before, within)
+            after = self._scan_values(self._node, within)
             if any(one != two for one, two in zip_longest(before, after)):
                 return True
         return False
+
+    def _scan_values(self, node: Node, within: KeyRange) -> Iterator[str]:
+        for _, values in scan(self._backend.nodes, node, within):
+            yield from values
 
 
 def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None = None) -> Root:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.changes import definition_rows, written
+from trinitylake_core.commits.changes import definition_rows, write_definition
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.definitions import LakehouseDef, encode
@@ -123,7 +123,9 @@ class RolledBack:
         target = self._backend.definition(self._target)
         definition = rolled_back(target, self._backend.definition(base))
         is_same = definition == target
-        file = (self._target.definition_path, encode(target)) if is_same else written(self._backend, definition)
+        file = (
+            (self._target.definition_path, encode(target)) if is_same else write_definition(self._backend, definition)
+        )
         rows |= definition_rows(*file)
         node, counts = self._target.node.with_messages(Messages()), self._target.counts
         return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)

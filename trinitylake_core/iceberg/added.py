@@ -90,7 +90,7 @@ class AddedFiles:
         if not fence or not self._tables:
             return
         if self._paths is None:
-            self._paths = set(self._added())
+            self._paths = set(self._find_added())
         unknown = [path for path in self._paths if path not in self._stored_at]
         self._stored_at |= dict(self._storage.map(unknown, self._time_of))
         void = {path for path in self._paths if self._stored_at[path] < fence}
@@ -121,17 +121,26 @@ class AddedFiles:
 
     # -- what is added -------------------------------------------------------------------------
 
-    def _added(self) -> Iterator[str]:
+    def _find_added(self) -> Iterator[str]:
         """Yield the paths of files in the cleaned area that are new; of some it is only not known that they are old."""
-        new = _union(each.new_lists() for each in self._tables)
-        old = _union(each.parent_lists() for each in self._tables)
-        lists = dict(self._read(new | old, manifests_in, lenient=old))
-        newer, older = _union(lists[uri] for uri in new), _union(lists[uri] for uri in old)
-        made, replaced = newer - older, older - newer
-        files = dict(self._read(made | replaced, _uris_in, lenient=replaced))
-        added = _union(files[uri] for uri in made) - _union(files[uri] for uri in replaced)
-        added |= _union(_statistics(each.after) - _statistics(each.before) for each in self._tables)
-        return self._in_area(added | new | made | {each.location for each in self._tables})
+        new_lists: set[str] = set()
+        parent_lists: set[str] = set()
+        found: set[str] = set()
+        for table in self._tables:
+            new_lists |= table.new_lists()
+            parent_lists |= table.parent_lists()
+            found.add(table.location)
+            found |= _statistics(table.after) - _statistics(table.before)
+        manifests_by_list = dict(self._read(new_lists | parent_lists, manifests_in, lenient=parent_lists))
+        newer = _union(manifests_by_list[uri] for uri in new_lists)
+        older = _union(manifests_by_list[uri] for uri in parent_lists)
+        new_manifests = newer - older
+        replaced = older - newer
+        files_by_manifest = dict(self._read(new_manifests | replaced, _uris_in, lenient=replaced))
+        named = _union(files_by_manifest[uri] for uri in new_manifests)
+        # A manifest that merges or rewrites others names files that its parents have named.
+        taken_over = _union(files_by_manifest[uri] for uri in replaced)
+        return self._in_area(found | new_lists | new_manifests | (named - taken_over))
 
     def _kept_by_base(self, void: set[str]) -> set[str]:
         """Return those paths that the metadata before refers to, from any of its snapshots.

@@ -259,7 +259,7 @@ class TransactionChange:
         Those that another process saved are read first, one ``get`` each. Raises ``TransactionExpired`` if they are
         gone already.
         """
-        held = {path: encode(definition) for path, (_, definition) in self.writes.definitions.items()}
+        held = self._encode_definitions()
         held |= self._read_saved(base)
         new_by_old: dict[str, str] = {}
         for key, path in self.writes.by_key.items():
@@ -267,7 +267,9 @@ class TransactionChange:
                 new_by_old[path] = definition_path(*self._codec.split(key))
         self._write_new({new: held[old] for old, new in new_by_old.items()})
         self.writes.rename_files(new_by_old)
-        self.saved_paths = frozenset(new_by_old.get(path, path) for path in self.saved_paths)
+        kept = self.saved_paths - new_by_old.keys()
+        renamed = {new_by_old[path] for path in self.saved_paths & new_by_old.keys()}
+        self.saved_paths = frozenset(kept | renamed)
 
     def _read_saved(self, base: Root) -> dict[str, bytes]:
         """Return the definitions that another process has saved and this one has not replaced."""
@@ -324,11 +326,20 @@ class TransactionChange:
 
         One ``put`` each.
         """
-        files = {path: encode(definition) for path, (_, definition) in self.writes.definitions.items()}
-        again = self._written & files.keys()
-        for path in again:
-            self._backend.storage.replace(path, files[path])
-        self._write_new({path: data for path, data in files.items() if path not in again})
+        new: dict[str, bytes] = {}
+        for path, data in self._encode_definitions().items():
+            if path in self._written:
+                self._backend.storage.replace(path, data)
+            else:
+                new[path] = data
+        self._write_new(new)
+
+    def _encode_definitions(self) -> dict[str, bytes]:
+        """Return the definitions that are held here, as the content of their files."""
+        found: dict[str, bytes] = {}
+        for path, (_, definition) in self.writes.definitions.items():
+            found[path] = encode(definition)
+        return found
 
     def _write_new(self, files: Mapping[str, bytes]) -> None:
         self._written |= files.keys()
