@@ -22,6 +22,7 @@ from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tables import VIEW_METADATA_LOCATION
 from trinitylake_core.versions import Root
@@ -214,6 +215,39 @@ def _with_existing(append: Any, entry: Any) -> Any:
     with append.new_manifest_writer(append.spec(0)) as writer:
         writer.existing(entry)
     return writer.to_manifest_file()
+
+
+@pytest.mark.parametrize("spelling", ["localhost", "slashes", "link", "percent", "bucket"])
+def test_a_file_is_held_to_the_fence_whichever_way_it_is_spelled(
+    catalog: TrinityLakeCatalog, tmp_path: Path, spelling: str
+) -> None:
+    inside = Path(with_table(catalog, "sales.lost", 1).location().removeprefix("file://")) / "data/mine.parquet"
+    pq.write_table(rows(8), inside)
+    (tmp_path / "link").symlink_to(inside.parents[3])
+    below = inside.relative_to(inside.parents[3])
+    uris = {
+        "localhost": f"file://localhost{inside}",
+        "slashes": f"file://{inside.parents[3]}//{below}",
+        "link": f"file://{tmp_path}/link/{below}",
+        "percent": f"file://{str(inside).replace('mine', 'm%69ne')}",
+        "bucket": f"s3://another-name/tables/{below}",
+    }
+    table = with_table(catalog, "sales.orders", 2)
+    fence(catalog)
+    added = AddedFiles(catalog.lakehouse.storage)
+    added.add(None, None, table.metadata_location)
+    added._paths = set(added._in_area([uris[spelling]]))
+    with pytest.raises(CommitConflict, match=VOID):
+        added.refuse_void(catalog.lakehouse.root_node)
+
+
+def test_a_file_elsewhere_whose_end_is_like_one_of_ours_is_not_missing_here(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders", 2)
+    fence(catalog, 1)
+    added = AddedFiles(catalog.lakehouse.storage)
+    added.add(None, None, table.metadata_location)
+    added._paths = set(added._in_area(["s3://another/tables/a/b-0123456789ab/data/none.parquet"]))
+    added.refuse_void(catalog.lakehouse.root_node)
 
 
 def test_several_tables_and_groups_are_proved_together(tmp_path: Path) -> None:

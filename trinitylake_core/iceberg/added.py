@@ -6,10 +6,13 @@ storage is asked for the time of every file that the new metadata refers to and 
 
 from __future__ import annotations
 
+import os
+import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from pyiceberg.table.metadata import TableMetadata
 
@@ -18,7 +21,7 @@ from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import Located, area_path, full_uri, path_below
+from trinitylake_core.tables import DIRECTORY, Located, area_path, full_uri, path_below
 from trinitylake_core.versions import RootRows
 
 _NAMED: Final = 3
@@ -63,6 +66,7 @@ class AddedFiles:
         self._tables: list[_Added] = []
         self._paths: set[str] | None = None
         self._stored_at: dict[str, int] = {}
+        self._certain: set[str] = set()
 
     def add(
         self, before: TableMetadata | None, after: TableMetadata | None, location: str, *, is_own: bool = True
@@ -93,13 +97,13 @@ class AddedFiles:
             self._paths = set(self._find_added())
         unknown = [path for path in self._paths if path not in self._stored_at]
         self._stored_at |= dict(self._storage.map(unknown, self._time_of))
-        void = {path for path in self._paths if self._stored_at[path] < fence}
+        void = {path for path in self._paths if self._is_void(path, fence)}
         void -= self._kept_by_base(void)
         if not void:
             return
         own = {path_below(self._storage.root, each.location) for each in self._tables if each.is_own}
         kind = CommitConflict if void <= own else TableFilesVoid
-        named = ", ".join(f"{path}{' (missing)' * (self._stored_at[path] == _GONE)}" for path in sorted(void)[:_NAMED])
+        named = ", ".join(self._describe(path) for path in sorted(void)[:_NAMED])
         ahead = fence - time.time_ns() // 1_000_000
         if ahead > CLOCKS_DIFFER_MILLIS:
             raise TableFilesVoid(
@@ -112,6 +116,16 @@ class AddedFiles:
             f"({len(void)}: {named}). To bring a dropped table back, restore it",
             version=base.version,
         )
+
+    def _is_void(self, path: str, fence: int) -> bool:
+        """Whether a file was written before the fence; a missing one was, if it is certain that it is one of ours."""
+        stored_at = self._stored_at[path]
+        if stored_at == _GONE:
+            return path in self._certain
+        return stored_at < fence
+
+    def _describe(self, path: str) -> str:
+        return f"{path} (missing)" if self._stored_at[path] == _GONE else path
 
     def _time_of(self, path: str) -> tuple[str, int]:
         try:
@@ -157,9 +171,18 @@ class AddedFiles:
         return kept
 
     def _in_area(self, uris: Iterable[str]) -> Iterator[str]:
+        """Yield the paths of files in the cleaned area, whichever way their URIs spell them.
+
+        Where a URI does not lie below the root by its text, nor by links of this disk, it may still name a file of the
+        area: by another name of the bucket, or with percent signs. Its end is a guess, which counts if there is a file.
+        """
         for uri in uris:
-            if (path := area_path(self._storage.root, uri)) is not None:
+            path = area_path(self._storage.root, _resolve(uri))
+            if path is not None:
+                self._certain.add(path)
                 yield path
+            elif path_below(self._storage.root, uri) is None:
+                yield from _ends_in_area(uri)
 
     def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield what is in files, side by side; of a ``lenient`` one that cannot be read, nothing."""
@@ -180,6 +203,29 @@ class AddedFiles:
                 ) from error
 
         return self._storage.map(sorted(uris), read)
+
+
+def _resolve(uri: str) -> str:
+    """Return the URI of a local file by the name that its directory has without links; others as they are."""
+    spelled = full_uri(uri)
+    if not spelled.startswith("file:///"):
+        return spelled
+    path = spelled.removeprefix("file://")
+    if path.startswith("/localhost/"):
+        path = path.removeprefix("/localhost")
+    try:
+        return f"file://{os.path.realpath(path)}"
+    except (OSError, ValueError):  # too long, or not to be a path: no file has this name
+        return spelled
+
+
+def _ends_in_area(uri: str) -> Iterator[str]:
+    """Yield each end of a URI that begins with the cleaned area, without percent signs and empty segments."""
+    path = posixpath.normpath(unquote(uri))
+    at = path.find(f"/{DIRECTORY}")
+    while at >= 0:
+        yield path[at + 1 :]
+        at = path.find(f"/{DIRECTORY}", at + 1)
 
 
 def _uris_in(data: bytes, location: str) -> Iterable[str]:
