@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final, NamedTuple
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
@@ -123,15 +123,16 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         if not is_number(text):
             yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
     try:
+        if root.oldest_version > root.version:
+            yield violation("I14", root.path, f"oldest_version is {root.oldest_version}, beyond the version itself")
         yield from _check_link(versions, root)
     except Corrupt as error:
         yield violation("I14", root.path, f"the history cannot be followed: {error}")
 
 
 def _check_link(versions: Versions, root: Root) -> Iterator[Violation]:
+    """Yield what is wrong between a version and the one before it, if that is kept."""
     if root.version == 0 or root.version <= root.oldest_version:
-        beyond = f"oldest_version is {root.oldest_version}, beyond the version itself"
-        yield from [violation("I14", root.path, beyond)] if root.oldest_version > root.version else []
         return
     try:
         before = versions.try_rows(root.version - 1)
@@ -173,7 +174,8 @@ def _check_fences(before: RootRows, root: Root) -> Iterator[Violation]:
         new = root.system.get(name, old if name == spec.REQUESTS_UNTIL_MILLIS else "0")  # writers may drop that one
         if name in mended_fences(root):
             continue
-        if is_number(old) and is_number(new) and int(new) < int(old):
+        are_numbers = is_number(old) and is_number(new)
+        if are_numbers and int(new) < int(old):
             yield violation("I14", root.path, f"{name} fell from {old} to {new}")
 
 
@@ -231,18 +233,40 @@ class Expected(NamedTuple):
     parent: str | None = None
     depth: int = 0
 
+    def surrounds(self, key: str) -> bool:
+        """Whether a key lies strictly between the pivots around the node."""
+        if self.low is not None and key <= self.low:
+            return False
+        return self.high is None or key < self.high
+
     def expect_children(self, node: Node, path: str, height: int | None) -> Iterator[tuple[str, Expected]]:
         """Yield the path of each child, and the values that this node, at ``height``, and its parents record."""
         below = None if height is None else height - 1
-        keys, messages = _of_children(node.child_keys, node), _of_children(node.child_messages, node)
+        keys = _of_children(node.child_keys, node)
+        messages = _of_children(node.child_messages, node)
         for index, child in enumerate(node.children):
-            low, high = node.bounds(index) if index <= len(node.keys) else (None, None)
-            low, high = _pick(max, low, self.low), _pick(min, high, self.high)
-            yield child, Expected(below, low, high, keys[index], messages[index], path, self.depth + 1)
+            low, high = None, None
+            if index <= len(node.keys):  # a damaged node may point to more children
+                low, high = node.bounds(index)
+            yield (
+                child,
+                Expected(
+                    height=below,
+                    low=_pick(max, low, self.low),
+                    high=_pick(min, high, self.high),
+                    keys=keys[index],
+                    messages=messages[index],
+                    parent=path,
+                    depth=self.depth + 1,
+                ),
+            )
 
 
-def _pick(choose: Any, one: Any, two: Any) -> Any:
-    return two if one is None else one if two is None else choose(one, two)
+def _pick(choose: Callable[[str, str], str], one: str | None, two: str | None) -> str | None:
+    """Return one of two pivots; of those that are there, if one is missing."""
+    if one is None or two is None:
+        return two if one is None else one
+    return choose(one, two)
 
 
 def _of_children(counts: list[int] | None, node: Node) -> Sequence[tuple[int, int] | None]:
@@ -254,6 +278,7 @@ def _of_children(counts: list[int] | None, node: Node) -> Sequence[tuple[int, in
 def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
     """Return the reason for which nothing below a node can be followed: its place is wrong (I8, I10)."""
     height = expected.height if node.height is None else node.height
+    low, high = expected.low, expected.high
     if expected.height is not None and height != expected.height:
         message = f"has height {height} below {expected.parent!r}, where height {expected.height} is expected"
         return violation("I8", path, message)
@@ -261,7 +286,7 @@ def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
         return violation("I8", path, f"height {height} is more than any tree has")
     if expected.depth >= search.MAX_HEIGHT:
         return violation("I10", path, f"is {expected.depth} nodes below the root, deeper than any tree")
-    if expected.low is not None and expected.high is not None and expected.low >= expected.high:
+    if low is not None and high is not None and low >= high:
         message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
         return violation("I10", path, message)
     return None
@@ -279,72 +304,111 @@ def decode_node(path: str, data: bytes | FileMissing, parent: str | None) -> Nod
 
 def check_node(node: Node, path: str, order: int, expected: Expected) -> Iterator[Violation]:
     """Yield the defects of one node, as far as its layout knows (I1 to I9)."""
-    top = expected.parent is None
     if node.table_rows is None:  # the flat table of the published SDK
         return
+    is_root = expected.parent is None
     if not node.checksummed and node.height is not None:
         yield violation("I1", path, "the checksum is gone from a file that this library wrote")
     if node.table_rows != order:
         yield violation("I2", path, f"the key table has {node.table_rows} rows instead of {order}")
-    if any(a >= b for a, b in zip(node.keys, node.keys[1:], strict=False)):
+    if any(one >= next_one for one, next_one in pairwise(node.keys)):
         yield violation("I3", path, "keys are not strictly ascending")
-    yield from _check_ranges(node, path, expected.low, expected.high)
-    if len(node.keys) > order - 1 or (not top and len(node.keys) < -(-order // 2) - 1):
+    yield from _check_ranges(node, path, expected)
+    most = order - 1
+    fewest = 0 if is_root else -(-order // 2) - 1
+    if not fewest <= len(node.keys) <= most:
         yield violation("I6", path, f"{len(node.keys)} keys in a node of order {order}")
-    if top and node.children and not node.keys:
+    if is_root and node.children and not node.keys:
         yield violation("I6", path, "the root has a single child")
     if node.height is not None and (node.height == 0) != node.is_leaf:
         yield violation("I8", path, f"height {node.height}, but it has {len(node.children)} children")
-    for row, counts in ((spec.CHILD_KEYS, node.child_keys), (spec.CHILD_MESSAGES, node.child_messages)):
-        if counts is not None and len(counts) != len(node.children):
-            yield violation("I9", path, f"{row} counts {len(counts)} children of {len(node.children)}")
+    yield from _check_number_of_counts(node, path, spec.CHILD_KEYS, node.child_keys)
+    yield from _check_number_of_counts(node, path, spec.CHILD_MESSAGES, node.child_messages)
 
 
-def _check_ranges(node: Node, path: str, low: str | None, high: str | None) -> Iterator[Violation]:
+def _check_number_of_counts(node: Node, path: str, row: str, counts: list[int] | None) -> Iterator[Violation]:
+    if counts is not None and len(counts) != len(node.children):
+        yield violation("I9", path, f"{row} counts {len(counts)} children of {len(node.children)}")
+
+
+def _check_ranges(node: Node, path: str, expected: Expected) -> Iterator[Violation]:
+    """Yield the keys (I4) and the messages (I5) that lie outside the pivots around a node."""
     for key in node.keys:
-        if (low is not None and key <= low) or (high is not None and key >= high):
+        if not expected.surrounds(key):
             yield violation("I4", path, f"key {key.rstrip()!r} lies outside the pivots around its node")
     for key, _, txn in node.buffer:
-        if (low is not None and key <= low) or (high is not None and key >= high):
+        if not expected.surrounds(key):
             yield violation("I5", path, f"a message for {key.rstrip()!r} lies outside the pivots around its node")
-        if not txn and node.canonical:
+        if not txn:
             yield violation("I5", path, f"a message for {key.rstrip()!r} has no transaction ID")
 
 
 def check_counts(node: Node, path: str, expected: Expected) -> Iterator[Violation]:
     """Yield wrong counts (I9): those in a node, as far as it counts its children, and those of its parents."""
-    counts = (node.child_keys, node.child_messages)
-    below = (0, 0) if node.is_leaf else [None if each is None else sum(each) for each in counts]
-    keys, messages = len(node.keys), len(node.buffer)
-    both = (
-        (spec.SUBTREE_KEYS, node.subtree_keys, keys, below[0], spec.CHILD_KEYS, expected.keys),
-        (spec.SUBTREE_MESSAGES, node.subtree_messages, messages, below[1], spec.CHILD_MESSAGES, expected.messages),
-    )
-    for name, own, mine, others, *_ in both:
-        if own is not None and others is not None and own != mine + others:
-            yield violation("I9", path, f"{name} is {own}, but the node and its children count {mine + others}")
-    for _, own, mine, others, name, claimed in both:
-        held = own if own is not None or others is None else mine + others
-        if held is not None and claimed is not None and not claimed[0] == held == claimed[1]:
-            recorded = str(claimed[0]) if claimed[0] == claimed[1] else f"{claimed[0]} and {claimed[1]}"
-            yield violation("I9", path, f"{name} of {expected.parent!r} is {recorded}, the node records {held}")
+    keys = _count_subtree(node, len(node.keys), node.child_keys)
+    yield from _check_own_count(path, spec.SUBTREE_KEYS, node.subtree_keys, keys)
+    if node.subtree_keys is not None:
+        keys = node.subtree_keys
+    yield from _check_count_of_parents(path, spec.CHILD_KEYS, keys, expected.keys, expected.parent)
+
+    messages = _count_subtree(node, len(node.buffer), node.child_messages)
+    yield from _check_own_count(path, spec.SUBTREE_MESSAGES, node.subtree_messages, messages)
+    if node.subtree_messages is not None:
+        messages = node.subtree_messages
+    yield from _check_count_of_parents(path, spec.CHILD_MESSAGES, messages, expected.messages, expected.parent)
+
+
+def _count_subtree(node: Node, inside: int, of_children: list[int] | None) -> int | None:
+    """Return what a node and, by its counts, its children hold; ``None`` where it does not count them."""
+    if node.is_leaf:
+        return inside
+    if of_children is None:
+        return None
+    return inside + sum(of_children)
+
+
+def _check_own_count(path: str, row: str, recorded: int | None, counted: int | None) -> Iterator[Violation]:
+    if recorded is not None and counted is not None and recorded != counted:
+        yield violation("I9", path, f"{row} is {recorded}, but the node and its children count {counted}")
+
+
+def _check_count_of_parents(
+    path: str, row: str, held: int | None, claimed: tuple[int, int] | None, parent: str | None
+) -> Iterator[Violation]:
+    """Yield the least and the largest count of a node's parents, if one of them is not what the node holds."""
+    if held is None or claimed is None:
+        return
+    least, largest = claimed
+    if least == held == largest:
+        return
+    recorded = str(least) if least == largest else f"{least} and {largest}"
+    yield violation("I9", path, f"{row} of {parent!r} is {recorded}, the node records {held}")
 
 
 def check_names(node: Node, path: str, codec: KeyCodec) -> Iterator[Violation]:
     """Yield malformed keys and values of the key table and of messages (I11)."""
-    table = () if well_formed(node, codec) else zip(node.keys, node.values, strict=True)
-    for pair in (*table, *node.buffer.meanings()):
-        defect = defect_of_entry(codec, *pair)
+    messages = node.buffer
+    if not well_formed(node.keys, node.values, codec):
+        yield from _check_entries(zip(node.keys, node.values, strict=True), path, codec)
+    paths = [value for value in messages.values if value is not None]
+    if not well_formed(messages.keys, paths, codec):
+        yield from _check_entries(messages.meanings(), path, codec)
+
+
+def _check_entries(entries: Iterable[tuple[str, str | None]], path: str, codec: KeyCodec) -> Iterator[Violation]:
+    for key, value in entries:
+        defect = defect_of_entry(codec, key, value)
         if defect is not None:
             yield violation("I11", path, defect)
 
 
-def well_formed(node: Node, codec: KeyCodec) -> bool:
-    """Whether keys and values of the key table are plainly well formed; ``False`` proves nothing."""
-    with suppress(InvalidLocation):
-        validate_paths(node.values)
-        return codec.well_formed(node.keys)
-    return False
+def well_formed(keys: Sequence[str], paths: Sequence[str], codec: KeyCodec) -> bool:
+    """Whether keys and paths of definitions are plainly well formed, all together; ``False`` proves nothing."""
+    try:
+        validate_paths(paths)
+    except InvalidLocation:
+        return False
+    return codec.well_formed(keys)
 
 
 def defect_of_entry(codec: KeyCodec, key: str, value: str | None) -> str | None:
@@ -390,7 +454,12 @@ class VersionContent:
     def note_many(self, keys: Sequence[str], *, well_formed: bool) -> set[str]:
         """Note objects, fast if their keys are known to be ``well_formed``; return the namespaces that they lie in."""
         if not well_formed:
-            return {_parts(self.codec, key)[1] for key in keys if self.note(key)}
+            found = set()
+            for key in keys:
+                if self.note(key):
+                    _, namespace, _ = _parts(self.codec, key)
+                    found.add(namespace)
+            return found
         homes = self.codec.homes(keys)
         for (kind, namespace), count in homes.items():
             self._count(kind, namespace, count)
@@ -398,16 +467,21 @@ class VersionContent:
 
     def _count(self, kind: str, namespace: str, count: int) -> None:
         self.kinds[kind] += count
-        (self.exists if kind == NAMESPACE else self.needed).add(namespace)
+        if kind == NAMESPACE:
+            self.exists.add(namespace)
+        else:
+            self.needed.add(namespace)
 
     def definitions(self, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
         """Note objects, and yield their definitions. An invalid path is I11."""
-        return _name_definitions(self.codec, ((key, path) for key, path in entries if self.note(key)))
+        noted = ((key, path) for key, path in entries if self.note(key))
+        return _name_definitions(self.codec, noted)
 
     def check_object_counts(self, root: Root) -> Iterator[Violation]:
         """Yield the object counts in a root that are wrong (I9), if all are known."""
         if self.whole and not self.kinds[MALFORMED]:
-            yield from check_object_counts(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
+            found = ObjectCounts(self.kinds[NAMESPACE], self.kinds[TABLE], self.kinds[VIEW])
+            yield from check_object_counts(root, found)
 
     def missing_namespaces(self) -> list[str]:
         """Return the namespaces that are needed and do not exist (I12)."""
@@ -437,7 +511,8 @@ def objects_without_namespace(
     """Yield every table and view of a namespace that does not exist (I12). Reads the nodes of its key ranges."""
     for kind in (TABLE, VIEW):
         for keys, _ in search.scan(reader, root.node, codec.range(kind, namespace)):
-            yield from (without_namespace(root.path, codec, key) for key in keys)
+            for key in keys:
+                yield without_namespace(root.path, codec, key)
 
 
 def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
@@ -453,19 +528,23 @@ def check_homes(
 
     Reads the nodes that contain the namespaces, and those of the key ranges of namespaces that are gone.
     """
-    inside = [each for each in changes if each.new_path is not None and each.kind != NAMESPACE]
-    homes = {codec.namespace(name): name for name in {each.namespace for each in inside}}
-    there = {homes[key] for key in search.lookup_many(reader, root.node, sorted(homes))}
-    yield from (without_namespace(root.path, codec, each.key) for each in inside if each.namespace not in there)
-    for each in changes:
-        if each.new_path is None and each.kind == NAMESPACE:
-            yield from objects_without_namespace(reader, root, codec, each.namespace)
+    coming = [change for change in changes if change.new_path is not None and change.kind != NAMESPACE]
+    homes = {change.namespace: codec.namespace(change.namespace) for change in coming}
+    there = search.lookup_many(reader, root.node, sorted(homes.values()))
+    for change in coming:
+        if homes[change.namespace] not in there:
+            yield without_namespace(root.path, codec, change.key)
+    for change in changes:
+        if change.new_path is None and change.kind == NAMESPACE:
+            yield from objects_without_namespace(reader, root, codec, change.namespace)
 
 
 def check_object_counts(root: Root, found: ObjectCounts) -> Iterator[Violation]:
     """Yield the object counts in a root that are wrong (I9); a missing count is not wrong. No request."""
     stored = root.counts
-    for kind, recorded, contained in zip(KINDS, stored, found, strict=True) if stored is not None else ():
+    if stored is None:
+        return
+    for kind, recorded, contained in zip(KINDS, stored, found, strict=True):
         if recorded != contained:
             yield violation(
                 "I9", root.path, f"the root records {recorded} {kind}s, but the version contains {contained}"
@@ -573,9 +652,12 @@ class _TreeReader:
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in order. One ``get`` each, in parallel."""
         for path, data in self._storage.read_many(paths):
-            node = self._follow(path, data, self._proof.take_expected(path) or Expected())
-            self.whole = self.whole and node is not None
-            yield Node(height=None) if node is None else node
+            expected = self._proof.take_expected(path) or Expected()
+            node = self._follow(path, data, expected)
+            if node is None:
+                self.whole = False
+                node = Node(height=None)
+            yield node
 
     def _follow(self, path: str, data: bytes | FileMissing, expected: Expected) -> Node | None:
         node = decode_node(path, data, expected.parent)
@@ -604,10 +686,13 @@ def check_tree(
     reader = _TreeReader(versions.storage, root, definition.order, proof)
     content = VersionContent(codec)
     for keys, paths in search.scan(reader, root.node):
-        lost = content.note_many(keys, well_formed=not proof.found) - content.exists
+        namespaces = content.note_many(keys, well_formed=not proof.found)
+        lost = namespaces - content.exists
         if lost and reader.whole:
-            objects = (key for key in keys if _parts(codec, key)[1] in lost)
-            yield from (without_namespace(root.path, codec, key) for key in objects)
+            for key in keys:
+                _, namespace, _ = _parts(codec, key)
+                if namespace in lost:
+                    yield without_namespace(root.path, codec, key)
         yield from proof.take_findings()
         if definitions:
             yield from check_definitions(

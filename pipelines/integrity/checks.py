@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
-from pipelines.integrity.examine import ASKED, KEPT, Examiner, Kept, visits
+from pipelines.integrity.examine import ASKED, KEPT, Examiner, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
     GatheredContent,
@@ -35,9 +35,9 @@ from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Named, Violation, check_homes, check_object_counts, check_root, read_head
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.diff import Change, changes, diff_nodes
+from trinitylake_core.diff import ADDED, REMOVED, Change, changes, diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
-from trinitylake_core.keys import KINDS, KeyCodec, label
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, label
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import search
@@ -111,16 +111,21 @@ class Checks:
         engine = LocalEngine() if len(versions) <= _ROOTS_HERE else self._engine
         work = partial(_roots, state=self._state, shape=self._shape, total=len(versions))
         rows = engine.table([{"version": version} for version in versions], _VERSION)
-        found = engine.map(work, rows, FOUND, self._storage, each=1).list()
+        findings = []
+        of_other_shape = []
+        for row in engine.map(work, rows, FOUND, self._storage, each=1).list():
+            if row["invariant"] == _OTHER:
+                of_other_shape.append(row["first"])
+            else:
+                findings.append(row)
         self._progress("roots", len(versions), len(versions))
-        self._found.rows([row for row in found if row["invariant"] != _OTHER])
-        return [row["first"] for row in found if row["invariant"] == _OTHER]
+        self._found.rows(findings)
+        return of_other_shape
 
     def nodes(
         self,
         roots: Sequence[Row],
         content: GatheredContent,
-        visited: Sequence[Sequence[Kept]] = (),
         also: Callable[[Walk], None] | None = None,
     ) -> Walked:
         """Check nodes level by level, one ``get`` each. One Spark job per level of many nodes.
@@ -128,18 +133,17 @@ class Checks:
         Args:
             roots: what to begin with.
             content: of the first version of all: proved from the same nodes, with its definitions if wanted.
-            visited: what is kept of roots that were examined.
             also: called with the walk, which then keeps the definitions that nodes name, too.
         """
         before = self._storage.counts.snapshot()
-        kept = [dict(zip(KEPT.names, row, strict=True)) for rows in visited for row in rows]
         visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, content=content, files=also is not None))
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
-        walk = descend(self._engine, self._storage, visitor, first, self._progress, visited=kept, few=few)
+        walk = descend(self._engine, self._storage, visitor, first, self._progress, few=few)
         try:
             add_findings(walk.engine, walk.rows(), self._found)
-            sums = walk.ask(f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}").one()
+            nodes = f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}"
+            sums = walk.ask(nodes).one()
             if not self._found.enough():
                 prove_entries(walk, content, self._found)
             if also is not None:
@@ -147,8 +151,8 @@ class Checks:
         finally:
             walk.drop()
             self._engine.close()
-        nbytes = (sums["bytes"] or 0) - sum(row["size"] for row in kept if row["role"] == NODE) + content.bytes
-        here = (self._storage.counts - before).bytes_read
+        bytes_read = (sums["bytes"] or 0) + content.bytes
+        bytes_read_here = (self._storage.counts - before).bytes_read
         self._found.counts[NODES_NAMED] += sums["named"] or 0
         store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
         if not self._found.enough():  # what is wrong with the version as a whole
@@ -156,20 +160,25 @@ class Checks:
                 self._found.add(each, content.version)
                 if self._found.enough():
                     break
-        return Walked(walk.nodes_read, max(0, nbytes - here))
+        return Walked(walk.nodes_read, max(0, bytes_read - bytes_read_here))
 
     def _choose(self, walk: Walk, height: int, *, content: GatheredContent, files: bool) -> Work:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
-        if self._found.most_wanted() is not None and walk.levels:
+        most = self._found.most_wanted()
+        if most is not None and walk.levels:
             add_findings(walk.engine, walk.rows(), self._found)
-        examiner = Examiner(self._shape.order, self._shape.codec, content.version, files=files)
+            most = self._found.most_wanted()
+        above = None
         if height == 0 and not content.read_definitions:
-            examiner = replace(examiner, above=above_leaves(walk))
-        return partial(visits, examiner=examiner, most=self._found.most_wanted())
+            above = above_leaves(walk)
+        examiner = Examiner(self._shape.order, self._shape.codec, content.version, above=above, files=files)
+        return partial(visits, examiner=examiner, most=most)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""
-        pairs = [{"before": before, "version": version} for before, version in pairwise(versions)]
+        pairs = []
+        for before, version in pairwise(versions):
+            pairs.append({"before": before, "version": version})
         if pairs:
             work = partial(
                 _changes,
@@ -192,10 +201,14 @@ def _roots(
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
     versions = state.versions(storage)
-    found = storage.map((row["version"] for row in rows), lambda version: list(_check_root(versions, version, shape)))
-    for done, some in enumerate(found):
+
+    def check(version: int) -> list[tuple[Any, ...]]:
+        return list(_check_root(versions, version, shape))
+
+    found = storage.map((row["version"] for row in rows), check)
+    for done, findings in enumerate(found):
         state.progress("roots", done, total)
-        yield from some
+        yield from findings
 
 
 def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tuple[Any, ...]]:
@@ -206,12 +219,15 @@ def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tupl
     head = read_head(versions, versions.path(version), lambda: versions.try_root(version))
     if head is None:  # the pass over the nodes reports it
         return
-    found: Iterable[Violation] = [head] if isinstance(head, Violation) else check_root(versions, head[0])
-    if not isinstance(head, Violation):
-        root, definition = head
-        if not root.node.canonical or root.node.height is None or Shape.of(definition) != shape:
-            found = [Violation(_OTHER, "", "", "")]
-    yield from (found_row(each, version, version) for each in found)
+    if isinstance(head, Violation):
+        yield found_row(head, version, version)
+        return
+    root, definition = head
+    if not root.node.canonical or root.node.height is None or Shape.of(definition) != shape:
+        yield found_row(Violation(_OTHER, "", "", ""), version, version)
+        return
+    for finding in check_root(versions, root):
+        yield found_row(finding, version, version)
 
 
 def _changes(
@@ -221,11 +237,15 @@ def _changes(
     """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
     store = NodeStore(storage, shape.order, shape.target_bytes)
     contents = Contents(state.versions(storage), store, definitions=definitions, tables=tables)
-    pairs = ((row["before"], row["version"]) for row in rows)
-    found = storage.map(pairs, lambda pair: (pair[1], list(contents.prove(*pair))), nested=True)
-    for done, (version, some) in enumerate(found):
+
+    def prove(row: Row) -> list[tuple[Any, ...]]:
+        version = row["version"]
+        return [found_row(finding, version, version) for finding in contents.prove(row["before"], version)]
+
+    found = storage.map(rows, prove, nested=True)
+    for done, findings in enumerate(found):
         state.progress("contents", done, total)
-        yield from (found_row(each, version, version) for each in some)
+        yield from findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,52 +273,74 @@ class Contents:
             except (Corrupt, InvalidName):
                 continue
             yield from found
-            yield from (count_finding(what, number) for what, number in counts.items())
+            for what, number in counts.items():
+                yield count_finding(what, number)
             return
 
     def _root(self, version: int) -> tuple[Root, KeyCodec] | None:
         root = self.versions.try_root(version)
-        return None if root is None else (root, codec_of(self.versions.definition(root)))
+        if root is None:
+            return None
+        return root, codec_of(self.versions.definition(root))
 
     def _scan_version(self, _: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
         found = self._root(version)
-        if found is not None:
-            root, codec = found
-            rows = (row for batch in search.scan(self.store, root.node) for row in zip(*batch, strict=True))
-            content = GatheredContent(
-                codec,
-                version=version,
-                read_definitions=self.definitions,
-                root=root,
-                tables=self.tables,
-                counts=counts,
-            )
-            yield from content.prove(self.versions.storage, rows)
-            yield from content.wrong(self.versions.storage, self.store)
+        if found is None:
+            return
+        root, codec = found
+        content = GatheredContent(
+            codec,
+            version=version,
+            read_definitions=self.definitions,
+            root=root,
+            tables=self.tables,
+            counts=counts,
+        )
+        yield from content.prove(self.versions.storage, _scan_rows(self.store, root))
+        yield from content.wrong(self.versions.storage, self.store)
 
     def _compare_versions(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
-        old, new = self._root(before), self._root(version)
+        old = self._root(before)
+        new = self._root(version)
         if new is None:
             return
         root, codec = new
-        # only a count of everything can prove the first counts
-        if old is None or old[1] != codec or (old[0].counts is None and root.counts is not None):
+        if old is None or not _are_comparable(*old, root, codec):
             yield from self._scan_version(before, version, counts)
             return
+        old_root, _ = old
         gained: Counter[str] = Counter()
-        rows = changes(diff_nodes(self.store, old[0].node, self.store, root.node), codec)
+        rows = changes(diff_nodes(self.store, old_root.node, self.store, root.node), codec)
         while part := list(islice(rows, _TOGETHER)):
-            for each in part:
-                gained[each.kind] += (each.new_path is not None) - (each.old_path is not None)
+            for change in part:
+                if change.change == ADDED:
+                    gained[change.kind] += 1
+                elif change.change == REMOVED:
+                    gained[change.kind] -= 1
             yield from check_homes(self.store, root, codec, part)
             if self.definitions:
                 yield from proved_definitions(self.versions.storage, _name_definitions(part), counts, self.tables)
-        now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
-        yield from () if now is None else check_object_counts(root, now)
+        now = ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW]).plus(old_root.counts)
+        if now is not None:
+            yield from check_object_counts(root, now)
+
+
+def _are_comparable(old: Root, old_codec: KeyCodec, new: Root, new_codec: KeyCodec) -> bool:
+    if old_codec != new_codec:
+        return False
+    # Only a count of everything can prove the first counts.
+    has_first_counts = old.counts is None and new.counts is not None
+    return not has_first_counts
+
+
+def _scan_rows(store: NodeStore, root: Root) -> Iterator[tuple[str, str]]:
+    for keys, values in search.scan(store, root.node):
+        yield from zip(keys, values, strict=True)
 
 
 def _name_definitions(part: Iterable[Change]) -> Iterator[Named]:
-    for each in part:
-        if each.new_path is not None:
-            with suppress(InvalidLocation):  # I11, a finding of the walk
-                yield each.kind, label(each.namespace, each.name), validate_path(each.new_path)
+    for change in part:
+        if change.new_path is None:
+            continue
+        with suppress(InvalidLocation):  # I11, a finding of the walk
+            yield change.kind, label(change.namespace, change.name), validate_path(change.new_path)

@@ -76,11 +76,21 @@ _Pair: TypeAlias = tuple[str, str | None]
 def visits(rows: Iterator[Row], storage: Storage, *, examiner: Examiner, most: int | None) -> Iterator[Kept]:
     """Yield what is kept of nodes, until ``most`` findings. One ``get`` each, read ahead."""
     found = set[Kept]()
-    while (most is None or len(found) < most) and (some := list(islice(rows, READ_AHEAD))):
-        for row, (_, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
+    while most is None or len(found) < most:
+        batch = list(islice(rows, READ_AHEAD))
+        if not batch:
+            return
+        paths = [row["path"] for row in batch]
+        for row, (_, data) in zip(batch, storage.read_many(paths), strict=True):
             kept = examiner(row, data)
             yield from kept
-            found.update(each[-len(VIOLATION) :] for each in kept if most is not None and each[0] == FINDING)
+            if most is not None:
+                found.update(_finding_of(each) for each in kept if each[0] == FINDING)
+
+
+def _finding_of(row: Kept) -> Kept:
+    """Return what a row says of a finding: it is the same one wherever it was found."""
+    return row[-len(VIOLATION) :]
 
 
 def row_of_root(path: str, first: int, last: int) -> dict[str, Any]:
@@ -118,59 +128,74 @@ class Examiner:
 
     def examine(self, row: Row, node: Node) -> list[Kept]:
         """Return the rows that are kept of a node that was read."""
-        path, expected = row["path"], _expected_by_parents(row)
+        path = row["path"]
+        expected = _expected_by_parents(row)
         astray = check_place(node, path, expected)
         if astray is not None:
             return _unreadable(row, astray)
         height = row["height"] if node.height is None else node.height
-        sound = well_formed(node, self.codec)
+        is_root = row["height"] == ROOT
+        is_sound = well_formed(node.keys, node.values, self.codec)
+
         kept = [_keep_row(NODE, row, path, height, size=node.nbytes, named=int(node.named))]
-        for found in (
-            check_node(node, path, self.order, expected),
-            self._names(node, path, top=row["height"] == ROOT, sound=sound),
-            check_counts(node, path, expected),
-        ):
-            kept += (_finding(row, each) for each in found)
-        kept += (_child(row, *each) for each in expected.expect_children(node, path, height))
+        findings = [*check_node(node, path, self.order, expected)]
+        findings += self._check_names(node, path, is_root=is_root, is_sound=is_sound)
+        findings += check_counts(node, path, expected)
+        for finding in findings:
+            kept.append(_finding(row, finding))
+        for child, expected_of_child in expected.expect_children(node, path, height):
+            kept.append(_child(row, child, expected_of_child))
         if self.files:
-            named = (*node.values, *(value for value in node.buffer.values if value is not None))
-            kept += (_keep_row(NAMED, row, each, None) for each in named)
+            for named in (*node.values, *node.buffer.values):
+                if named is not None:
+                    kept.append(_keep_row(NAMED, row, named, None))
         if row["first"] == self.content_of:
-            kept += self._kept_entries(row, node, height, sound=sound)
+            kept += self._keep_entries(row, node, height, is_sound=is_sound)
         return kept
 
-    def _kept_entries(self, row: Row, node: Node, height: int, *, sound: bool) -> Iterator[Kept]:
+    def _keep_entries(self, row: Row, node: Node, height: int, *, is_sound: bool) -> Iterator[Kept]:
         """Yield the entries of a node that are kept.
 
         Of the settled entries of a leaf only the number of objects of each kind and the namespaces that they name are.
         """
         entries = _entries(node)
-        kept = entries
         if height == 0 and self.above is not None:
-            kept = {key: entries[key] for key in compress(entries, _among(hashes_of(entries), self.above))}
-            settled = [key for key, value in entries.items() if value is not None and key not in kept]
+            is_above = _among(hashes_of(entries), self.above)
+            unsettled = {key: entries[key] for key in compress(entries, is_above)}
+            settled = [key for key, value in entries.items() if value is not None and key not in unsettled]
             content = VersionContent(self.codec)
-            content.note_many(settled, well_formed=sound and not node.pending.keys)
-            yield from (_keep_row(KIND, row, kind, None, size=count) for kind, count in content.kinds.items())
-            for role, names in ((EXISTS, content.exists), (NEEDED, content.needed)):
-                yield from (_keep_row(role, row, name, None) for name in sorted(names))
-        yield from (_keep_row(ENTRY, row, key, height, value=value) for key, value in kept.items())
+            content.note_many(settled, well_formed=is_sound and not node.pending.keys)
+            for kind, count in content.kinds.items():
+                yield _keep_row(KIND, row, kind, None, size=count)
+            for namespace in sorted(content.exists):
+                yield _keep_row(EXISTS, row, namespace, None)
+            for namespace in sorted(content.needed):
+                yield _keep_row(NEEDED, row, namespace, None)
+            entries = unsettled
+        for key, value in entries.items():
+            yield _keep_row(ENTRY, row, key, height, value=value)
 
-    def _names(self, node: Node, path: str, *, top: bool, sound: bool) -> Iterator[Violation]:
+    def _check_names(self, node: Node, path: str, *, is_root: bool, is_sound: bool) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
-        before, proved = self._buffered if top else {}, {}
+        defects = []
+        if not is_sound:
+            for key, value in zip(node.keys, node.values, strict=True):
+                defects.append(defect_of_entry(self.codec, key, value))
+        known = self._buffered if is_root else {}
+        proved: dict[_Pair, str | None] = {}
         for pair in node.buffer.meanings():
-            proved[pair] = before[pair] if pair in before else defect_of_entry(self.codec, *pair)
-        if top:
+            proved[pair] = known[pair] if pair in known else defect_of_entry(self.codec, *pair)
+        if is_root:
             self._buffered = proved
-        table = (
-            () if sound else (defect_of_entry(self.codec, *pair) for pair in zip(node.keys, node.values, strict=True))
-        )
-        yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
+        defects += proved.values()
+        for defect in defects:
+            if defect is not None:
+                yield violation("I11", path, defect)
 
 
 def _unreadable(row: Row, what: Violation) -> list[Kept]:
-    return [_keep_row(NODE, row, row["path"], UNREADABLE, size=0, named=0), _finding(row, what)]
+    node = _keep_row(NODE, row, row["path"], UNREADABLE, size=0, named=0)
+    return [node, _finding(row, what)]
 
 
 def _keep_row(
@@ -194,29 +219,38 @@ def _among(hashes: IntArray, known: IntArray) -> list[bool]:
     """Return a mask of the hashes that are among known ones. REQUIRES that these ascend: a binary search for each."""
     if not len(known):
         return [False] * len(hashes)
-    return (known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes).tolist()  # type: ignore[no-any-return]
+    at = np.searchsorted(known, hashes)
+    neighbours = known[np.minimum(at, len(known) - 1)]
+    mask: list[bool] = (neighbours == hashes).tolist()
+    return mask
 
 
 def _entries(node: Node) -> dict[str, str | None]:
     """Return the entries of a node: its key table with its own messages carried out, deletions among them."""
-    return {**dict(zip(node.keys, node.values, strict=True)), **dict(node.pending.meanings())}
+    entries: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
+    entries.update(node.pending.meanings())
+    return entries
 
 
 def _expected_by_parents(row: Row) -> Expected:
     """Return the values that parents record about a node."""
+    height = row["height"]
+    keys_min = row["keys_min"]
+    messages_min = row["messages_min"]
     return Expected(
-        None if row["height"] == ROOT else row["height"],
-        row["lo"],
-        row["hi"],
-        None if row["keys_min"] is None else (row["keys_min"], row["keys_max"]),
-        None if row["messages_min"] is None else (row["messages_min"], row["messages_max"]),
-        row["parent"] or None,
+        height=None if height == ROOT else height,
+        low=row["lo"],
+        high=row["hi"],
+        keys=None if keys_min is None else (keys_min, row["keys_max"]),
+        messages=None if messages_min is None else (messages_min, row["messages_max"]),
+        parent=row["parent"] or None,
     )
 
 
 def _child(parent: Row, path: str, expected: Expected) -> Kept:
     """Return the values that one parent records about a child, as a row."""
-    keys, messages = expected.keys or (None, None), expected.messages or (None, None)
+    keys = expected.keys or (None, None)
+    messages = expected.messages or (None, None)
     edge = (expected.low, expected.high, *keys, *messages, expected.parent)
     return (
         CHILD, path, expected.height, parent["first"], parent["last"], *edge, None, None, None, *NO_FINDING,

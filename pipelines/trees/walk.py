@@ -240,7 +240,6 @@ def descend(
     roots: Sequence[Row],
     progress: Progress,
     *,
-    visited: Sequence[Row] = (),
     known: Sequence[Rows] = (),
     few: int = 0,
 ) -> Walk:
@@ -252,7 +251,6 @@ def descend(
         visitor: what is done at each node.
         roots: rows of ``visitor.row_of_root``.
         progress: called with the number of nodes read.
-        visited: rows of ``visitor.kept`` of roots that need not be read, in the place of ``roots``.
         known: tables kept by their key ``path``: nodes that are left out, with what only they reach.
         few: so many nodes of a level at the top are visited in this process: as a Spark job they would be a task or
             two, which all others wait for. Not together with ``known``.
@@ -262,7 +260,7 @@ def descend(
         if few and engine.tasks() > 1:
             found.engine = top
         try:
-            _descend(found, engine, roots, visited, known, few)
+            _descend(found, engine, roots, known, few)
             _move(found, engine)
         except BaseException:
             found.drop()
@@ -270,14 +268,9 @@ def descend(
     return found
 
 
-def _descend(
-    found: Walk, engine: Engine, roots: Sequence[Row], visited: Sequence[Row], known: Sequence[Rows], few: int
-) -> None:
-    if visited:
-        height = _keep_level(found, found.engine.table(visited, found.visitor.kept))
-    else:
-        starts = _without(found.engine, found.engine.table(roots, found.visitor.asked), known)
-        height = _visit_level(found, _placed(found, engine, starts, few), ROOT)
+def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[Rows], few: int) -> None:
+    starts = _without(found.engine, found.engine.table(roots, found.visitor.asked), known)
+    height = _visit_level(found, _placed(found, engine, starts, few), ROOT)
     for below in range(height - 1, -1, -1):
         children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
         pending = _without(found.engine, children, known).keep(repeatable=True)
