@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.definitions import DECODERS, LakehouseDef, TableDef, has_checksum
+from trinitylake_core.definitions import DECODERS, LakehouseDef, NamespaceDef, TableDef, ViewDef, has_checksum
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import (
     MAYBE_THE_STORE,
@@ -551,31 +551,45 @@ def check_object_counts(root: Root, found: ObjectCounts) -> Iterator[Violation]:
             )
 
 
-def check_definitions(
-    storage: Storage,
-    named: Sequence[Named],
-    proved: Callable[[str], None] | None = None,
-    tables: Callable[[str, str, TableDef], None] | None = None,
-) -> Iterator[Violation]:
-    """Yield the defects of definition files, given as kind, name and valid path. One ``get`` each, in parallel.
+class ReadDefinition(NamedTuple):
+    """A definition file that was read.
 
-    ``proved`` is called with the path of each sound one that carries a checksum, ``tables`` with name, path and content
-    of each sound one of a table.
+    Attributes:
+        label: the name of its object; ``path`` is that of the file.
+        definition: its content; ``None`` where it is missing or damaged.
+        defect: what is wrong with it (I15), if something is.
+        has_checksum: whether a checksum of its own proves it.
     """
+
+    label: str
+    path: str
+    definition: NamespaceDef | TableDef | ViewDef | None
+    defect: Violation | None
+    has_checksum: bool = False
+
+
+def read_definitions(storage: Storage, named: Sequence[Named]) -> Iterator[ReadDefinition]:
+    """Read and prove definition files, given as kind, name and valid path. One ``get`` each, in parallel."""
     contents = storage.read_many([path for _, _, path in named])
     for (kind, name, path), (_, data) in zip(named, contents, strict=True):
         if isinstance(data, FileMissing):
-            yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
+            defect = violation("I15", path, f"the definition of {kind} {name!r} is missing")
+            yield ReadDefinition(name, path, None, defect)
             continue
         try:
             definition = DECODERS[kind](data, path)
         except Corrupt as error:
-            yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
+            defect = violation("I15", path, f"the definition of {kind} {name!r}: {error}")
+            yield ReadDefinition(name, path, None, defect)
             continue
-        if proved is not None and has_checksum(data):
-            proved(path)
-        if tables is not None and isinstance(definition, TableDef):
-            tables(name, path, definition)
+        yield ReadDefinition(name, path, definition, None, has_checksum(data))
+
+
+def check_definitions(storage: Storage, named: Sequence[Named]) -> Iterator[Violation]:
+    """Yield the defects of definition files, which are read as :func:`read_definitions` does."""
+    for each in read_definitions(storage, named):
+        if each.defect is not None:
+            yield each.defect
 
 
 # -- one tree --------------------------------------------------------------------------------------

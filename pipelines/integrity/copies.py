@@ -66,7 +66,10 @@ def compare_definitions(engine: Engine, source: Storage, copy: Lakehouse, progre
 def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
     """Return ranges of keys that cover a version."""
     cuts = _cuts(lake) if engine.tasks() > 1 else []
-    return engine.table([{"lo": lo, "hi": hi} for lo, hi in pairwise(["", *cuts, _LAST])], _RANGE)
+    ranges = []
+    for lo, hi in pairwise(["", *cuts, _LAST]):
+        ranges.append({"lo": lo, "hi": hi})
+    return engine.table(ranges, _RANGE)
 
 
 def _cuts(lake: Lakehouse) -> list[str]:
@@ -74,12 +77,16 @@ def _cuts(lake: Lakehouse) -> list[str]:
 
     At most one ``get`` for each child of the root.
     """
-    node = lake.root_node.node
-    pivots = [] if node.is_leaf else list(node.keys)
-    if not node.is_leaf and len(pivots) < _RANGES and (node.height or 0) > 1:
-        pivots += [key for child in lake.nodes.read_many(node.children) for key in child.keys]
+    root = lake.root_node.node
+    if root.is_leaf:
+        return []
+    pivots = list(root.keys)
+    if len(pivots) < _RANGES and (root.height or 0) > 1:
+        for child in lake.nodes.read_many(root.children):
+            pivots += child.keys
+    pivots.sort()
     step = max(1, -(-len(pivots) // _RANGES))
-    return sorted(pivots)[::step]
+    return pivots[::step]
 
 
 def _entries(lake: Lakehouse, ranges: Iterable[Row]) -> Iterator[tuple[str, str]]:
@@ -87,13 +94,17 @@ def _entries(lake: Lakehouse, ranges: Iterable[Row]) -> Iterator[tuple[str, str]
     for row in ranges:
         lo, hi = row["lo"], row["hi"]
         for keys, paths in scan(lake.nodes, lake.root_node.node, KeyRange(lo, hi)):
-            yield from ((key, path) for key, path in zip(keys, paths, strict=True) if lo <= key < hi)
+            for key, path in zip(keys, paths, strict=True):
+                if lo <= key < hi:
+                    yield key, path
 
 
 def _sums(rows: Iterator[Row], storage: Storage, *, version: int) -> Iterator[tuple[str]]:
     lake = Lakehouse.open(storage).at(version=version)
-    split = lake.codec.split
-    total = sum(content_hash(*split(key), path) for key, path in _entries(lake, rows))
+    total = 0
+    for key, path in _entries(lake, rows):
+        kind, namespace, name = lake.codec.split(key)
+        total += content_hash(kind, namespace, name, path)
     yield (format(total % _MODULUS, "x"),)
 
 
@@ -101,24 +112,27 @@ def _compare(rows: Iterator[Row], source: Storage, target: Storage, *, version: 
     paths = (path for _, path in _entries(Lakehouse.open(target).at(version=version), rows))
     total = Compared()
     while some := list(islice(paths, READ_AHEAD)):
-        unproved = {
-            path: data
-            for path, data in target.read_many(some)
-            if isinstance(data, FileMissing) or not has_checksum(data)
-        }
-        originals = dict(source.read_many(list(unproved)))
-        different = [
-            path for path, data in unproved.items()
-            if isinstance(data, FileMissing) or isinstance(originals[path], FileMissing) or data != originals[path]
-        ]  # fmt: skip
-        total = _sum_up([total, Compared(len(unproved), len(different), different[0] if different else None)])
+        contents = target.read_many(some)
+        unproved = {path: data for path, data in contents if not _proves_itself(data)}
+        different = []
+        for path, original in source.read_many(list(unproved)):
+            if isinstance(original, FileMissing) or unproved[path] != original:
+                different.append(path)
+        example = different[0] if different else None
+        total = _sum_up([total, Compared(len(unproved), len(different), example)])
     yield total
+
+
+def _proves_itself(data: bytes | FileMissing) -> bool:
+    return not isinstance(data, FileMissing) and has_checksum(data)
 
 
 def _sum_up(parts: Iterable[Compared]) -> Compared:
     total = Compared()
     for each in parts:
         total = Compared(
-            total.compared + each.compared, total.different + each.different, total.example or each.example
+            compared=total.compared + each.compared,
+            different=total.different + each.different,
+            example=total.example or each.example,
         )
     return total

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Row
-from pipelines.integrity.findings import VIOLATION
+from pipelines.integrity.findings import VIOLATION, columns_of
 from pipelines.trees.walk import CHILD, NAMED, NODE, ROOT
 from trinitylake_core.check import (
     Expected,
@@ -206,8 +206,8 @@ def _keep_row(
 
 
 def _finding(row: Row, what: Violation) -> Kept:
-    found = (getattr(what, name) for name in VIOLATION)
-    return (FINDING, row["path"], None, row["first"], row["last"], *_NO_EDGE, None, None, None, *found)
+    place = (row["path"], None, row["first"], row["last"])
+    return (FINDING, *place, *_NO_EDGE, None, None, None, *columns_of(what))
 
 
 def hashes_of(keys: Iterable[str]) -> IntArray:

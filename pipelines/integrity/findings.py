@@ -38,8 +38,11 @@ class Finding(Violation):
     @property
     def versions(self) -> list[int]:
         """The first and the last version that are known to reach the file, once if they are one."""
-        both = [each for each in (self.first_version, self.last_version) if each is not None]
-        return both[:1] if len(both) == 2 and both[0] == both[1] else both
+        known = []
+        for version in (self.first_version, self.last_version):
+            if version is not None and version not in known:
+                known.append(version)
+        return known
 
 
 def count_finding(what: str, number: int) -> Violation:
@@ -85,35 +88,50 @@ class Found:
         if what.invariant == COUNTED:
             self.counts[what.message] += int(what.hint)
             return
-        low = FOREVER if first is None else first
-        high = -1 if first is None else first if last is None else last
-        was = self._found.get(what)
-        if was is None and not self.room():
+        low, high = FOREVER, -1
+        if first is not None:
+            low = first
+            high = first if last is None else last
+        known = self._found.get(what)
+        if known is not None:
+            known_low, known_high = known
+            self._found[what] = (min(low, known_low), max(high, known_high))
+        elif self.room():
+            self._found[what] = (low, high)
+        else:
             self._more += 1
-            return
-        self._found[what] = (low, high) if was is None else (min(low, was[0]), max(high, was[1]))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add findings as rows."""
         for row in rows:
-            self.add(Violation(*(row[name] for name in VIOLATION)), row["first"], row["last"])
+            finding = Violation(row["invariant"], row["file"], row["message"], row["hint"])
+            self.add(finding, row["first"], row["last"])
 
     def forget_below(self, boundary: int) -> None:
         """Forget what concerns only versions below the boundary."""
-        self._found = {what: where for what, where in self._found.items() if not 0 <= where[1] < boundary}
+        found = self._found.items()
+        self._found = {what: (low, high) for what, (low, high) in found if not 0 <= high < boundary}
 
     def findings(self) -> tuple[list[Finding], int]:
         """Return the findings in a fixed order, and how many more there were."""
-        found = [
-            Finding(
-                what.invariant, what.file, what.message, what.hint,
-                None if low >= FOREVER else low, high if 0 <= high < FOREVER else None,
-            )
-            for what, (low, high) in self._found.items()
-        ]  # fmt: skip
-        return sorted(found, key=lambda each: (int(each.invariant[1:] or 0), each.file, each.message)), self._more
+        found = []
+        for what, (low, high) in self._found.items():
+            first = None if low >= FOREVER else low
+            last = high if 0 <= high < FOREVER else None
+            found.append(Finding(what.invariant, what.file, what.message, what.hint, first, last))
+        return sorted(found, key=_order_of), self._more
+
+
+def _order_of(finding: Finding) -> tuple[int, str, str]:
+    number = int(finding.invariant[1:] or 0)
+    return number, finding.file, finding.message
+
+
+def columns_of(what: Violation) -> tuple[str, str, str, str]:
+    """Return a finding as the columns :data:`VIOLATION`."""
+    return what.invariant, what.file, what.message, what.hint
 
 
 def found_row(what: Violation, first: int, last: int) -> tuple[Any, ...]:
     """Return a finding as a row of :data:`FOUND`."""
-    return (*(getattr(what, name) for name in VIOLATION), first, last)
+    return (*columns_of(what), first, last)

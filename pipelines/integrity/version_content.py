@@ -28,10 +28,10 @@ from pipelines.integrity.examine import (
     IntArray,
     hashes_of,
 )
-from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
+from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found, columns_of
 from pipelines.tables.files import TableFiles, in_sample
 from pipelines.trees.walk import NODE, Walk
-from trinitylake_core.check import Named, VersionContent, Violation, check_definitions, objects_without_namespace
+from trinitylake_core.check import Named, VersionContent, Violation, objects_without_namespace, read_definitions
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.storage import Storage
@@ -64,17 +64,19 @@ def proved_definitions(
     ``counts`` grows by how many were read and how many of them were proved by a checksum of their own. Of the share
     ``tables`` of all tables, the metadata file must exist, too: one ``head`` each.
     """
-    remaining, files = iter(named), TableFiles(storage, counts)
+    remaining = iter(named)
+    files = TableFiles(storage, counts)
     while part := list(islice(remaining, READ_AHEAD)):
         counts[DEFINITIONS] += len(part)
-        found: list[tuple[str, str, TableDef]] = []
-
-        def note_sampled(label: str, path: str, table: TableDef, found: list[Any] = found) -> None:
-            if tables is not None and in_sample(path, tables):
-                found.append((label, path, table))
-
-        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)), note_sampled)
-        yield from files.missing(found)
+        sampled: list[tuple[str, str, TableDef]] = []
+        for each in read_definitions(storage, part):
+            if each.defect is not None:
+                yield each.defect
+            if each.has_checksum:
+                counts[DEFINITIONS_PROVED] += 1
+            if isinstance(each.definition, TableDef) and tables is not None and in_sample(each.path, tables):
+                sampled.append((each.label, each.path, each.definition))
+        yield from files.missing(sampled)
 
 
 @dataclass(slots=True)
@@ -132,24 +134,24 @@ def above_leaves(walk: Walk) -> IntArray | None:
     above = walk.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0")
     if above.count() > _ABOVE_MOST:
         return None
-    found = walk.engine.map(_hash_paths, above, _HASHES).list()
-    return np.unique(
-        np.concatenate([np.empty(0, np.int32), *(np.frombuffer(row["hashes"], np.int32) for row in found)])
-    )
+    hashes = [np.empty(0, np.int32)]
+    for row in walk.engine.map(_hash_paths, above, _HASHES).list():
+        hashes.append(np.frombuffer(row["hashes"], np.int32))
+    return np.unique(np.concatenate(hashes))
 
 
 def _hash_paths(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
     while some := list(islice(rows, _HASHED)):
-        yield (np.unique(hashes_of(row["path"] for row in some)).tobytes(),)
+        hashes = hashes_of(row["path"] for row in some)
+        yield (np.unique(hashes).tobytes(),)
 
 
 def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     """Prove what the entries of a walk mean; only findings and missing namespaces come to the driver."""
     unreadable = f"role = {NODE} AND height = {UNREADABLE} AND first = {content.version}"
     content.whole = not walk.ask(f"SELECT path FROM walked WHERE {unreadable} LIMIT 1").list()
-    above = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0").keep(
-        "path", repeatable=True
-    )
+    above_leaves = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0")
+    above = above_leaves.keep("path", repeatable=True)
     newest = walk.engine.sql(_NEWEST, walked=walk.rows(), above=above)
     work = partial(
         _prove_content,
@@ -163,9 +165,8 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     add_findings(walk.engine, proved, found, content.version)
     settled = walk.engine.sql(_SETTLED, walked=walk.rows(), proved=proved)
     content.bytes = _sum_up(walk.engine, settled, found, content.kinds)
-    there = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled).keep(
-        "path", repeatable=True
-    )
+    existing = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled)
+    there = existing.keep("path", repeatable=True)
     lost = walk.engine.sql(f"{_LOST} LIMIT {found.most}", settled=settled, there=there).list()
     content.needed = {row["path"] for row in lost}
     for each in (above, proved, there):
@@ -176,7 +177,7 @@ def prove_definitions(
     engine: Engine, storage: Storage, named: Iterable[Named], found: Found, version: int, tables: float | None = None
 ) -> int:
     """Prove definitions, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
-    rows = engine.table((dict(zip(_NAMED.names, each, strict=True)) for each in named), _NAMED)
+    rows = engine.table([{"kind": kind, "label": label, "path": path} for kind, label, path in named], _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
     proved = engine.map(work, rows, _PROVED, storage).keep(repeatable=True)
     add_findings(engine, proved, found, version)
@@ -190,11 +191,16 @@ def add_findings(engine: Engine, rows: Rows, found: Found, version: int | None =
 
     They are those in ``version``, or in the versions that the rows contain.
     """
-    total = engine.sql("SELECT count(*) AS found FROM rows WHERE invariant IS NOT NULL", rows=rows).one()["found"]
-    columns = ", ".join(VIOLATION if version is not None else (*VIOLATION, "first", "last"))
-    query = f"SELECT {columns} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
-    taken = engine.sql(query, rows=rows).list() if total else []
-    found.rows(taken if version is None else [row | {"first": version, "last": version} for row in taken])
+    counted = engine.sql("SELECT count(*) AS found FROM rows WHERE invariant IS NOT NULL", rows=rows).one()
+    total = counted["found"]
+    if not total:
+        return
+    columns = VIOLATION if version is not None else (*VIOLATION, "first", "last")
+    query = f"SELECT {', '.join(columns)} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
+    taken = engine.sql(query, rows=rows).list()
+    if version is not None:
+        taken = [row | {"first": version, "last": version} for row in taken]
+    found.rows(taken)
     found.count_more(total - len(taken))
 
 
@@ -203,7 +209,8 @@ def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) ->
     query = f"SELECT role, path, sum(size) AS size FROM settled WHERE role IN ({KIND}, {_COUNT}) GROUP BY role, path"
     counted: Counter[str] = Counter()
     for row in engine.sql(query, settled=settled).list():
-        (kinds if row["role"] == KIND else counted)[row["path"]] += row["size"]
+        into = kinds if row["role"] == KIND else counted
+        into[row["path"]] += row["size"]
     nbytes = counted.pop(_BYTES, 0)
     found.counts.update(counted)
     return nbytes
@@ -214,11 +221,15 @@ def _prove_content(
     most: int | None,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     content = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
-    found = content.prove(storage, ((row["path"], row["value"]) for row in rows))
-    yield from _as_rows(storage, islice(found, most), content.counts)
-    yield from ((KIND, kind, count, *NO_FINDING) for kind, count in content.kinds.items())
-    yield from ((EXISTS, name, None, *NO_FINDING) for name in sorted(content.exists))
-    yield from ((NEEDED, name, None, *NO_FINDING) for name in sorted(content.needed))
+    entries = ((row["path"], row["value"]) for row in rows)
+    findings = content.prove(storage, entries)
+    yield from _as_rows(storage, islice(findings, most), content.counts)
+    for kind, count in content.kinds.items():
+        yield (KIND, kind, count, *NO_FINDING)
+    for namespace in sorted(content.exists):
+        yield (EXISTS, namespace, None, *NO_FINDING)
+    for namespace in sorted(content.needed):
+        yield (NEEDED, namespace, None, *NO_FINDING)
 
 
 def _proved_named(
@@ -226,12 +237,15 @@ def _proved_named(
 ) -> Iterator[tuple[Any, ...]]:
     counts: Counter[str] = Counter()
     named = ((row["kind"], row["label"], row["path"]) for row in rows)
-    yield from _as_rows(storage, islice(proved_definitions(storage, named, counts, tables), most), counts)
+    findings = proved_definitions(storage, named, counts, tables)
+    yield from _as_rows(storage, islice(findings, most), counts)
 
 
 def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
     before = storage.counts.snapshot()
     for each in found:
-        yield (None, None, None, *(getattr(each, name) for name in VIOLATION))
-    counted = {**counts, _BYTES: (storage.counts - before).bytes_read}
-    yield from ((_COUNT, name, count, *NO_FINDING) for name, count in counted.items())
+        yield (None, None, None, *columns_of(each))
+    for name, count in counts.items():
+        yield (_COUNT, name, count, *NO_FINDING)
+    bytes_read = (storage.counts - before).bytes_read
+    yield (_COUNT, _BYTES, bytes_read, *NO_FINDING)
