@@ -28,7 +28,7 @@ from trinitylake_core.diff import (
     Difference,
     DifferingSubtrees,
     Span,
-    changes,
+    as_change,
     diff_nodes,
     differing_subtrees,
 )
@@ -84,7 +84,8 @@ def run(
     if config.engine == "auto":
         nodes = _estimate_nodes(old, new)
     with closing(choose_engine(config.engine, spark, nodes, config.spark_from_nodes)) as engine:
-        yield from changes(_compare(old, new, engine, progress or silent), new.codec)
+        for key, old_path, new_path in _compare(old, new, engine, progress or silent):
+            yield as_change(key, old_path, new_path, new.codec)
 
 
 def _estimate_nodes(old: Lakehouse, new: Lakehouse) -> int:

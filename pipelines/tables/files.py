@@ -118,7 +118,7 @@ class TableFiles:
 
         A location that this process cannot open, such as a bucket of other credentials, is counted and is no finding.
         """
-        named = (each for each in tables if each[2].format_properties.get(METADATA_LOCATION))
+        named = [each for each in tables if each[2].format_properties.get(METADATA_LOCATION)]
         looked = self._storage.map(named, lambda each: (each, self._exists(each[2])))
         for (label, path, table), exists in looked:
             self.counts[TABLES_UNKNOWN if exists is None else TABLES] += 1

@@ -17,6 +17,7 @@ from trinitylake_core.diff.compare import (
     Change,
     Difference,
     NotCompared,
+    as_change,
     changes,
     diff_damaged,
     diff_nodes,

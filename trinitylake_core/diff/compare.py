@@ -42,14 +42,19 @@ class Change:
 def changes(rows: Iterable[Difference], codec: KeyCodec) -> Iterator[Change]:
     """Yield the changes that rows of two versions mean."""
     for key, old, new in rows:
-        if old is None:
-            what = ADDED
-        elif new is None:
-            what = REMOVED
-        else:
-            what = CHANGED
-        kind, namespace, name = codec.split(key)
-        yield Change(what, kind, namespace, name, key, old, new)
+        yield as_change(key, old, new, codec)
+
+
+def as_change(key: str, old: str | None, new: str | None, codec: KeyCodec) -> Change:
+    """Return the change that one row of two versions means."""
+    if old is None:
+        what = ADDED
+    elif new is None:
+        what = REMOVED
+    else:
+        what = CHANGED
+    kind, namespace, name = codec.split(key)
+    return Change(what, kind, namespace, name, key, old, new)
 
 
 def diff_nodes(

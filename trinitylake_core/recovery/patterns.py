@@ -34,9 +34,13 @@ class Pattern:
         self._parts = list(self._read(text))
         self.is_plain = _WILD.isdisjoint(self._parts)
         """Whether it names one object, without ``*`` and ``?``."""
-        special = {"*": ".*", "?": ".", ".": re.escape(_BETWEEN) if self._strict else f"[.{_BETWEEN}]"}
-        escaped = (special.get(each, re.escape(each)) if bare else re.escape(each) for each, bare in self._parts)
-        self._compiled = re.compile("".join(escaped), re.DOTALL)
+        dot = re.escape(_BETWEEN) if self._strict else f"[.{_BETWEEN}]"
+        special = {("*", True): ".*", ("?", True): ".", (".", True): dot}
+        expression = ""
+        for part in self._parts:
+            character, _ = part
+            expression += special.get(part, re.escape(character))
+        self._compiled = re.compile(expression, re.DOTALL)
 
     @staticmethod
     def _read(text: str) -> Iterator[tuple[str, bool]]:
@@ -58,17 +62,24 @@ class Pattern:
 
     def covers(self, other: str) -> bool:
         """Whether this surely matches all that another pattern matches; never with a ``?`` or a backslash."""
-        return not {"?", "\\"} & {*self.text} and self._compiled.fullmatch(other) is not None
+        if "?" in self.text or "\\" in self.text:
+            return False
+        return self._compiled.fullmatch(other) is not None
 
-    def readings(self) -> Iterator[ObjectName]:
-        """Yield every object that a plain pattern may mean: without a backslash each dot may be the one."""
+    def readings(self) -> list[ObjectName]:
+        """Return every object that a plain pattern may mean: without a backslash each dot may be the one."""
         text = "".join(character for character, _ in self._parts)
-        dots = [at for at, (character, bare) in enumerate(self._parts) if character == "." and bare]
-        if not (self._strict and dots):
-            yield ObjectName(NAMESPACE, text)
-        for dot in dots if not self._strict or len(dots) == 1 else ():
-            for kind in (TABLE, VIEW):
-                yield ObjectName(kind, text[:dot], text[dot + 1 :])
+        dots = [index for index, part in enumerate(self._parts) if part == (".", True)]
+        found = []
+        if not dots or not self._strict:
+            found.append(ObjectName(NAMESPACE, text))
+        if self._strict and len(dots) > 1:
+            return found
+        for dot in dots:
+            namespace = text[:dot]
+            name = text[dot + 1 :]
+            found += [ObjectName(TABLE, namespace, name), ObjectName(VIEW, namespace, name)]
+        return found
 
     def ranges(self, codec: KeyCodec, kinds: Sequence[str] = KINDS) -> Iterator[KeyRange]:
         """Yield ranges of keys that hold all objects of some kinds that this matches: none twice, in key order."""
@@ -77,23 +88,35 @@ class Pattern:
             return
         start = list(takewhile(lambda part: part not in _WILD, self._parts))
         text = "".join(character for character, _ in start)
-        dots = [at for at, part in enumerate(start) if part == (".", True)]
+        dots = [index for index, part in enumerate(start) if part == (".", True)]
         for kind in kinds:
-            for dot in dots if kind != NAMESPACE else ():
-                with suppress(InvalidName):  # no object has such a name
-                    yield codec.beginning(text[dot + 1 :], kind, text[:dot])
+            if kind != NAMESPACE:
+                for dot in dots:
+                    with suppress(InvalidName):  # no object has such a name
+                        yield codec.beginning(text[dot + 1 :], kind, text[:dot])
             if not (self._strict and dots):
                 yield codec.beginning(text, kind)
 
 
 def first_match(patterns: Iterable[tuple[Pattern, T]], namespace: str, name: str, otherwise: T) -> T:
     """Return the value of the first pattern that matches a table or view."""
-    return next((each for pattern, each in patterns if pattern.matches(namespace, name)), otherwise)
+    for pattern, value in patterns:
+        if pattern.matches(namespace, name):
+            return value
+    return otherwise
 
 
 def exactly(namespace: str, name: str | None) -> str:
     """Return the pattern that names one object and no other."""
-    sides = ["".join(f"\\{each}" if each in _SPECIAL else each for each in side) for side in (namespace, name or "")]
+    escaped_namespace = _escape(namespace)
     if name is None:
-        return sides[0] if sides[0] != namespace else f"\\{namespace}"
-    return ".".join(sides) if sides != [namespace, name] else f"{namespace}.\\{name}"
+        # With a backslash anywhere a bare dot is the one between namespace and name.
+        return f"\\{namespace}" if escaped_namespace == namespace else escaped_namespace
+    escaped_name = _escape(name)
+    if (escaped_namespace, escaped_name) == (namespace, name):
+        return f"{namespace}.\\{name}"
+    return f"{escaped_namespace}.{escaped_name}"
+
+
+def _escape(text: str) -> str:
+    return "".join(f"\\{character}" if character in _SPECIAL else character for character in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from trinitylake_core import diff
@@ -52,8 +53,7 @@ class Selection:
         self._exact = exact
         self._remember = remember
         self._patterns = [Pattern(text) for text in only]
-        for pattern in self._patterns:
-            _refuse_ambiguous(here, there, pattern)
+        _refuse_ambiguous(here, there, self._patterns)
         self._unmatched = set(self._patterns)
         self._found: list[Change] = []
         self._new_namespaces: dict[str, Change] = {}
@@ -101,26 +101,31 @@ class Selection:
 
     def _refuse_unknown(self, patterns: Sequence[Pattern]) -> None:
         """Raise for a pattern that names nothing: a typing error must not pass for success."""
+        plain = [pattern for pattern in patterns if pattern.is_plain]
+        named = _find_named(self._there, plain) | _find_named(self._here, plain)
         unknown = []
         for pattern in patterns:
-            if not _names_something(self._there, pattern) and not _names_something(self._here, pattern):
+            if pattern.is_plain:
+                is_known = not named.isdisjoint(pattern.readings())
+            else:
+                is_known = _matches_something(self._there, pattern) or _matches_something(self._here, pattern)
+            if not is_known:
                 unknown.append(pattern.text)
         if not unknown:
             return
         here, there = self._here, self._there
-        named = ", ".join(text or repr(text) for text in unknown)
+        shown = ", ".join(text or repr(text) for text in unknown)
         root_uri = there.backend.storage.root
         of_other = "" if root_uri == here.backend.storage.root else f" of {root_uri}"
         raise ObjectNotFound(
-            f"{named} names nothing in version {there.root.version}{of_other} nor in version {here.root.version}"
+            f"{shown} names nothing in version {there.root.version}{of_other} nor in version {here.root.version}"
         )
 
 
-def _names_something(side: Side, pattern: Pattern) -> bool:
-    """Whether a pattern matches an object of a version. A few ``get`` for a plain name; else as ``matching``."""
-    if pattern.is_plain:
-        return next(_find_named(side, pattern), None) is not None
-    return next(matching(side.backend.nodes, side.root.node, side.codec, pattern), None) is not None
+def _matches_something(side: Side, pattern: Pattern) -> bool:
+    """Whether a pattern matches an object of a version. Reads as ``matching``."""
+    found = matching(side.backend.nodes, side.root.node, side.codec, pattern)
+    return next(found, None) is not None
 
 
 def matching(
@@ -137,35 +142,42 @@ def matching(
                 yield entry
 
 
-def _find_named(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
-    """Yield the objects of a version that a plain pattern names. A few ``get`` each."""
+def _find_named(side: Side, patterns: Iterable[Pattern]) -> set[ObjectName]:
+    """Return the objects of a version that plain patterns may name. One ``get`` for each node on their ways."""
     codec = side.codec
-    for name in pattern.readings():
-        try:
-            key = codec.encode(name)
-        except InvalidName:
-            continue
-        if search.lookup(side.backend.nodes, side.root.node, key) is not None:
-            yield name
+    names = {}
+    for pattern in patterns:
+        for name in pattern.readings():
+            with suppress(InvalidName):  # no object has such a name
+                names[codec.encode(name)] = name
+    found = search.lookup_many(side.backend.nodes, side.root.node, sorted(names))
+    return {names[key] for key in found}
 
 
-def _refuse_ambiguous(here: Side, there: Side, pattern: Pattern) -> None:
+def _refuse_ambiguous(here: Side, there: Side, patterns: Iterable[Pattern]) -> None:
     """Raise if a plain pattern names objects in different namespaces: a guess may be the wrong one."""
-    if not pattern.is_plain or len(list(pattern.readings())) < 2:
+    unclear = [pattern for pattern in patterns if pattern.is_plain and len(pattern.readings()) > 1]
+    if not unclear:
         return
-    meant = set()
-    for side in (there, here):
-        for name in _find_named(side, pattern):
-            meant.add((name.namespace, name.name or ""))
-    if len(meant) < 2:
-        return
+    named = _find_named(here, unclear) | _find_named(there, unclear)
+    for pattern in unclear:
+        meant = set()
+        for name in pattern.readings():
+            if name in named:
+                meant.add((name.namespace, name.name or ""))
+        if len(meant) > 1:
+            raise InvalidInput(f"{pattern.text!r} is ambiguous; write one of {_list_choices(meant)}")
+
+
+def _list_choices(meant: Iterable[tuple[str, str]]) -> str:
+    """Return the patterns that name each of some objects and no other, with what they name."""
     choices = []
-    for namespace, name_inside in sorted(meant):
-        if name_inside:
-            choices.append(f"{exactly(namespace, name_inside)!r} ({name_inside!r} in {namespace!r})")
+    for namespace, name in sorted(meant):
+        if name:
+            choices.append(f"{exactly(namespace, name)!r} ({name!r} in {namespace!r})")
         else:
             choices.append(f"{exactly(namespace, None)!r} (namespace {namespace!r})")
-    raise InvalidInput(f"{pattern.text!r} is ambiguous; write one of {', '.join(choices)}")
+    return ", ".join(choices)
 
 
 def _refuse_left_behind(here: Side, changes: Sequence[Change]) -> None:
