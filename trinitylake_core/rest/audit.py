@@ -82,8 +82,8 @@ class Outcome:
             "client": self.client,
             "operation": self.operation,
             "right": asked.right,
-            "objects": [_shortened(each) for each in asked.objects[:_MOST_OBJECTS]],
-            "location": _shortened(asked.location),
+            "objects": [_shorten(each) for each in asked.objects[:_MOST_OBJECTS]],
+            "location": _shorten(asked.location),
             "version": max(asked.versions, default=None),
             "outcome": self._word(),
             "status": self.status,
@@ -92,7 +92,7 @@ class Outcome:
         if len(asked.objects) > _MOST_OBJECTS:
             found["objects_left_out"] = len(asked.objects) - _MOST_OBJECTS
         if not asked.objects:
-            found["request"] = _shortened(f"{self.method} {self.path}")
+            found["request"] = _shorten(f"{self.method} {self.path}")
         return found
 
     def _word(self) -> str:
@@ -103,7 +103,7 @@ class Outcome:
         return "refused" if self.status < 500 or self.status == 503 else "failed"
 
 
-def _shortened(text: str | None) -> str | None:
+def _shorten(text: str | None) -> str | None:
     if text is None or len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}..."

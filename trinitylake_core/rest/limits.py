@@ -27,7 +27,7 @@ class Limits:
         share: of ``threads``, ``waiting`` and ``memory_bytes`` that one of several principals may take.
         seconds: after which a request is answered without its result. What it began goes on. A client has as long to
             send a request, and to read an answer, before its connection is closed.
-        wrong_token_seconds: before a client is told that its token is wrong. It waits without a thread.
+        wrong_token_seconds: before a client is told that its token is wrong. It waits without a thread or a place.
         stop_seconds: that requests under way have when the endpoint is ended.
     """
 
