@@ -105,14 +105,18 @@ def candidates(context: click.Context, name: str, incomplete: str) -> list[Compl
     if name == "name" and context.command.name == "restore":
         of_lakehouse = _objects
     if of_lakehouse is not None:
-        newest = [each for each in _NEWEST if each.startswith(incomplete)] if name in _VERSIONS else []
-        found = _in_time(lambda: _of_lakehouse(context, of_lakehouse, incomplete))
-        return [CompletionItem(each) for each in (*newest, *found)]
+        found = _find_in_time(lambda: _of_lakehouse(context, of_lakehouse, incomplete))
+        if name in _VERSIONS:
+            found = [each for each in _NEWEST if each.startswith(incomplete)] + found
+        return [CompletionItem(each) for each in found]
     if name in _PLACES:
         from pipelines.cli.resolve_root import names
 
-        return [*(CompletionItem(each) for each in names() if each.startswith(incomplete)), _DIRECTORY]
-    return [_FILE] if name in _FILES else []
+        known = [each for each in names() if each.startswith(incomplete)]
+        return [*map(CompletionItem, known), _DIRECTORY]
+    if name in _FILES:
+        return [_FILE]
+    return []
 
 
 def root_left_out(context: click.Context) -> bool:
@@ -126,33 +130,40 @@ def _of_lakehouse(
     from pipelines.cli.resolve_root import applicable, environment_options, root_of, storage_options
     from trinitylake_core import Lakehouse
 
+    given = context.params
     # click gives up before the arguments where the last word is an option without its value
-    places = [context.params.get("root"), context.params.get("src"), *context.args[:1], os.environ.get(ROOT_VARIABLE)]
-    for root in places:
-        if root:
-            with suppress(TrinityLakeError, OSError):
-                uri, of_name = root_of(root)
-                given = storage_options(context.params.get("storage_option") or ())
-                options = {**applicable(environment_options(os.environ), uri), **of_name, **given}
-                lake = Lakehouse.open(uri, storage_options=options)
-                for name in find(lake, incomplete):
-                    # A shell gets one candidate a line, so a name of two lines would be two names.
-                    if name.startswith(incomplete) and name.isprintable():
-                        yield name
-                return
+    roots = [given.get("root"), given.get("src"), *context.args[:1], os.environ.get(ROOT_VARIABLE)]
+    for root in filter(None, roots):
+        with suppress(TrinityLakeError, OSError):
+            uri, of_name = root_of(root)
+            options = applicable(environment_options(os.environ), uri)
+            options |= of_name
+            options |= storage_options(given.get("storage_option") or ())
+            lake = Lakehouse.open(uri, storage_options=options)
+            for name in find(lake, incomplete):
+                # A shell gets one candidate a line, so a name of two lines would be two names.
+                if name.startswith(incomplete) and name.isprintable():
+                    yield name
+            return
 
 
-def _in_time(find: Callable[[], Iterator[str]]) -> list[str]:
+def _find_in_time(find: Callable[[], Iterator[str]]) -> list[str]:
     """Return the names that are found within two seconds. The thread may still run: this process ends now."""
     found: list[str] = []
-    thread = threading.Thread(target=lambda: found.extend(islice(find(), _MOST)), daemon=True)
+
+    def collect() -> None:
+        for name in islice(find(), _MOST):
+            found.append(name)  # noqa: PERF402 - one by one: what is there after two seconds is shown
+
+    thread = threading.Thread(target=collect, daemon=True)
     thread.start()
     thread.join(_SECONDS)
     return [*found]
 
 
 def _snapshots(lake: Lakehouse, _: str) -> Iterator[str]:
-    yield from (each.name for each in lake.snapshots())
+    for each in lake.snapshots():
+        yield each.name
 
 
 def _namespaces(lake: Lakehouse, _: str) -> Iterator[str]:
@@ -164,10 +175,14 @@ def _objects(lake: Lakehouse, incomplete: str) -> Iterator[str]:
     from pipelines.summary import qualified
 
     for namespace in lake.namespaces():
-        if incomplete.startswith(f"{namespace}."):
-            yield from (qualified(each.namespace, each.name) for each in lake.objects(namespace) if each.name)
+        below = f"{namespace}."
+        if incomplete.startswith(below):
+            for each in lake.objects(namespace):
+                if each.name:
+                    yield qualified(each.namespace, each.name)
         elif namespace.startswith(incomplete):
-            yield from (namespace, f"{namespace}.")  # two, so that the shell adds no space
+            yield namespace
+            yield below  # a second one, so that the shell adds no space
 
 
 _NEWEST: Final = ("HEAD", "HEAD~1")
@@ -178,4 +193,6 @@ _NAMES: Final[dict[str, Callable[[Lakehouse, str], Iterator[str]]]] = {
     **dict.fromkeys(("to_namespace", "within"), _namespaces),
 }
 _PLACES: Final = frozenset({"also", "dst", "other", "root", "src", "target"})
-_FILES: Final = frozenset({"certfile", "file", "inventory", "keyfile", "plan", "plan_to", "source", "to", "tokens"})
+_FILES: Final = frozenset(
+    {"audit_log", "certfile", "file", "inventory", "keyfile", "plan", "plan_to", "source", "to", "tokens"}
+)

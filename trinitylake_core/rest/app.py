@@ -34,36 +34,35 @@ from trinitylake_core.transactions.requests import Repeated, as_iso_duration, as
 
 _T = TypeVar("_T")
 Handler = Callable[[Request], Reply]
-_PREFIX: Final = "/v1/{prefix}"
-_NAMESPACE: Final = f"{_PREFIX}/namespaces/{{namespace}}"
-_TABLE: Final = f"{_NAMESPACE}/tables/{{table}}"
-_VIEW: Final = f"{_NAMESPACE}/views/{{view}}"
+_TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
+_VIEW: Final = "/v1/{prefix}/namespaces/{namespace}/views/{view}"
+_NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
 HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("POST", _TABLE): table_routes.commit_table,
     ("GET", _TABLE): table_routes.load_table,
-    ("GET", f"{_PREFIX}/namespaces"): namespace_routes.list_namespaces,
-    ("POST", f"{_PREFIX}/namespaces"): namespace_routes.create_namespace,
+    ("GET", "/v1/{prefix}/namespaces"): namespace_routes.list_namespaces,
+    ("POST", "/v1/{prefix}/namespaces"): namespace_routes.create_namespace,
     ("GET", _NAMESPACE): namespace_routes.load_namespace,
     ("HEAD", _NAMESPACE): namespace_routes.has_namespace,
     ("DELETE", _NAMESPACE): namespace_routes.drop_namespace,
-    ("POST", f"{_NAMESPACE}/properties"): namespace_routes.update_namespace,
-    ("GET", f"{_NAMESPACE}/tables"): table_routes.list_tables,
-    ("POST", f"{_NAMESPACE}/tables"): table_routes.create_table,
-    ("POST", f"{_NAMESPACE}/register"): table_routes.register_table,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/properties"): namespace_routes.update_namespace,
+    ("GET", "/v1/{prefix}/namespaces/{namespace}/tables"): table_routes.list_tables,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/tables"): table_routes.create_table,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/register"): table_routes.register_table,
     ("HEAD", _TABLE): table_routes.has_table,
     ("DELETE", _TABLE): table_routes.drop_table,
-    ("GET", f"{_TABLE}/credentials"): table_routes.no_credentials,
-    ("POST", f"{_TABLE}/metrics"): table_routes.accept_metrics,
-    ("POST", f"{_PREFIX}/tables/rename"): table_routes.rename_table,
-    ("POST", f"{_PREFIX}/transactions/commit"): table_routes.commit_tables,
-    ("GET", f"{_NAMESPACE}/views"): view_routes.list_views,
-    ("POST", f"{_NAMESPACE}/views"): view_routes.create_view,
-    ("POST", f"{_NAMESPACE}/register-view"): view_routes.register_view,
+    ("GET", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"): table_routes.no_credentials,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics"): table_routes.accept_metrics,
+    ("POST", "/v1/{prefix}/tables/rename"): table_routes.rename_table,
+    ("POST", "/v1/{prefix}/transactions/commit"): table_routes.commit_tables,
+    ("GET", "/v1/{prefix}/namespaces/{namespace}/views"): view_routes.list_views,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/views"): view_routes.create_view,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/register-view"): view_routes.register_view,
     ("GET", _VIEW): view_routes.load_view,
     ("HEAD", _VIEW): view_routes.has_view,
     ("POST", _VIEW): view_routes.commit_view,
     ("DELETE", _VIEW): view_routes.drop_view,
-    ("POST", f"{_PREFIX}/views/rename"): view_routes.rename_view,
+    ("POST", "/v1/{prefix}/views/rename"): view_routes.rename_view,
 }
 """What each method and path of the specification does, the most frequent first. The endpoint offers nothing else."""
 

@@ -38,7 +38,8 @@ def refuse_foreign(scheme: str, headers: Mapping[str, str]) -> None:
         text = "without tokens this endpoint answers only as localhost, 127.0.0.1 or ::1: use one of them in 'uri'"
         raise Problem(403, "ForbiddenException", text)
     origin = headers.get("origin")
-    if origin is not None and origin.lower() != f"{scheme}://{host}".lower():
+    own_origin = f"{scheme}://{host}"
+    if origin is not None and origin.lower() != own_origin.lower():
         raise Problem(403, "ForbiddenException", "without tokens this endpoint answers no other web page")
     if _has_body(headers) and not _is_json(headers.get("content-type", "")):
         text = "without tokens this endpoint takes a body only with 'Content-Type: application/json'"
@@ -58,4 +59,6 @@ def _has_body(headers: Mapping[str, str]) -> bool:
 
 def _is_json(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    if kind == "application/json":
+        return True
+    return kind.startswith("application/") and kind.endswith("+json")

@@ -31,10 +31,7 @@ class LogFormat(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a line."""
         if not record.name.startswith(_OURS):
-            place = f"{record.module}:{record.lineno}"
-            error = (record.exc_info or (None, None, None))[1]
-            raised = "" if error is None else f" ({where_it_was_raised(error)})"
-            record = logging.makeLogRecord({"msg": f"{record.name}: {record.levelname.lower()} at {place}{raised}"})
+            record = logging.makeLogRecord({"msg": _without_words(record)})
         return super().format(record)
 
     def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 - logging's name
@@ -42,11 +39,22 @@ class LogFormat(logging.Formatter):
         return "" if ei[1] is None else where_it_was_raised(ei[1])
 
 
+def _without_words(record: logging.LogRecord) -> str:
+    """Return what a line of another library is about: where it was written, and where an exception was raised."""
+    level = record.levelname.lower()
+    text = f"{record.name}: {level} at {record.module}:{record.lineno}"
+    if record.exc_info is None or record.exc_info[1] is None:
+        return text
+    raised = where_it_was_raised(record.exc_info[1])
+    return f"{text} ({raised})"
+
+
 class _AuditFile(WatchedFileHandler):
     """A file that only its owner reads, opened again after a rotation."""
 
     def _open(self) -> TextIOWrapper:
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(self.baseFilename, flags, 0o600)
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
 

@@ -148,9 +148,12 @@ def _read_file(path: Path) -> tuple[_Identity, dict[str, Principal]]:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f", line {mark.line + 1}"
-        raise InvalidInput(f"it is not YAML{where}") from None
-    entries = found.get("principals") if isinstance(found, dict) else None
+        if mark is None:
+            raise InvalidInput("it is not YAML") from None
+        raise InvalidInput(f"it is not YAML, line {mark.line + 1}") from None
+    if not isinstance(found, dict):
+        raise InvalidInput("it has no 'principals'")
+    entries = found.get("principals")
     if not isinstance(entries, dict):
         raise InvalidInput("it has no 'principals'")
     by_hash: dict[str, Principal] = {}
@@ -158,14 +161,19 @@ def _read_file(path: Path) -> tuple[_Identity, dict[str, Principal]]:
         digest = _hash_of_entry(name, entry)
         if digest in by_hash:
             raise InvalidInput(f"{name} has the token of {by_hash[digest].name}")
-        by_hash[digest] = Principal(str(name), {right: _patterns(name, entry, right) for right in RIGHTS})
+        allowed = {}
+        for right in RIGHTS:
+            allowed[right] = _patterns(name, entry, right)
+        by_hash[digest] = Principal(str(name), allowed)
     return identity, by_hash
 
 
 def _hash_of_entry(name: Any, entry: Any) -> str:
     if not isinstance(entry, dict):
         raise InvalidInput(f"{name} has no fields")
-    if unknown := {str(each) for each in entry} - {_HASH, *RIGHTS}:
+    fields = {str(each) for each in entry}
+    unknown = fields - {_HASH, *RIGHTS}
+    if unknown:
         raise InvalidInput(f"{name} has unknown fields: {', '.join(sorted(unknown))}")
     digest = str(entry.get(_HASH)).lower()
     if not _SHA256.fullmatch(digest):
@@ -176,13 +184,20 @@ def _hash_of_entry(name: Any, entry: Any) -> str:
 def _patterns(name: Any, entry: Mapping[str, Any], right: str) -> tuple[str, ...]:
     found = entry.get(right, [])
     # A text would be a list of characters, and its * would allow all.
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    is_list = isinstance(found, list)
+    if not is_list or not all(isinstance(each, str) for each in found):
         raise InvalidInput(f"{name}.{right} is not a list of patterns, such as ['sales.*']")
     return tuple(found)
 
 
 def _identity(status: os.stat_result) -> _Identity:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 def _reason(error: OSError | InvalidInput) -> str:
