@@ -565,7 +565,9 @@ def _settings(config: SessionConfig) -> dict[str, str]:
 @contextmanager
 def _set_environment(config: SessionConfig) -> Iterator[None]:
     """Give a starting Spark what it takes from the environment only: which Python runs the tasks, and from where."""
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH")}
+    names = ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH", SAFE_PATH)
+    before = {name: os.environ.get(name) for name in names}
+    os.environ[SAFE_PATH] = "1"  # Java passes it on to the Python of local tasks
     python = config.conf.get("spark.pyspark.python")  # only spark-submit reads it
     if python:
         os.environ["PYSPARK_PYTHON"] = python

@@ -78,11 +78,11 @@ def test_lost_races_are_tried_again_with_growing_jitter_and_not_for_ever(
     before = set(_paths(disk))
     txn.change.write_definitions()
     with pytest.raises(CommitConflict, match="12 lost races"):
-        commit(lake.backend, lake.root_node, txn, attempts=12)
+        commit(lake.backend, lake.root_node, txn.change, attempts=12)
     assert [(0, min(0.5, 0.005 * 2**number)) for number in range(12)] == waits
     txn.abort()
     rivals = {info.path for info in _open(disk).history()} | {entry.path for entry in _open(disk).objects()}
-    assert txn._written == {path for path in set(_paths(disk)) - before - rivals if "-t-" in path}
+    assert txn.change._written == {path for path in set(_paths(disk)) - before - rivals if "-t-" in path}
     assert 1 + 12 == _open(disk).version
 
 

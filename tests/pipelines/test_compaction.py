@@ -126,7 +126,7 @@ def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
         if phase == "flush subtrees" and done == total:
             events.append("flushed")
 
-    done = compaction.run(lake, compaction.Config(), spark, progress=told)
+    done = compaction.run(lake, compaction.Config(engine="spark"), spark, progress=told)
     assert done.proved
     assert ["flushed", "sync", "link"] == events
     assert [False] == [storage.spec()[1]["durable"] for storage in asked]

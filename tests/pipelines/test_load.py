@@ -308,12 +308,12 @@ def nodes_below(lake: Lakehouse) -> Iterable[str]:
 @pytest.mark.spark
 @pytest.mark.s3
 def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -> None:
-    """Tasks read the source and write definitions and nodes; Spark's session is the default engine."""
+    """Tasks read the source and write definitions and nodes."""
     root = moto_server.new_root()
     lake = Lakehouse.create(f"{root}lake", storage_options=moto_server.options, order=8)
     text = "".join(json.dumps(each) + "\n" for each in [namespace("a"), *(table("a", f"t{n:03}") for n in range(200))])
     open_storage(root, moto_server.options).replace("export/part-0.jsonl", text.encode())
-    done = load.run(lake, f"{root}export/", spark=spark)
+    done = load.run(lake, f"{root}export/", load.Config(engine="spark"), spark)
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
 
 

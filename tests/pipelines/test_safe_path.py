@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import worker_pool
-from pipelines.session.spark import SessionConfig, _environment
+from pipelines.session.spark import SessionConfig, _set_environment
 from tests.support.lakes import new_lake
 
 _NOTES: str = "import pathlib\npathlib.Path({proof!r}).write_text(__name__)\nraise ImportError('not ours')\n"
@@ -44,7 +44,7 @@ def test_a_helper_process_imports_nothing_from_the_current_directory(proof: Path
 
 def test_the_python_of_spark_is_told_so_while_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    with _environment(SessionConfig()):
+    with _set_environment(SessionConfig()):
         assert "1" == os.environ["PYTHONSAFEPATH"]
     assert "PYTHONSAFEPATH" not in os.environ
 
