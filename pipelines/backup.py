@@ -1,10 +1,9 @@
 """Verifies that a backup, a repeated export, could replace its lakehouse, by reading it (format, section 6).
 
 1. **open** it: is it a lakehouse, and an export of this one without commits of its own;
-2. **compare**: its newest version exists at the source, and both have the same content digest;
-3. **verify** every invariant of that version, with every definition; definitions that were written before they
-   carried a checksum are compared byte for byte with those of the lakehouse;
-4. **age**: how long the versions that it lacks have been waiting.
+2. **digest**: its newest version exists at the source, and both have the same content;
+3. **verify** that version as `verify` does, with every definition;
+4. **lag**: how long the versions that it lacks have been waiting.
 
 Each problem is reported in a sentence with its remedy. Nothing is written.
 """
@@ -12,13 +11,14 @@ Each problem is reported in a sentence with its remedy. Nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from pipelines import verify
+from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine_for_all
-from pipelines.integrity.copies import compare_definitions, digest
+from pipelines.integrity.digest import digest
 from pipelines.integrity.findings import Finding
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, findings_table
@@ -65,7 +65,6 @@ class Report(ShortRepr):
         unsaved_since: when the first version was committed that the backup lacks; ``None`` if it lacks none.
         digest: the digest of the backup; ``None`` if it was not comparable.
         findings: broken invariants of the backup; ``nodes_read`` counts the nodes read to find them.
-        definitions_compared: definitions without a checksum that were compared with those of the lakehouse.
     """
 
     source: str
@@ -79,7 +78,6 @@ class Report(ShortRepr):
     source_digest: str | None = None
     findings: list[Finding] = field(default_factory=list)
     nodes_read: int = 0
-    definitions_compared: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -115,138 +113,148 @@ def run(
         Corrupt: the lakehouse itself is damaged.
     """
     config = config or Config()
+    progress = progress or silent
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     lake.refresh()
     lake.backend.versions.refuse_hole(lake.version)
-    work = _Proof(spark, lake, target, config, progress or silent)
-    problems = list(work.run())
-    return replace(work.report, problems=problems, seconds=work.watch.seconds)
+    engine = choose_engine_for_all(config.engine, spark, lake.root_node)
+    watch = Stopwatch()
+    facts: dict[str, Any] = {}
+    problems: list[str] = []
+    backup, problem = _open_backup(target)
+    if backup is not None:
+        facts["version"] = backup.version
+        problem = _find_mismatch(lake, backup) or _find_hole(backup)
+    if problem is not None:
+        problems.append(problem)
+    elif backup is not None:
+        problems += _compare_digests(engine, lake, backup, facts, progress)
+        watch.lap("compare")
+        problems += _verify(target, backup.version, config, engine.name, spark, facts, progress)
+        watch.lap("verify")
+        problems += _find_lag(lake, backup.version, config, facts)
+    return Report(
+        source=lake.root,
+        target=target.root,
+        engine=engine.name,
+        source_version=lake.version,
+        problems=problems,
+        seconds=watch.seconds,
+        **facts,
+    )
 
 
-@dataclass
-class _Proof:
-    spark: Session
-    lake: Lakehouse
-    target: Storage
-    config: Config
-    progress: Progress
+# -- open ----------------------------------------------------------------------------------------------
 
-    def __post_init__(self) -> None:
-        self.engine = choose_engine_for_all(self.config.engine, self.spark, self.lake.root_node)
-        self.report = Report(self.lake.root, self.target.root, self.engine.name, self.lake.version)
-        self.watch = Stopwatch()
 
-    def run(self) -> Iterator[str]:
-        """Yield what is wrong, the gravest first."""
-        try:
-            backup = Lakehouse.open(self.target)
-        except NotALakehouse:
-            yield f"there is no backup at {self.target.root}; export to it"
-            return
-        except (Corrupt, InvalidDefinition) as error:
-            yield f"the backup cannot be opened: {error}; export to another root URI, this one is damaged"
-            return
-        self.report = replace(self.report, version=backup.version)
-        mismatch = self.mismatch(backup) or self.hole(backup)
-        if mismatch is not None:
-            yield mismatch
-            return
-        yield from self.compared(backup)
-        yield from self.verified(backup)
-        yield from self.too_old(backup.version)
+def _open_backup(target: Storage) -> tuple[Lakehouse | None, str | None]:
+    """Return the backup, or why there is none."""
+    try:
+        return Lakehouse.open(target), None
+    except NotALakehouse:
+        return None, f"there is no backup at {target.root}; export to it"
+    except (Corrupt, InvalidDefinition) as error:
+        return None, f"the backup cannot be opened: {error}; export to another root URI, this one is damaged"
 
-    def mismatch(self, backup: Lakehouse) -> str | None:
-        """Return the reason for which a lakehouse is no backup of this one; ``None`` if it is one."""
-        if same_place(self.target.root, self.lake.root):
-            return f"{self.target.root} is the lakehouse itself, and no backup of it; export to another root URI"
-        if backup.definition.id != self.lake.definition.id:
-            return f"{self.target.root} holds another lakehouse; export to another root URI"
-        if backup.version > self.lake.version:
-            return (
-                f"the backup holds version {backup.version}, newer than version {self.lake.version} of the lakehouse: "
-                "one of them was replaced. Find out which one is right before anything overwrites the other"
-            )
-        kept = backup.version >= self.lake.root_node.oldest_version  # below it a late writer may have left a root
-        ours, theirs = self.lake.backend.versions.try_root(backup.version) if kept else None, backup.root_node
-        if ours is not None and (ours.txn, ours.created_at_millis) != (theirs.txn, theirs.created_at_millis):
-            return (
-                f"the backup was written to since it was made: its version {backup.version} is not that of the "
-                "lakehouse; export to another root URI"
-            )
-        return None
 
-    def hole(self, backup: Lakehouse) -> str | None:
-        """Return that a root of the backup is missing, where it opens at the version before it; else ``None``."""
-        try:
-            backup.backend.versions.refuse_hole(backup.version)
-        except Corrupt as error:
-            return f"the backup is not complete: {error}; export again, which creates the roots that are missing"
-        return None
-
-    def compared(self, backup: Lakehouse) -> Iterator[str]:
-        try:
-            source = self.lake.at(version=backup.version)
-        except VersionNotFound:
-            yield (
-                f"version {backup.version}, the newest one of the backup, has expired at the lakehouse, so they cannot "
-                "be compared; export again"
-            )
-            return
-        ours = digest(self.engine, source, self.progress)
-        self.report = replace(self.report, source_digest=ours)
-        try:
-            theirs = digest(self.engine, backup, self.progress)
-        except Corrupt as error:
-            yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
-            return
-        finally:
-            self.watch.lap("compare")
-        self.report = replace(self.report, digest=theirs)
-        if theirs != ours:
-            yield (
-                f"version {backup.version} of the backup has another content than that of the lakehouse; export to "
-                "another root URI"
-            )
-
-    def verified(self, backup: Lakehouse) -> Iterator[str]:
-        how = verify.Config(
-            backup.version,
-            definitions=self.config.definitions,
-            engine=self.report.engine,
-            tables=EVERY if self.config.tables else None,
-            deep=self.config.tables,
+def _find_mismatch(lake: Lakehouse, backup: Lakehouse) -> str | None:
+    """Return the reason for which a lakehouse is no backup of this one; ``None`` if it is one."""
+    if same_place(backup.root, lake.root):
+        return f"{backup.root} is the lakehouse itself, and no backup of it; export to another root URI"
+    if backup.definition.id != lake.definition.id:
+        return f"{backup.root} holds another lakehouse; export to another root URI"
+    if backup.version > lake.version:
+        return (
+            f"the backup holds version {backup.version}, newer than version {lake.version} of the lakehouse: "
+            "one of them was replaced. Find out which one is right before anything overwrites the other"
         )
-        done = verify.run(self.target, how, self.spark, progress=self.progress)
-        self.report = replace(self.report, findings=done.findings, nodes_read=done.nodes_read)
-        self.watch.lap("verify")
-        if not done.ok:
-            first = done.findings[0]
-            yield (
-                f"{len(done.findings) + done.more} invariants of the backup are broken, {first.invariant} for one: "
-                f"{first.message} ({first.file}); export to another root URI, this one is damaged"
-            )
-        elif done.definitions_proved < done.definitions_read and self.report.source_digest is not None:
-            # a changed file of the same size cannot be detected otherwise
-            found = compare_definitions(self.engine, self.lake.storage, backup, self.progress)
-            self.report = replace(self.report, definitions_compared=found.compared)
-            if found.different:
-                yield (
-                    f"{found.different} definitions of the backup are not those of the lakehouse, {found.example} for "
-                    "one; verify the lakehouse, then export to another root URI"
-                )
+    if backup.version < lake.root_node.oldest_version:
+        return None  # it has expired here; what lies under its name may be of a late writer
+    ours = lake.backend.versions.try_root(backup.version)
+    theirs = backup.root_node
+    if ours is not None and (ours.txn, ours.created_at_millis) != (theirs.txn, theirs.created_at_millis):
+        return (
+            f"the backup was written to since it was made: its version {backup.version} is not that of the "
+            "lakehouse; export to another root URI"
+        )
+    return None
 
-    def too_old(self, version: int) -> Iterator[str]:
-        if version == self.lake.version:
-            return
-        roots, newest = self.lake.backend.versions, self.lake.root_node
-        first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest)
-        committed = (first or self.lake.root_node).created_at_millis
-        since = from_millis(committed)
-        self.report = replace(self.report, unsaved_since=since)
-        now = now_millis() if self.config.now_millis is None else self.config.now_millis
-        age = (now - committed) / 1000
-        if self.config.max_age_seconds is not None and age > self.config.max_age_seconds:
-            yield (
-                f"what was committed since {since.isoformat(timespec='seconds')} is in no backup: "
-                f"it holds version {version}, the lakehouse {self.lake.version}; export again"
-            )
+
+def _find_hole(backup: Lakehouse) -> str | None:
+    """Return that a root of the backup is missing, where it opens at the version before it; else ``None``."""
+    try:
+        backup.backend.versions.refuse_hole(backup.version)
+    except Corrupt as error:
+        return f"the backup is not complete: {error}; export again, which creates the roots that are missing"
+    return None
+
+
+# -- digest, verify, lag: each notes its facts, and yields what is wrong ---------------------------------
+
+
+def _compare_digests(
+    engine: Engine, lake: Lakehouse, backup: Lakehouse, facts: dict[str, Any], progress: Progress
+) -> Iterator[str]:
+    try:
+        source = lake.at(version=backup.version)
+    except VersionNotFound:
+        yield (
+            f"version {backup.version}, the newest one of the backup, has expired at the lakehouse, so they cannot "
+            "be compared; export again"
+        )
+        return
+    facts["source_digest"] = digest(engine, source, progress)
+    try:
+        facts["digest"] = digest(engine, backup, progress)
+    except Corrupt as error:
+        yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
+        return
+    if facts["digest"] != facts["source_digest"]:
+        yield (
+            f"version {backup.version} of the backup has another content than that of the lakehouse; export to "
+            "another root URI"
+        )
+
+
+def _verify(
+    target: Storage,
+    version: int,
+    config: Config,
+    engine: str,
+    spark: Session,
+    facts: dict[str, Any],
+    progress: Progress,
+) -> Iterator[str]:
+    how = verify.Config(
+        version,
+        definitions=config.definitions,
+        engine=engine,
+        tables=EVERY if config.tables else None,
+        deep=config.tables,
+    )
+    done = verify.run(target, how, spark, progress=progress)
+    facts["findings"] = done.findings
+    facts["nodes_read"] = done.nodes_read
+    if not done.ok:
+        first = done.findings[0]
+        yield (
+            f"{len(done.findings) + done.more} invariants of the backup are broken, {first.invariant} for one: "
+            f"{first.message} ({first.file}); export to another root URI, this one is damaged"
+        )
+
+
+def _find_lag(lake: Lakehouse, version: int, config: Config, facts: dict[str, Any]) -> Iterator[str]:
+    if version == lake.version:
+        return
+    roots = lake.backend.versions
+    newest = lake.root_node
+    first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest) or newest
+    since = from_millis(first.created_at_millis)
+    facts["unsaved_since"] = since
+    now = now_millis() if config.now_millis is None else config.now_millis
+    age_seconds = (now - first.created_at_millis) / 1000
+    if config.max_age_seconds is not None and age_seconds > config.max_age_seconds:
+        yield (
+            f"what was committed since {since.isoformat(timespec='seconds')} is in no backup: "
+            f"it holds version {version}, the lakehouse {lake.version}; export again"
+        )

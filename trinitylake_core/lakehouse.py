@@ -69,6 +69,13 @@ _OTHER_NAMES: Final = {
     "create_view": "with lake.transaction() as txn: txn.create_view(...)",
     "plan": "rollback(..., dry_run=True) and restore(..., dry_run=True) return the plan",
     "close": "nothing is open that would have to be closed",
+    "compact": "from pipelines import compaction; compaction.run(lake, compaction.Config())",
+    "expire": "from pipelines import expire; expire.run(lake, expire.Config())",
+    "clean": "from pipelines import clean; clean.run(lake, clean.Config())",
+    "verify": "from pipelines import verify; verify.run(lake, verify.Config())",
+    "export": "from pipelines import export; export.run(lake, target, export.Config())",
+    "load": "from pipelines import load; load.run(lake, source, load.Config())",
+    "upgrade": "from pipelines import upgrade; upgrade.run(lake, target)",
 }
 """What people try, and the call that they need."""
 

@@ -35,12 +35,6 @@ from pipelines.lakehouses import (
 
 ENV_FILE: Final = VARIABLE
 
-_REMOVED: Final = {
-    "compaction.costs": "removed, compactions are not weighed in dollars any more; delete it, and say with "
-    "compaction.messages, compaction.root_bytes and compaction.older_than when to compact"
-}
-"""Fields of older releases, and what to write instead."""
-
 M = TypeVar("M", bound=Model)
 Layout = Literal["assets", "partitions"]
 """Whether each lakehouse has assets and jobs of its own, or is a partition of those that all share."""
@@ -113,7 +107,7 @@ def _validate_model(model: type[M], raw: Any, where: str) -> M:
         for each in error.errors(include_url=False, include_input=False, include_context=False):
             field, message = ".".join(str(part) for part in each["loc"]), each["msg"].removeprefix("Value error, ")
             if each["type"] == "extra_forbidden":
-                message = _REMOVED.get(field, "unknown field")
+                message = "unknown field"
             elif each["type"] == "missing":
                 message = "required, but missing"
             elif message.startswith(("Input ", "Tuple ", "List ")):

@@ -81,7 +81,7 @@ lakehouses:
         ("{name: a, root: 'file:///x', compaction: {messages: 0}}", "compaction.messages: input should be greater"),
         (
             "{name: a, root: 'file:///x', compaction: {costs: {hour: 1}}}",
-            "compaction.costs: removed, compactions are not weighed in dollars any more; delete it, and say with",
+            "compaction.costs: unknown field",
         ),
         ("{name: a, root: 'file:///x', compaction: {root_bytes: 0}}", "compaction.root_bytes: input should be greater"),
         ("{name: a, root: 'file:///x', orphans: {older_than: 1h}}", "orphans.older_than: must be at least 1d"),

@@ -380,7 +380,7 @@ def test_many_lakehouses_with_assets_of_their_own_are_warned_of(
 ) -> None:
     monkeypatch.setattr(factory, "MANY", 1)
     stanzas = tuple(LakehouseSettings(name=name, root=f"file:///{name}") for name in ("a", "b"))
-    factory.merged(stanzas[:1])
+    factory.define_lakehouses(stanzas[:1])
     assert [] == caplog.messages
-    factory.merged(stanzas)
+    factory.define_lakehouses(stanzas)
     assert caplog.messages[0].startswith("2 lakehouses with assets of their own are slow to load; with `layout: part")

@@ -14,7 +14,7 @@ import pyspark
 
 from pipelines import clean, compaction, diff, expire, export, load, rollback, stats, verify
 from pipelines.engine import open_engine
-from pipelines.integrity.copies import digest
+from pipelines.integrity.digest import digest
 from pipelines.job import dry_run
 from pipelines.session import SessionConfig, lazy_session
 from tests.support.lakes import FAST

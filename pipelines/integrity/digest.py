@@ -1,24 +1,22 @@
-"""A copy beside its original: the digest of a version, and definitions that no checksum proves byte for byte.
+"""The digest of a version on an engine, made of ranges of keys.
 
-Both are made of ranges of keys: on Spark a task takes some neighbouring ones, and this process takes all keys at once.
+On Spark a task takes some neighbouring ones, and this process takes all keys at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice, pairwise
-from typing import Final, NamedTuple
+from itertools import pairwise
+from typing import Final
 
 import pyarrow as pa
 
 from pipelines.engine import Engine, Row, Rows
-from pipelines.engine.model import LONG, READ_AHEAD, TEXT
+from pipelines.engine.model import TEXT
 from pipelines.job import Progress, silent
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import content_hash
-from trinitylake_core.definitions import has_checksum
-from trinitylake_core.errors import FileMissing
 from trinitylake_core.keys import KeyRange
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.search import scan
@@ -30,15 +28,6 @@ _RANGES: Final = 1_024
 """So many ranges at the most are dealt to tasks."""
 _RANGE: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _SUM: Final = pa.schema({"sum": TEXT})
-_COMPARED: Final = pa.schema({"compared": LONG, "different": LONG, "example": TEXT})
-
-
-class Compared(NamedTuple):
-    """How many definitions were compared, how many of them differ, and the path of one that does."""
-
-    compared: int = 0
-    different: int = 0
-    example: str | None = None
 
 
 def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
@@ -50,17 +39,6 @@ def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
     work = partial(_sums, version=lake.version)
     sums = engine.map(work, _ranges(engine, lake), _SUM, lake.storage, each=1).list()
     return format(sum(int(row["sum"], 16) for row in sums) % _MODULUS, "032x")
-
-
-def compare_definitions(engine: Engine, source: Storage, copy: Lakehouse, progress: Progress) -> Compared:
-    """Compare the definitions of the version of a handle that no checksum proves with those at ``source``.
-
-    Reads every definition of the copy, and of the source those that have no checksum in the copy.
-    """
-    progress("compare definitions", 0, None)
-    work = partial(_compare, version=copy.version)
-    found = engine.map(work, _ranges(engine, copy), _COMPARED, source, copy.storage, each=1).list()
-    return _sum_up(Compared(**row) for row in found)
 
 
 def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
@@ -106,33 +84,3 @@ def _sums(rows: Iterator[Row], storage: Storage, *, version: int) -> Iterator[tu
         kind, namespace, name = lake.codec.split(key)
         total += content_hash(kind, namespace, name, path)
     yield (format(total % _MODULUS, "x"),)
-
-
-def _compare(rows: Iterator[Row], source: Storage, target: Storage, *, version: int) -> Iterator[Compared]:
-    paths = (path for _, path in _entries(Lakehouse.open(target).at(version=version), rows))
-    total = Compared()
-    while some := list(islice(paths, READ_AHEAD)):
-        contents = target.read_many(some)
-        unproved = {path: data for path, data in contents if not _proves_itself(data)}
-        different = []
-        for path, original in source.read_many(list(unproved)):
-            if isinstance(original, FileMissing) or unproved[path] != original:
-                different.append(path)
-        example = different[0] if different else None
-        total = _sum_up([total, Compared(len(unproved), len(different), example)])
-    yield total
-
-
-def _proves_itself(data: bytes | FileMissing) -> bool:
-    return not isinstance(data, FileMissing) and has_checksum(data)
-
-
-def _sum_up(parts: Iterable[Compared]) -> Compared:
-    total = Compared()
-    for each in parts:
-        total = Compared(
-            compared=total.compared + each.compared,
-            different=total.different + each.different,
-            example=total.example or each.example,
-        )
-    return total
