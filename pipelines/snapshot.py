@@ -72,7 +72,10 @@ def name_of(period: str, now: datetime) -> str:
     """
     if period not in _PERIODS:
         raise InvalidInput(f"a snapshot policy is one of {', '.join(PERIODS)}, not {period!r}")
-    return (now if now.tzinfo is None else now.astimezone(UTC)).strftime(_PERIODS[period][0])
+    if now.tzinfo is not None:
+        now = now.astimezone(UTC)
+    time_format, _ = _PERIODS[period]
+    return now.strftime(time_format)
 
 
 def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: datetime) -> Due:
@@ -96,10 +99,15 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
         current = name_of(period, now)
         if keep < 1:
             raise InvalidInput(f"snapshot policy {period}: keep must be at least 1, not {keep}")
-        theirs = {name for name in existing if re.fullmatch(_PERIODS[period][1], name)}
-        create += [current] if current not in theirs else []
-        drop += sorted(theirs | {current}, reverse=True)[keep:]
-    return Due(tuple(name for name in create if name not in drop), tuple(sorted(set(drop) & set(existing))))
+        _, pattern = _PERIODS[period]
+        of_period = {name for name in existing if re.fullmatch(pattern, name)}
+        if current not in of_period:
+            create.append(current)
+        newest_first = sorted(of_period | {current}, reverse=True)
+        drop += newest_first[keep:]
+    to_create = [name for name in create if name not in drop]
+    to_drop = sorted(name for name in set(drop) if name in existing)
+    return Due(tuple(to_create), tuple(to_drop))
 
 
 def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], now: datetime) -> list[Overdue]:

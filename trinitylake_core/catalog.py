@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -113,7 +113,11 @@ class CatalogView(abc.ABC):
 
     def namespaces(self, prefix: str = "") -> list[str]:
         """Return the names of all namespaces, sorted, or of those that begin so. Reads the nodes that hold them."""
-        return [self._keys.split(key)[1] for key, _ in self._rows(self._keys.beginning(prefix))]
+        names = []
+        for key, _ in self._rows(self._keys.beginning(prefix)):
+            _, namespace, _ = self._keys.split(key)
+            names.append(namespace)
+        return names
 
     def tables(self, namespace: str | None = None) -> list[str]:
         """Return the tables in a namespace by name, sorted, or all as ``sales.orders``. Raises ``ObjectNotFound``."""
@@ -131,23 +135,24 @@ class CatalogView(abc.ABC):
 
     def _keys_of(self, kind: str, name: str) -> list[str]:
         """Return the keys of the objects that ``sales.orders`` may name: any dot may divide it."""
-        if kind == NAMESPACE:
-            readings = [ObjectName(kind, name)]
-        else:
-            dots = [at for at, each in enumerate(name) if each == "." and 0 < at < len(name) - 1]
-            readings = [ObjectName(kind, name[:at], name[at + 1 :]) for at in dots]
         found = []
-        for each in readings:
-            with suppress(InvalidName):
-                found += [key] if self._find(key := self._keys.encode(each)) is not None else []
+        for reading in _readings(kind, name):
+            try:
+                key = self._keys.encode(reading)
+            except InvalidName:
+                continue
+            if self._find(key) is not None:
+                found.append(key)
         return found
 
     def _names(self, kind: str, namespace: str | None) -> list[str]:
         if namespace is None:
             return [f"{each.namespace}.{each.name}" for each in self.objects(kind=kind)]
-        key, batches = self._keys.namespace(namespace), self._batches(self._keys.range(kind, namespace))
-        found = [name for keys, _ in batches for name in self._keys.names_in(keys)]
-        if not found and self._find(key) is None:
+        namespace_key = self._keys.namespace(namespace)
+        found: list[str] = []
+        for keys, _ in self._batches(self._keys.range(kind, namespace)):
+            found += self._keys.names_in(keys)
+        if not found and self._find(namespace_key) is None:
             raise _not_found(NAMESPACE, namespace)
         return found
 
@@ -167,9 +172,14 @@ class CatalogView(abc.ABC):
         """
         if kind is not None and kind not in names.KINDS:
             raise InvalidInput(f"kind must be one of {', '.join(names.KINDS)}, not {kind!r}")
-        kinds: tuple[str | None, ...] = (kind,) if kind else names.KINDS if namespace is not None else (None,)
-        for each in kinds:
-            for key, path in self._rows(self._keys.range(each, namespace)):
+        if kind is not None:
+            ranges = [self._keys.range(kind, namespace)]
+        elif namespace is not None:
+            ranges = [self._keys.range(each, namespace) for each in names.KINDS]
+        else:
+            ranges = [names.EVERYTHING]
+        for within in ranges:
+            for key, path in self._rows(within):
                 yield ObjectEntry(*self._keys.split(key), key, path)
 
     def digest(self) -> str:
@@ -177,10 +187,11 @@ class CatalogView(abc.ABC):
 
         Independent of the order, of the shape of the tree and of the name sizes. Reads every node.
         """
-        total, split, digest_of = 0, self._keys.split, content_hash
+        total = 0
         for keys, values in self._batches(names.EVERYTHING):
             for key, path in zip(keys, values, strict=True):
-                total += digest_of(*split(key), path)
+                kind, namespace, name = self._keys.split(key)
+                total += content_hash(kind, namespace, name, path)
         return format(total & _DIGEST_MASK, "032x")
 
     # -- definitions ---------------------------------------------------------------------------
@@ -198,11 +209,13 @@ class CatalogView(abc.ABC):
             ObjectNotFound: no such table.
             CorruptDefinition: its file is missing or garbage.
         """
-        return self._definition(TABLE, self._key(TABLE, namespace, name), label(namespace, name), TableDef)
+        key = self._key(TABLE, namespace, name)
+        return self._definition(TABLE, key, label(namespace, name), TableDef)
 
     def view(self, namespace: str, name: str | None = None) -> ViewDef:
         """Return the definition of a view, named as a table is. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
-        return self._definition(VIEW, self._key(VIEW, namespace, name), label(namespace, name), ViewDef)
+        key = self._key(VIEW, namespace, name)
+        return self._definition(VIEW, key, label(namespace, name), ViewDef)
 
     def _key(self, kind: str, namespace: str, name: str | None) -> str:
         if name is not None:
@@ -271,8 +284,26 @@ def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> Obj
     """
     if node.subtree_messages != 0 or node.subtree_keys is None:
         return None
-    tables, views = (search.keys_before(reader, node, codec.range(kind).lo) for kind in (TABLE, VIEW))
-    return None if tables is None or views is None else ObjectCounts(tables, views - tables, node.subtree_keys - views)
+    # Keys of namespaces come first, then those of tables, then those of views.
+    before_tables = search.keys_before(reader, node, codec.range(TABLE).lo)
+    before_views = search.keys_before(reader, node, codec.range(VIEW).lo)
+    if before_tables is None or before_views is None:
+        return None
+    return ObjectCounts(
+        namespaces=before_tables,
+        tables=before_views - before_tables,
+        views=node.subtree_keys - before_views,
+    )
+
+
+def _readings(kind: str, name: str) -> Iterator[ObjectName]:
+    """Yield the objects of a kind that a text may name: any dot may divide it."""
+    if kind == NAMESPACE:
+        yield ObjectName(kind, name)
+        return
+    for index, character in enumerate(name):
+        if character == "." and 0 < index < len(name) - 1:
+            yield ObjectName(kind, name[:index], name[index + 1 :])
 
 
 def content_hash(kind: str, namespace: str, name: str | None, path: str) -> int:

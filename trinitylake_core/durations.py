@@ -27,13 +27,19 @@ def parse_age(text: str) -> float:
 
 def millis(seconds: float) -> int:
     """Return seconds as whole milliseconds, rounded up: an age is never cut short."""
-    whole = round(seconds * 1000)
-    return whole if abs(whole - seconds * 1000) < 1e-6 else int(seconds * 1000) + 1
+    exact = seconds * 1000
+    whole = round(exact)
+    if abs(whole - exact) < 1e-6:  # a fraction of a second is never exact in binary
+        return whole
+    return int(exact) + 1
 
 
 def describe_duration(seconds: float) -> str:
     """Return an age for people, in the largest unit that is exact."""
-    for unit, length in (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
-        if seconds and seconds % length == 0:
+    if seconds == 0:
+        return "0ms"
+    for unit in ("d", "h", "m", "s"):
+        length = _UNITS[unit]
+        if seconds % length == 0:
             return f"{int(seconds // length)}{unit}"
     return f"{millis(seconds)}ms"

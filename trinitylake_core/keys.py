@@ -88,9 +88,9 @@ def refuse_new_name(kind: str, name: str) -> None:
     """
     if name.isascii():
         return
-    hidden = next((each for each in name if unicodedata.category(each) == "Cf"), None)
-    if hidden is not None:
-        raise InvalidName(f"{kind} name {name!r} holds the invisible character U+{ord(hidden):04X}")
+    for character in name:
+        if unicodedata.category(character) == "Cf":
+            raise InvalidName(f"{kind} name {name!r} holds the invisible character U+{ord(character):04X}")
     if not unicodedata.is_normalized("NFC", name):
         raise InvalidName(f"{kind} name {name!r} is not in Unicode's form NFC, so that people take it for another name")
 
@@ -126,8 +126,9 @@ class KeyCodec:
         return self._object(name.kind, name.namespace, name.name)
 
     def _object(self, kind: str, namespace: str, name: str | None) -> str:
-        home = self._pad_name(NAMESPACE, namespace, self.namespace_size)
-        return _PREFIX[kind] + home + self._pad_name(kind, name, self._name_size(kind))
+        padded_namespace = self._pad_name(NAMESPACE, namespace, self.namespace_size)
+        padded_name = self._pad_name(kind, name, self._name_size(kind))
+        return _PREFIX[kind] + padded_namespace + padded_name
 
     def range(self, kind: str | None = None, namespace: str | None = None) -> KeyRange:
         """Return the range of all objects of a kind, or of a kind in one namespace."""
@@ -143,18 +144,21 @@ class KeyCodec:
 
         With ``namespace`` that of the tables, or views, in it whose own names begin so. Raises ``InvalidName``.
         """
-        return self._upwards(self.range(kind, namespace).lo + prefix)
+        first = self.range(kind, namespace).lo
+        return self._upwards(first + prefix)
 
     def _upwards(self, lo: str) -> KeyRange:
         """Return the range of all keys that begin with ``lo``."""
-        return KeyRange(lo, lo + _LAST * (max(self.namespace_size, self.table_size, self.view_size) + 1))
+        longest = max(self.namespace_size, self.table_size, self.view_size)
+        return KeyRange(lo, lo + _LAST * (longest + 1))
 
     def decode(self, key: str) -> ObjectName:
         """Return the name in a key.
 
         Raises ``InvalidName``: the key is not a well-formed object key of this lakehouse (invariant I11).
         """
-        return ObjectName(*self.parts(key))
+        kind, namespace, name = self.parts(key)
+        return ObjectName(kind, namespace, name)
 
     def parts(self, key: str) -> tuple[str, str, str | None]:
         """Return kind, namespace and name in a key, proved. Raises ``InvalidName`` as :meth:`decode`."""
@@ -166,81 +170,113 @@ class KeyCodec:
 
     def _plain(self, key: str) -> tuple[str, str, str | None] | None:
         """Return the parts of a well-formed key in ASCII, which nearly all are: four times as fast."""
-        kind, cut = _KIND.get(key[:4]), 4 + self.namespace_size
+        kind = _KIND.get(key[:4])
         if self.utf16 or kind is None or not key.isascii() or not key.isprintable():
             return None
-        namespace, name = key[4:cut].rstrip(" "), key[cut:].rstrip(" ")
-        if not namespace or " " in namespace or " " in name or len(key) != cut + self._name_size(kind):
+        cut = 4 + self.namespace_size
+        if len(key) != cut + self._name_size(kind):
+            return None
+        namespace = key[4:cut].rstrip(" ")
+        name = key[cut:].rstrip(" ")
+        if not namespace or " " in namespace or " " in name:
             return None
         if kind == NAMESPACE:
             return kind, namespace, None
-        return (kind, namespace, name) if name else None
+        if not name:
+            return None
+        return kind, namespace, name
 
     def _split_proved(self, key: str) -> tuple[str, str, str | None]:
         kind = _KIND.get(key[:4])
         if kind is None:
             raise InvalidName(f"key {key!r} does not start with a known schema ID")
-        parts = self._cut(key, kind)
-        trimmed = _SDK_TRIMMED if self.utf16 else " "
-        name = ObjectName(kind, *(part.strip(trimmed) if self.utf16 else part.rstrip(trimmed) for part in parts))
-        if not self.utf16 and self.encode(name) != key:
+        padded_namespace, padded_name = self._cut(key, kind)
+        if self.utf16:  # the Java SDK proves nothing of its names, and so neither do we
+            namespace = padded_namespace.strip(_SDK_TRIMMED)
+            name = padded_name.strip(_SDK_TRIMMED)
+            return kind, namespace, None if kind == NAMESPACE else name
+        namespace = padded_namespace.rstrip(" ")
+        name_or_none = None if kind == NAMESPACE else padded_name.rstrip(" ")
+        if self.encode(ObjectName(kind, namespace, name_or_none)) != key:
             raise InvalidName(f"key {key!r} is not padded as the format demands")
-        return name.kind, name.namespace, name.name
+        return kind, namespace, name_or_none
 
     def split(self, key: str) -> tuple[str, str, str | None]:
         """Return kind, namespace and name in a key, fast: plain keys of a sound lakehouse are not proved again."""
-        if self.utf16 or not key.isascii() or key[:4] not in _KIND:
+        kind = _KIND.get(key[:4])
+        if self.utf16 or kind is None or not key.isascii():
             return self._split_proved(key)
         cut = 4 + self.namespace_size
-        return _KIND[key[:4]], key[4:cut].rstrip(" "), key[cut:].rstrip(" ") or None
+        namespace = key[4:cut].rstrip(" ")
+        name = key[cut:].rstrip(" ")
+        return kind, namespace, name or None
 
     def names_in(self, keys: Sequence[str]) -> list[str]:
         """Return the names in keys of tables, or of views, of one namespace, as :meth:`split` returns them."""
         if self.utf16 or not "".join(keys).isascii():
-            return [self.split(key)[2] or "" for key in keys]
+            names = []
+            for key in keys:
+                _, _, name = self.split(key)
+                names.append(name or "")
+            return names
         cut = 4 + self.namespace_size
         return [key[cut:].rstrip(" ") for key in keys]
 
     def homes(self, keys: Iterable[str]) -> dict[tuple[str, str], int]:
         """Return the number of keys of each kind and namespace, fast. REQUIRES :meth:`well_formed` keys."""
         cut = 4 + self.namespace_size
-        counted = Counter([key[:cut] for key in keys])
-        return {(_KIND[home[:4]], home[4:].rstrip(" ")): count for home, count in counted.items()}
+        counts = Counter([key[:cut] for key in keys])
+        found = {}
+        for home, count in counts.items():
+            kind = _KIND[home[:4]]
+            namespace = home[4:].rstrip(" ")
+            found[kind, namespace] = count
+        return found
 
-    def _cut(self, key: str, kind: str) -> Sequence[str]:
+    def _cut(self, key: str, kind: str) -> tuple[str, str]:
+        """Return the padded namespace and the padded name in a key; the latter is empty in that of a namespace."""
         size = self.namespace_size
         total = size + self._name_size(kind)
         encoding, unit = ("utf-16-le", 2) if self.utf16 else ("utf-8", 1)
         body = key[4:]
-        if body.isascii():
-            parts, length = [body[:size], body[size:]], len(body)
-        else:
-            data = body.encode(encoding)
-            try:
-                parts = [data[: size * unit].decode(encoding), data[size * unit :].decode(encoding)]
-            except UnicodeDecodeError:
-                raise InvalidName(f"key {key!r} cuts a character in two") from None
-            length = len(data) // unit
+        data = body.encode(encoding)
+        length = len(data) // unit
+        cut = size * unit
+        try:
+            namespace = data[:cut].decode(encoding)
+            name = data[cut:].decode(encoding)
+        except UnicodeDecodeError:
+            raise InvalidName(f"key {key!r} cuts a character in two") from None
         if length != total:
             raise InvalidName(f"key {key!r} is {length} long after its schema ID instead of {total}")
-        return parts[:1] if kind == NAMESPACE else parts
+        return namespace, name
 
     def _name_size(self, kind: str) -> int:
         """Return the length of the part of a key behind the namespace, by kind."""
-        return self.table_size if kind == TABLE else self.view_size if kind == VIEW else 0
+        if kind == TABLE:
+            return self.table_size
+        if kind == VIEW:
+            return self.view_size
+        return 0
 
     def _pad_name(self, kind: str, name: str | None, size: int) -> str:
         if not name or not isinstance(name, str):
             raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
-        if not self.utf16 and (match := _FORBIDDEN.search(name)):
-            raise InvalidName(f"{kind} name {name!r} holds the forbidden character U+{ord(match[0]):04X}")
+        forbidden = None if self.utf16 else _FORBIDDEN.search(name)
+        if forbidden is not None:
+            raise InvalidName(f"{kind} name {name!r} holds the forbidden character U+{ord(forbidden[0]):04X}")
         length = len(name)
         if not name.isascii():
             try:
-                length = len(name.encode("utf-16-le")) // 2 if self.utf16 else len(name.encode())
+                length = self._measure(name)
             except UnicodeEncodeError:
                 raise InvalidName(f"{kind} name {name!r} is not valid Unicode") from None
         if length > size:
             unit = "UTF-16 units" if self.utf16 else "bytes"
             raise InvalidName(f"{kind} name {name!r} is {length} {unit} long; this lakehouse allows {size}")
         return name + " " * (size - length)
+
+    def _measure(self, name: str) -> int:
+        if self.utf16:
+            return len(name.encode("utf-16-le")) // 2
+        return len(name.encode())

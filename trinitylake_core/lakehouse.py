@@ -345,7 +345,8 @@ class Lakehouse(CatalogView):
 
         Each is a version or a handle, also of another lakehouse. Reads only nodes that the two do not share.
         """
-        old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
+        old = self.at(version=a) if isinstance(a, int) else a
+        new = self.at(version=b) if isinstance(b, int) else b
         return diff_trees(old.nodes, old.root_node.node, old.codec, new.nodes, new.root_node.node, new.codec)
 
     def check(self, *, definitions: bool = False) -> Iterator[Violation]:
@@ -438,11 +439,12 @@ class Lakehouse(CatalogView):
             raise InvalidInput(f"`freeze` sets the property {spec.FREEZE}, and `thaw` removes it")
         before = backend.definition(base)
         after = altered_lakehouse(before, properties=properties)
-        pairs = {
-            name: (before.properties.get(name), after.properties.get(name))
-            for name in sorted({*before.properties, *after.properties})
-        }
-        changes = {name: (old, new) for name, (old, new) in pairs.items() if old != new}
+        changes = {}
+        for name in sorted({*before.properties, *after.properties}):
+            old = before.properties.get(name)
+            new = after.properties.get(name)
+            if old != new:
+                changes[name] = (old, new)
         version: int | None = None
         if changes and not dry_run:
             summary = commit_summary(reason=reason, properties=dict(properties))

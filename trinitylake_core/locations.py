@@ -80,8 +80,11 @@ def optimised_path(name: str) -> str:
     """Return the optimised path of an original file name: 20 hash bits spread files over prefixes."""
     name = name.replace("/", "-")
     bits = _bits(name)
-    first, second, third = _FOUR_BITS[bits >> 16], _FOUR_BITS[bits >> 12 & 15], _FOUR_BITS[bits >> 8 & 15]
-    return f"{first}/{second}/{third}/{_FOUR_BITS[bits >> 4 & 15]}{_FOUR_BITS[bits & 15]}-{name}"
+    first = _FOUR_BITS[bits >> 16]
+    second = _FOUR_BITS[bits >> 12 & 15]
+    third = _FOUR_BITS[bits >> 8 & 15]
+    rest = _FOUR_BITS[bits >> 4 & 15] + _FOUR_BITS[bits & 15]
+    return f"{first}/{second}/{third}/{rest}-{name}"
 
 
 def _bits(name: str) -> int:
@@ -92,7 +95,9 @@ def _uuid() -> str:
     """Return a random UUID. A compaction tries dozens of names per file, and ``uuid.uuid4`` takes twice as long."""
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    third = "4" + digits[13:16]
+    fourth = variant + digits[17:20]
+    return f"{digits[:8]}-{digits[8:12]}-{third}-{fourth}-{digits[20:]}"
 
 
 def root_path(version: int) -> str:
@@ -102,14 +107,16 @@ def root_path(version: int) -> str:
     """
     if not 0 <= version <= spec.MAX_VERSION:
         raise InvalidLocation(f"version {version} is not between 0 and {spec.MAX_VERSION}")
-    return f"_{format(version, f'0{spec.VERSION_BITS}b')[::-1]}.ipc"
+    bits = f"{version:0{spec.VERSION_BITS}b}"
+    return f"_{bits[::-1]}.ipc"  # reversed, so that neighbouring versions lie under different prefixes
 
 
 def sdk_root_path(version: int) -> str:
     """Return the path under which the published Java SDK keeps the root of ``version``."""
     if not 0 <= version < 2**63:
         raise InvalidLocation(f"version {version} does not fit into 63 bits")
-    return f"_{format(version, f'0{spec.SDK_VERSION_BITS}b')[::-1]}.arrow"
+    bits = f"{version:0{spec.SDK_VERSION_BITS}b}"
+    return f"_{bits[::-1]}.arrow"
 
 
 def lakehouse_def_path() -> str:
@@ -134,9 +141,11 @@ def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
     that no file name breaks an XML request, a shell or a log. They are cut where the last segment would outgrow what
     file systems take. Readers follow the stored pointer only, and :func:`parse` knows the names written before, too.
     """
-    label = _UNREADABLE.sub("_", namespace if name is None else f"{namespace}-{name}")
+    label = namespace if name is None else f"{namespace}-{name}"
+    label = _UNREADABLE.sub("_", label)
     tail = f"-{_uuid()}.binpb"
-    room = spec.FILE_NAME_MAX_BYTES - len("00000000-") - len(kind) - 1 - len(tail)
+    around = len("00000000-") + len(f"{kind}-") + len(tail)
+    room = spec.FILE_NAME_MAX_BYTES - around
     return optimised_path(f"{kind}-{label[:room]}{tail}")
 
 
@@ -147,8 +156,10 @@ def parse(path: str) -> ParsedPath | None:
     """
     match = _OPTIMISED.fullmatch(path)
     if match is not None:
-        prefix = int("".join(match.groups()[:4]), 2)
-        return _parse_name(match[5]) if prefix == _bits(match[5]) else None
+        *prefix, name = match.groups()
+        if int("".join(prefix), 2) != _bits(name):
+            return None
+        return _parse_name(name)
     if path == spec.HINT_FILE:
         return ParsedPath("hint")
     if path == spec.BOUNDARY_FILE:

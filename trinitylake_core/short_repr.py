@@ -12,8 +12,11 @@ SHOWN: Final = 3
 
 def first_of(texts: Sequence[str], shown: int, count: int | None = None) -> str:
     """Return the first texts, separated by commas, and how many more there are of ``count``, by default of them all."""
-    more = (len(texts) if count is None else count) - shown
-    return ", ".join(texts[:shown]) + (f" and {more} more" if more > 0 else "")
+    total = len(texts) if count is None else count
+    text = ", ".join(texts[:shown])
+    if total > shown:
+        text += f" and {total - shown} more"
+    return text
 
 
 class ShortRepr:
@@ -25,8 +28,12 @@ class ShortRepr:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        shown = (each.name for each in fields(self) if each.repr)  # type: ignore[arg-type] # a base of dataclasses
-        return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in shown)})"
+        shown = []
+        for each in fields(self):  # type: ignore[arg-type] # a base of dataclasses
+            if each.repr:
+                value = _brief(getattr(self, each.name))
+                shown.append(f"{each.name}={value}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def _brief(value: Any) -> str:

@@ -216,8 +216,20 @@ def is_time(when: datetime | str) -> bool:
 
 
 def _copy_subtree(backend: LakehouseBackend, node: Node, writer: NodeWriter) -> Node:
-    paths = [writer.add(_copy_subtree(backend, child, writer)) for child in backend.nodes.read_many(node.children)]
+    """Return a copy of a node whose children are copies, too, which were given to a writer."""
+    paths = []
+    for child in backend.nodes.read_many(node.children):
+        copied = _copy_subtree(backend, child, writer)
+        paths.append(writer.add(copied))
     return Node(
-        node.keys, node.values, paths, node.buffer, dict(node.system), node.height, node.subtree_keys,
-        node.subtree_messages, node.child_keys, node.child_messages,
-    )  # fmt: skip
+        node.keys,
+        node.values,
+        paths,
+        node.buffer,
+        system=dict(node.system),
+        height=node.height,
+        subtree_keys=node.subtree_keys,
+        subtree_messages=node.subtree_messages,
+        child_keys=node.child_keys,
+        child_messages=node.child_messages,
+    )

@@ -58,10 +58,12 @@ def find_damaged_here(here: Side, there: Side, of_one_file: Iterable[Change]) ->
 
 def _read_both(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[tuple[Change, _Content, _Content]]:
     """Yield changes with what the files hold that both sides name. Two ``get`` each; a missing one equals no other."""
-    ours = here.backend.storage.read_many([_validate(each.old_path) for each in changes])
-    theirs = there.backend.storage.read_many([_validate(each.new_path) for each in changes])
-    for change, (_, one), (_, other) in zip(changes, ours, theirs, strict=True):
-        yield change, one, other
+    our_paths = [_validate(change.old_path) for change in changes]
+    their_paths = [_validate(change.new_path) for change in changes]
+    ours = here.backend.storage.read_many(our_paths)
+    theirs = there.backend.storage.read_many(their_paths)
+    for change, (_, our_data), (_, their_data) in zip(changes, ours, theirs, strict=True):
+        yield change, our_data, their_data
 
 
 def _can_be_read(change: Change, data: _Content) -> bool:
