@@ -1,9 +1,9 @@
-"""The reference pages of `make docs`, made from the code when they are built, so that they cannot be out of date.
+"""The reference pages, made from the code. They are kept in the repository, so that a forge shows them, too.
 
-A page holds a line such as ``<!-- commands -->``; mkdocs calls :func:`on_page_markdown`, which puts what the code says
-in its place. To look at one without building the site::
+A page has a text of its own, and then what the code says, after a line such as ``<!-- commands: ... -->``. A test
+compares the two; after a change of the code this writes the pages again::
 
-    .venv/bin/python scripts/reference.py commands
+    .venv/bin/python scripts/reference.py
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NAMED: Final = (
     (timedelta, "duration"),
 )
 """What a type of a field is called."""
-_MARK: Final = re.compile(r"^<!-- ([a-z]+) -->$", re.MULTILINE)
+_MARK: Final = "<!-- {}: made from the code by scripts/reference.py, which also writes it again -->"
 _SECTION: Final = re.compile(r"^([^\s#][^:]*(?::NAME)?):\n((?: {2}.*\n|\n)+)", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^ {4}(\*{0,2}\w+(?:, \w+)*|)(?! )(\S?.*)$")
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
@@ -57,9 +57,19 @@ _LISTS: Final = {"Args:": "Arguments", "Attributes:": "Attributes", "Raises:": "
 _EMPTY: Final = inspect.Parameter.empty
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page with its marks replaced; called by mkdocs for each page."""
-    return _MARK.sub(lambda match: "\n".join(PAGES[match[1]]()) if match[1] in PAGES else match[0], markdown)
+def make_page(name: str) -> str:
+    """Return a page as it should be: its own text as it is, and below the mark what the code says now."""
+    mark = _MARK.format(name)
+    own, found, _ = page_path(name).read_text(encoding="utf-8").partition(mark)
+    if not found:
+        raise ValueError(f"{page_path(name)} has no line {mark!r}")
+    lines = "\n".join(PAGES[name]())
+    return f"{own}{mark}\n\n{lines.strip()}\n"
+
+
+def page_path(name: str) -> Path:
+    """Return where a page of the reference lies."""
+    return ROOT / f"docs/reference/{name}.md"
 
 
 # -- the command line ------------------------------------------------------------------------------------
@@ -333,8 +343,9 @@ PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "jobs": jobs,
     "json": json,
 }
-"""What a mark is replaced by."""
+"""The pages, and what yields the lines of each."""
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in PAGES[sys.argv[1]]())
+    for page in PAGES:
+        page_path(page).write_text(make_page(page), encoding="utf-8")
