@@ -216,22 +216,26 @@ def _request(world: World) -> Action:
     return lambda: _send(world, stale.refresh(), key)
 
 
+def _carry_out(world: World, lake: Lakehouse, group: CommitGroup, key: RequestKey, *tables: str) -> int:
+    """Carry out a request with a key that meets no other one at its endpoint; return the version that it became."""
+    try:
+        version = _begin(world, lake, *tables, group=group, request=key).commit()
+    except Repeated as done:
+        version = done.version
+    world.acks.append(Ack(running_actor(), version, key.id))
+    return version
+
+
 def _request_alone(world: World) -> Action:
     """A request with a key that meets no other one at its endpoint, and is sent again to another endpoint."""
     key = _key(world)
 
-    def act() -> int:
-        version = 0
+    def act() -> list[int]:
+        versions = []
         for _ in range(2):
             lake = Lakehouse.open(SimStorage())
-            group = lake.group()
-            try:
-                txn = _begin(world, lake, "t0", group=group, request=key)
-                version = txn.commit()
-            except Repeated as done:
-                version = done.version
-            world.acks.append(Ack(running_actor(), version, key.id))
-        return version
+            versions.append(_carry_out(world, lake, lake.group(), key, "t0"))
+        return versions
 
     return act
 
@@ -244,16 +248,12 @@ def _request_at_two(world: World) -> Action:
         early = RequestKey(key.id.replace("-7000-", "-7001-"), "another")
         lake = Lakehouse.open(SimStorage())
         group = lake.group()
-        _begin(world, lake, "t20", group=group, request=early).commit()
-        version = _send(world, Lakehouse.open(SimStorage()), key)
+        _carry_out(world, lake, group, early, "t20")
+        _send(world, Lakehouse.open(SimStorage()), key)
         lake.refresh()
         txn = _begin(world, lake, "t21", group=group)
         world.acks.append(Ack(running_actor(), txn.commit(), txn.id))
-        try:
-            _begin(world, lake, "t0", "t10", group=group, request=key).commit()
-        except Repeated as done:
-            version = done.version
-        return version
+        return _carry_out(world, lake, group, key, "t0", "t10")
 
     return act
 

@@ -74,7 +74,8 @@ class Oracle:
                 right += (LakehouseFrozen, CommitFailedException)
             if actor.ahead_millis:
                 right += (ClocksDisagree,)
-            unknown = isinstance(actor.error, OutcomeUnknown) and (actor.preempted or self.world.boundary_moved)
+            may_be_unknown = actor.preempted or self.world.boundary_moved or self.world.damaged
+            unknown = isinstance(actor.error, OutcomeUnknown) and may_be_unknown
             named = isinstance(actor.error, Corrupt) and self.world.names_damage(actor.error)
             named = named or (isinstance(actor.error, Corrupt) and bool(self.world.copy_gone) and "copy" in actor.name)
             if actor.error is not None and not isinstance(actor.error, right) and not unknown and not named:
@@ -392,7 +393,7 @@ class Oracle:
     def copy_kept(self) -> Iterator[str]:
         """What was committed to the copy, acknowledged, is there and whole, until it expires there."""
         acks = [ack for ack in self.world.copy_acks if ack.txn not in self.world.copy_gone]
-        if not acks:
+        if not acks or self.world.copy_cleared > 1:  # whoever deletes a lakehouse has to stop its writers first
             return
         files = {path: each.data for path, each in self.world.copy.objects.items()}
         try:

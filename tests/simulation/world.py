@@ -173,6 +173,8 @@ class World:
     """Who tried to commit which transaction to the copy."""
     copy_gone: set[str] = field(default_factory=set)
     """Transactions whose versions were deleted with the lakehouse at the place of the copy."""
+    copy_cleared: int = 0
+    """How often the lakehouse at the place of the copy was deleted."""
     copy_given_back: bool = False
     """Whether an actor expired versions of the copy, which releases the claim of a dead export."""
     kept: list[Kept] = field(default_factory=list)
@@ -300,6 +302,7 @@ class World:
 
     def clear_copy(self) -> None:
         """Delete the lakehouse at the place of the copy, at once."""
+        self.copy_cleared += 1
         for path, stored in list(self.copy.objects.items()):
             named = parse(path)
             if named is not None and named.version is not None:
