@@ -226,7 +226,7 @@ def _endpoint(open_at: Open, arg: Any) -> Action:
     warehouse = Warehouses({"lake": lambda: lake}).get("lake")
     changes, columns = [], assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(SCHEMA))
     for namespace in ("ns0", "ns1"):
-        where = f"{base_uri(lake.root)}tables/{namespace}"
+        where = f"{base_uri(lake.root)}tables/{namespace}/rest-0123456789ab"  # as the catalog names directories
         made = new_table_metadata(columns, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, where)
         updates = [
             AssignUUIDUpdate(uuid=made.table_uuid),
