@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import signal
 import tarfile
@@ -159,6 +160,20 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if SKIPS_FAIL:
         _skip_is_failure(report)
     return report
+
+
+_LOGGERS = (None, "pipelines", "trinitylake_core", "dagster_project")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Undo what a command that ran in this process set up for its log: it would decide what later tests see."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(each.level, list(each.handlers)) for each in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers = [*handlers]
 
 
 @pytest.fixture(autouse=True, scope="session")

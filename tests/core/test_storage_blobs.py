@@ -72,6 +72,7 @@ def test_pyiceberg_writes_and_reads_tables_on_google(google: SlowS3) -> None:
     _write_and_read_a_table(f"gs://lakes/{uuid.uuid4().hex}", google.google)
 
 
+@pytest.mark.slow
 def test_pyiceberg_writes_and_reads_tables_on_azure(azurite: Azurite) -> None:
     _write_and_read_a_table(azurite.new_root(), azurite.options)
 

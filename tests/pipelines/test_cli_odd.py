@@ -168,8 +168,15 @@ def test_a_closed_standard_input_is_wrong_input(
 
 
 _POSITIONAL = {"OBJECT": "sales.orders", "PATTERN": "sales", "A": "0", "B": "1", "FILE": "list.yaml", "NAME": "x"}
-_POSITIONAL |= {"SOURCE": "list.jsonl", "DST": "./there", "TARGET": "./there", "SHELL": "bash"}
-_WITHOUT_ROOT = {"fleet", "completion"}
+_POSITIONAL |= {
+    "SOURCE": "list.jsonl",
+    "DST": "./there",
+    "TARGET": "./there",
+    "SHELL": "bash",
+    "VERSION": "0",
+    "DIR": "./there",
+}
+_WITHOUT_ROOT = {"fleet", "completion", "try"}
 _MAKES_ONE = {"create": 0, "doctor": 0}
 """What a command does at a root without a lakehouse, where it is not wrong input."""
 

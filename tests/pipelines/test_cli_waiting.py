@@ -53,7 +53,7 @@ def test_a_storage_that_hangs_is_named_while_the_command_waits(
     monkeypatch.setattr(output, "say", say)
     monkeypatch.setattr(LocalStorage, "interceptor", staticmethod(hang))
     assert 0 == cli.main(["ls", lake.root, "--json"])
-    assert f"no answer yet from {lake.root} after 0 s" in said[0]
+    assert f"no answer yet from {lake.root} after " in said[0]
     assert "no answer" not in capsys.readouterr().out
 
 

@@ -86,7 +86,9 @@ class Deployment:
         unit, found = self.unit(name), {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         found |= {_MARK: f"{self.home}/{name}", "HOME": str(self.home / "var"), "TMPDIR": str(self.home / "tmp")}
         found |= {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
-        found |= {"PYTHONPATH": str(DEPLOY.parent)}  # this checkout, wherever the package is installed from
+        # This checkout, wherever the package is installed from. Dagster takes the first entry of Python's path away
+        # while it loads definitions: without a script's directory in front (PYTHONSAFEPATH) that would be this one.
+        found |= {"PYTHONPATH": os.pathsep.join([str(self.home / "tmp"), str(DEPLOY.parent)])}
         found |= dict(each.split("=", 1) for each in unit.all("Environment"))
         for path in unit.all("EnvironmentFile"):
             found |= variables(Path(path.removeprefix("-")).read_text(encoding="utf-8"))
