@@ -18,8 +18,10 @@ from pipelines.engine.model import LONG, READ_AHEAD, TEXT
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, failures_table, human_bytes
+from pipelines.tables.compact.decision import GroupRules, decide_table
 from pipelines.tables.files import refuse_no_iceberg, tables_of
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.storage import Storage
@@ -28,6 +30,7 @@ from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, Located, metadat
 _ENTRY: Final = pa.schema({"name": TEXT, "path": TEXT})
 _FIGURES: Final = (
     "snapshots", "committed_at_millis", "manifests", "data_files", "small_files", "delete_files", "bytes", "old_bytes",
+    "rewrite_files", "rewrite_bytes", "files_after",
 )  # fmt: skip
 _HEALTH: Final = pa.schema({"table": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)})
 _EACH: Final = 16
@@ -59,8 +62,11 @@ class TableHealth:
         table_type: MANAGED or EXTERNAL.
         snapshots: how many there are; ``committed_at_millis`` is when the current one was made, ``None`` without one.
         manifests: those of the current snapshot; so are ``data_files``, ``delete_files`` and ``bytes``.
-        small_files: data files below 75 % of the table's target size, which Iceberg's ``rewrite_data_files`` takes.
+        small_files: data files below 75 % of the table's target size that a rewrite can merge with others: one small
+            file in each partition is none.
         old_bytes: what only older snapshots keep: ``tables expire`` lets them go.
+        rewrite_files: the data files that ``tables compact`` would replace by its defaults, of ``rewrite_bytes``.
+        files_after: how many it would make of them.
     """
 
     table: str
@@ -73,6 +79,9 @@ class TableHealth:
     delete_files: int = 0
     bytes: int = 0
     old_bytes: int = 0
+    rewrite_files: int = 0
+    rewrite_bytes: int = 0
+    files_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,9 @@ class Report:
     delete_files: int = 0
     bytes: int = 0
     old_bytes: int = 0
+    rewrite_files: int = 0
+    rewrite_bytes: int = 0
+    files_after: int = 0
     failures: dict[str, str] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -104,6 +116,11 @@ class Report:
             f"{count(len(self.tables), 'table')}: {count(self.data_files, 'data file')}, {human_bytes(self.bytes)}, "
             f"{self.small_files:,} of them small, {count(self.delete_files, 'delete file')}"
         )
+        if self.rewrite_files:
+            yield (
+                f"worth a rewrite: {count(self.rewrite_files, 'data file')}, {human_bytes(self.rewrite_bytes)}, would "
+                f"become {self.files_after:,}: `tables compact`"
+            )
         if self.old_bytes:
             yield f"{human_bytes(self.old_bytes)} for old snapshots of tables only: `tables expire`, `tables clean`"
         if self.failures:
@@ -154,7 +171,10 @@ def run(
     )  # fmt: skip
 
 
-_SUMMED: Final = ("data_files", "small_files", "delete_files", "bytes", "old_bytes")
+_SUMMED: Final = (
+    *("data_files", "small_files", "delete_files", "bytes", "old_bytes"),
+    *("rewrite_files", "rewrite_bytes", "files_after"),
+)
 
 
 def _healths(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
@@ -181,4 +201,14 @@ def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]
     except (Corrupt, InvalidInput, StorageError) as error:
         yield (name, "", f"{error}", *(None for _ in _FIGURES))
     else:
-        yield (name, table.table_type, None, *(getattr(found, each) for each in _FIGURES))
+        decided = decide_table(found.groups, found.target, GroupRules(), now_millis())
+        figures_of_rewrite = {
+            "small_files": decided.mergeable,
+            "rewrite_files": decided.files,
+            "rewrite_bytes": decided.bytes,
+            "files_after": decided.after,
+        }
+        measured = (
+            figures_of_rewrite[each] if each in figures_of_rewrite else getattr(found, each) for each in _FIGURES
+        )
+        yield (name, table.table_type, None, *measured)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import mmh3
 
 from trinitylake_core.iceberg import references as refer
+from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, FileGroups, GroupKey, target_of
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.tables import Located, full_uri
 
-_TARGET: Final = "write.target-file-size-bytes"
-_TARGET_DEFAULT: Final = 512 << 20
-_TARGET_DIGITS: Final = 18
 _MOST_BYTES: Final = (1 << 63) - 1
-_SMALL: Final = 0.75
-"""Iceberg's ``rewrite_data_files`` takes files below this share of the target size."""
-_Manifests = Mapping[str, int]
-"""Manifests with the bytes that each has at the least; 0 where nothing tells."""
+_Manifests = Mapping[str, refer.DescribedManifest]
+"""Manifests by their URIs; of one that a snapshot names itself its size is 0: nothing tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,72 +24,131 @@ class Figures:
 
     Attributes:
         snapshots: how many its newest metadata hold.
-        small_files: data files below 75 % of the table's target size.
+        groups: the files, by partition spec and partition.
         old_bytes: what only older snapshots in its newest metadata keep.
+        target: the size that its data files shall have.
     """
 
     snapshots: int = 0
     committed_at_millis: int | None = None
     manifests: int = 0
     data_files: int = 0
-    small_files: int = 0
     delete_files: int = 0
     bytes: int = 0
     old_bytes: int = 0
+    target: int = TARGET_DEFAULT
+    groups: Mapping[GroupKey, FileGroup] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentFiles:
+    """What the current snapshot of a table refers to, and what leads to the others.
+
+    Attributes:
+        located: the storages of its files.
+        document: its metadata, as JSON.
+        references: what they refer to.
+        snapshot: the current snapshot; empty without one.
+        lists: the manifests of each manifest list that was read.
+        manifests: those of the current snapshot.
+    """
+
+    located: Located
+    document: dict[str, Any]
+    references: refer.References
+    snapshot: Mapping[str, Any]
+    lists: Mapping[str, _Manifests]
+    manifests: _Manifests
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The properties of the table."""
+        return self.document.get("properties") or {}
 
 
 def figures(located: Located, location: str) -> Figures:
     """Return the figures of the table with this metadata file.
 
-    One ``get`` for it, for each manifest list, and for each distinct manifest. Memory: two numbers for each file, and
-    the files of the manifests that are read side by side.
+    One ``get`` for it, for each manifest list, and for each distinct manifest. Memory: two numbers for each file, a
+    group for each partition, and the files of the manifests that are read side by side.
 
     Raises:
         FileMissing, NotAFile, refer.UnreadableTable: a file is gone, or garbage.
         InvalidInput, StorageError: it cannot be opened, or the storage fails.
     """
-    storage, path = located.find(location)
-    data = read_file(storage, path, location)
-    found = refer.decode_metadata(data, location)
-    refs = refer.references_in(found, location)
-    located = located.of(location, refs.location)
-    current = refer.current_snapshot(found, location) or {}
-    lists = _manifests_of_lists(located, refs.manifest_lists)
-    now = _manifests_of_snapshot(current, lists)
-    old = _manifests_but(now, refs.manifests, lists)
-
+    read = read_current(located, location, with_old=True)
+    target = target_of(read.properties)
+    groups = FileGroups(target, _times_of(read), with_paths=False)
     sizes: dict[int, int] = {}
     data_files = 0
-    small_files = 0
     delete_files = 0
-    small = _SMALL * _target_of(found)
-    for file in _files_of(located, now):
-        sizes[_number(file)] = file.size
-        if file.deletes:
+    for manifest, file in _described_files(read):
+        sizes[_number(file.uri)] = file.size
+        groups.add(manifest.spec_id, file)
+        if file.content:
             delete_files += 1
-            continue
-        data_files += 1
-        if file.size < small:
-            small_files += 1
+        else:
+            data_files += 1
+
     old_sizes: dict[int, int] = {}
-    for file in _files_of(located, old):
-        number = _number(file)
+    old = _manifests_but(read.manifests, read.references.manifests, read.lists)
+    for named in _files_of(read.located, old):
+        number = _number(named.uri)
         if number not in sizes:
-            old_sizes[number] = file.size
+            old_sizes[number] = named.size
     return Figures(
-        snapshots=len(found.get("snapshots") or ()),
-        committed_at_millis=current.get("timestamp-ms"),
-        manifests=len(now),
+        snapshots=len(read.document.get("snapshots") or ()),
+        committed_at_millis=read.snapshot.get("timestamp-ms"),
+        manifests=len(read.manifests),
         data_files=data_files,
-        small_files=small_files,
         delete_files=delete_files,
         bytes=_sum_of(sizes.values(), location),
         old_bytes=_sum_of(old_sizes.values(), location),
+        target=target,
+        groups=groups.finish(),
     )
 
 
-def _number(file: refer.TableFile) -> int:
-    first, _ = mmh3.hash64(file.uri)
+def grouped_files(read: CurrentFiles, target: int) -> Mapping[GroupKey, FileGroup]:
+    """Return the files of the current snapshot by partition spec and partition, with their paths.
+
+    One ``get`` for each manifest. Raises as :func:`figures`.
+    """
+    groups = FileGroups(target, _times_of(read), with_paths=True)
+    for manifest, file in _described_files(read):
+        groups.add(manifest.spec_id, file)
+    return groups.finish()
+
+
+def read_current(located: Located, location: str, *, with_old: bool) -> CurrentFiles:
+    """Return what the table with this metadata file refers to.
+
+    One ``get`` for it and for the manifest list of its current snapshot; with ``with_old`` for every manifest list.
+    Raises as :func:`figures`.
+    """
+    storage, path = located.find(location)
+    document = refer.decode_metadata(read_file(storage, path, location), location)
+    refs = refer.references_in(document, location)
+    located = located.of(location, refs.location)
+    current = refer.current_snapshot(document, location) or {}
+    wanted = refs.manifest_lists
+    if not with_old:
+        wanted = frozenset(full_uri(each["manifest-list"]) for each in (current,) if "manifest-list" in each)
+    lists = _manifests_of_lists(located, wanted)
+    return CurrentFiles(located, document, refs, current, lists, _manifests_of_snapshot(current, lists))
+
+
+def _times_of(read: CurrentFiles) -> dict[int | None, int]:
+    """Return when each snapshot in metadata was made; ``None`` stands for any, which may be the current one."""
+    times: dict[int | None, int] = {None: read.snapshot.get("timestamp-ms", 0)}
+    for each in read.document.get("snapshots") or ():
+        millis = each.get("timestamp-ms")
+        times[each["snapshot-id"]] = millis if type(millis) is int else 0
+    return times
+
+
+def _number(uri: str) -> int:
+    first, _ = mmh3.hash64(uri)
     return int(first)
 
 
@@ -103,8 +158,7 @@ def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Man
     def read(uri: str) -> tuple[str, _Manifests]:
         storage, path = located.find(uri)
         data = read_file(storage, path, uri)
-        manifests = {each.uri: each.size for each in refer.listed_in(data, uri)}
-        return uri, manifests
+        return uri, {each.uri: each for each in refer.described_in(data, uri)}
 
     return dict(located.storage.map(sorted(uris), read))
 
@@ -114,13 +168,18 @@ def _manifests_of_snapshot(snapshot: Mapping[str, Any], lists: Mapping[str, _Man
     if "manifest-list" in snapshot:
         uri = full_uri(snapshot["manifest-list"])
         return lists[uri]
-    named = snapshot.get("manifests", ())
-    return {full_uri(each): 0 for each in named}
+    return _named(snapshot.get("manifests", ()))
+
+
+def _named(paths: Iterable[str]) -> dict[str, refer.DescribedManifest]:
+    """Return manifests of which nothing but their URIs is known."""
+    uris = [full_uri(each) for each in paths]
+    return {uri: refer.DescribedManifest(uri, 0, 0) for uri in uris}
 
 
 def _manifests_but(now: _Manifests, named: Iterable[str], lists: Mapping[str, _Manifests]) -> _Manifests:
     """Return the manifests that metadata name themselves, and those of lists, but for those of the current snapshot."""
-    found = dict.fromkeys(named, 0)
+    found = _named(named)
     for manifests in lists.values():
         found.update(manifests)
     for uri in now:
@@ -132,19 +191,27 @@ def _files_of(located: Located, manifests: _Manifests) -> Iterator[refer.TableFi
     """Yield the files in manifests. One ``get`` for each manifest."""
 
     def read(uri: str) -> list[refer.TableFile]:
-        storage, path = located.find(uri)
-        data = read_file(storage, path, uri, least=manifests[uri])
-        return list(refer.files_in(data, uri))
+        return list(refer.files_in(_content(located, manifests[uri]), uri))
 
     for files in located.storage.map(sorted(manifests), read):
         yield from files
 
 
-def _target_of(found: dict[str, Any]) -> int:
-    """Return the size that data files of a table shall have: its owner may have written anything there."""
-    text = str((found.get("properties") or {}).get(_TARGET, ""))
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _TARGET_DIGITS
-    return int(text) if is_number else _TARGET_DEFAULT
+def _described_files(read: CurrentFiles) -> Iterator[tuple[refer.DescribedManifest, refer.DescribedFile]]:
+    """Yield the files of the current snapshot, each with its manifest. One ``get`` for each manifest."""
+
+    def describe(uri: str) -> tuple[refer.DescribedManifest, list[refer.DescribedFile]]:
+        manifest = read.manifests[uri]
+        return manifest, list(refer.described_files_in(_content(read.located, manifest), uri))
+
+    for manifest, files in read.located.storage.map(sorted(read.manifests), describe):
+        for file in files:
+            yield manifest, file
+
+
+def _content(located: Located, manifest: refer.DescribedManifest) -> bytes:
+    storage, path = located.find(manifest.uri)
+    return read_file(storage, path, manifest.uri, least=manifest.size)
 
 
 def _sum_of(sizes: Iterable[int], location: str) -> int:

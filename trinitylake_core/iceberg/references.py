@@ -21,12 +21,16 @@ __all__ = [
     "GC_ENABLED",
     "PACKED",
     "WRITTEN_PATHS",
+    "DescribedFile",
+    "DescribedManifest",
     "ListedManifest",
     "References",
     "TableFile",
     "UnreadableTable",
     "current_snapshot",
     "decode_metadata",
+    "described_files_in",
+    "described_in",
     "files_in",
     "forbids_deletes",
     "listed_in",
@@ -51,6 +55,11 @@ _LIST: Final = (Column(500), Column(501))
 """``manifest_path`` and ``manifest_length``, by the IDs that the Iceberg specification gives to columns."""
 _MANIFEST: Final = (Column(0), Column(2, (Column(100), Column(104), Column(134, optional=True))))
 """``status``, and of ``data_file``: ``file_path``, ``file_size_in_bytes``, and ``content``, which version 1 lacks."""
+_DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True))
+"""The same of a manifest list, and ``partition_spec_id``."""
+_OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
+_DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
+"""The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +226,34 @@ class ListedManifest(NamedTuple):
 
 
 def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
-    """Yield the manifests in a manifest list. Raises ``UnreadableTable``."""
+    """Yield the manifests in a manifest list, by URI and size. Raises ``UnreadableTable``."""
     for number, (path, size) in enumerate(avro_rows(data, location, _LIST), 1):
-        try:
-            uri = file_uri(path)
-        except Malformed as error:
-            raise UnreadableTable(f"the manifest_path in row {number} {error}", path=location) from None
-        if size is None or size < 0:
-            raise UnreadableTable(f"the manifest_length in row {number} is no size", path=location)
-        yield ListedManifest(uri, size)
+        yield _listed(number, path, size, location)
+
+
+class DescribedManifest(NamedTuple):
+    """A manifest, and the partition spec of its files; 0 where nothing tells."""
+
+    uri: str
+    size: int
+    spec_id: int
+
+
+def described_in(data: bytes, location: str) -> Iterator[DescribedManifest]:
+    """Yield the manifests in a manifest list, each with its partition spec. Raises ``UnreadableTable``."""
+    for number, (path, size, spec_id) in enumerate(avro_rows(data, location, _DESCRIBED_LIST), 1):
+        yield DescribedManifest(*_listed(number, path, size, location), spec_id or 0)
+
+
+def _listed(number: int, path: Any, size: int | None, location: str) -> ListedManifest:
+    """Return a manifest by the row of its list, which counts from 1."""
+    try:
+        uri = file_uri(path)
+    except Malformed as error:
+        raise UnreadableTable(f"the manifest_path in row {number} {error}", path=location) from None
+    if size is None or size < 0:
+        raise UnreadableTable(f"the manifest_length in row {number} is no size", path=location)
+    return ListedManifest(uri, size)
 
 
 def manifests_in(data: bytes, location: str) -> Iterator[str]:
@@ -244,20 +272,57 @@ class TableFile(NamedTuple):
 def files_in(data: bytes, location: str) -> Iterator[TableFile]:
     """Yield the data and delete files in a manifest, without those that are DELETED. Raises ``UnreadableTable``."""
     for number, (status, file) in enumerate(avro_rows(data, location, _MANIFEST), 1):
+        if status != _DELETED:
+            path, size, content = file or (None, None, None)  # BigQuery writes that it may be null
+            yield _file_in_row(number, status, path, size, content, location)
+
+
+class DescribedFile(NamedTuple):
+    """A data or delete file, and what decides about a rewrite of it.
+
+    Attributes:
+        uri, size: as of a :class:`TableFile`.
+        content: 0 data, 1 position deletes and deletion vectors, 2 equality deletes.
+        rows: its rows, or the deletes in it.
+        partition: the bytes of its partition: equal for files of one partition and one writer.
+        snapshot_id: the snapshot that added it; ``None`` where that has to be guessed.
+    """
+
+    uri: str
+    size: int
+    content: int
+    rows: int
+    partition: bytes
+    snapshot_id: int | None
+
+
+def described_files_in(data: bytes, location: str) -> Iterator[DescribedFile]:
+    """Yield the files in a manifest with what is known of each, without DELETED ones. Raises ``UnreadableTable``."""
+    for number, (status, file, snapshot_id) in enumerate(avro_rows(data, location, _DESCRIBED), 1):
         if status == _DELETED:
             continue
-        path, size, content = file or (None, None, None)  # BigQuery writes that it may be null
-        try:
-            if status not in _ADDED_OR_EXISTING:
-                raise Malformed("status is none of 0, 1 and 2")
-            if content is not None and content not in _CONTENTS:
-                raise Malformed("content is none of 0, 1 and 2")
-            if size is None or size < 0:
-                raise Malformed("file_size_in_bytes is no size")
-            uri = _named_in_row(path)
-        except Malformed as error:
-            raise UnreadableTable(f"row {number}: its {error}", path=location) from None
-        yield TableFile(uri, size, bool(content))
+        path, size, content, rows, partition = file or (None, None, None, None, None)
+        found = _file_in_row(number, status, path, size, content, location)
+        if rows is None or rows < 0:
+            raise UnreadableTable(f"row {number}: its record_count is no number of rows", path=location)
+        yield DescribedFile(found.uri, found.size, content or 0, rows, partition or b"", snapshot_id)
+
+
+def _file_in_row(
+    number: int, status: Any, path: Any, size: int | None, content: int | None, location: str
+) -> TableFile:
+    """Return a file by the row of its manifest, which counts from 1."""
+    try:
+        if status not in _ADDED_OR_EXISTING:
+            raise Malformed("status is none of 0, 1 and 2")
+        if content is not None and content not in _CONTENTS:
+            raise Malformed("content is none of 0, 1 and 2")
+        if size is None or size < 0:
+            raise Malformed("file_size_in_bytes is no size")
+        uri = _named_in_row(path)
+    except Malformed as error:
+        raise UnreadableTable(f"row {number}: its {error}", path=location) from None
+    return TableFile(uri, size, bool(content))
 
 
 def _named_in_row(path: Any) -> str:

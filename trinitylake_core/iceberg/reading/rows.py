@@ -39,11 +39,13 @@ class Column:
         number: the ``field-id`` that Iceberg gives it; names may differ.
         inside: the columns that are asked for inside, if it is a record.
         optional: whether a schema may be without it; then its value is ``None``.
+        raw: whether its value is the bytes that it is written in, whatever its type: only good to tell values apart.
     """
 
     number: int
     inside: tuple[Column, ...] = ()
     optional: bool = False
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -635,9 +637,23 @@ def _steps_over(types: Sequence[_Type]) -> list[tuple[None, Step]]:
 
 
 def _read_column(field: _Field, column: Column) -> Read:
+    if column.raw:
+        return _read_raw(field.type.skip)
     read = _read_inside(field.type, column.inside) if column.inside else field.type.read
     if read is None:
         raise Malformed(f"the column with the field-id {field.number} is of a type that it cannot have")
+    return read
+
+
+def _read_raw(step: Step | None) -> Read:
+    """Return what reads the bytes of a value, as they are."""
+
+    def read(data: bytes, at: int) -> tuple[bytes, int]:
+        end = at if step is None else step(data, at)
+        if end > len(data):
+            raise Malformed("a value is longer than what is left of its block")
+        return data[at:end], end
+
     return read
 
 
