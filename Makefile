@@ -1,7 +1,7 @@
 # Every target works as the first command in a fresh clone: what it needs is installed into .venv. Only the Chromium of
 # the tests is not (scripts/chromium.sh).
 #
-#     make demo       a lakehouse, maintained once, before and after (under two minutes)
+#     make demo       a catalog of 20,000 tables, maintained, broken and mended (under a minute, after the installation)
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
 #     make test-stores    against stores that others wrote: versitygw, MinIO, S3Mock, s3proxy (an hour, and building them)
