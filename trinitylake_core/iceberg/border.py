@@ -13,6 +13,7 @@ Properties that name a storage stay what they are: data, which is stored and giv
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3, new_table_metadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
@@ -35,6 +36,7 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core import errors as ours
+from trinitylake_core.iceberg import version3
 from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.reading.metadata_json import bounded_text
 from trinitylake_core.iceberg.references import UnreadableTable, decode_metadata, references_in
@@ -186,14 +188,24 @@ def table_metadata(data: bytes, location: str) -> TableMetadata:
     what = f"{location} is not a file of table metadata"
     document = _document(data, location)
     with in_our_words(what):
+        version3.refuse_lost_parts(document)
         try:
-            metadata = TableMetadataUtil.parse_obj(document)
+            metadata = _model_of(document)
         except PydanticError as error:
             if not _is_about_blobs(error):
                 raise
             metadata = _with_open_statistics(_document(data, location))  # the model may have changed the other one
     _refuse_contradictions(metadata, what)
     return without_code(metadata)
+
+
+def revalidated(metadata: TableMetadata) -> TableMetadata:
+    """Return metadata that updates have built, if they are whole. Raises ``ValidationError``."""
+    return _model_of(metadata.model_dump())
+
+
+def _model_of(document: dict[str, Any]) -> TableMetadata:
+    return TableMetadataUtil.parse_obj(version3.with_passed_types(document))
 
 
 def _document(data: bytes, location: str) -> dict[str, Any]:
@@ -215,7 +227,8 @@ def new_table(
     """
     refuse_code(properties, f"table {name}")
     with in_our_words(f"the new table {name}"):
-        return new_table_metadata(schema, spec, order, location, dict(properties))
+        made = new_table_metadata(schema, spec, order, location, dict(properties))
+        return version3.complete_new(made, schema)
 
 
 def view_metadata(data: bytes, location: str) -> ViewMetadata:
@@ -224,7 +237,8 @@ def view_metadata(data: bytes, location: str) -> ViewMetadata:
     Raises ``ValidationError``: the file is no such metadata, or too large.
     """
     with in_our_words(f"{location} is not a file of view metadata"):
-        return without_code(ViewMetadata.model_validate_json(bounded_text(data)))
+        found = version3.with_passed_types(json.loads(bounded_text(data)))
+        return without_code(ViewMetadata.model_validate(found))
 
 
 _Metadata = TypeVar("_Metadata", TableMetadata, ViewMetadata)
@@ -240,8 +254,10 @@ def without_code(metadata: _Metadata) -> _Metadata:
 
 
 def as_json(metadata: TableMetadata | ViewMetadata) -> str:
-    """Return metadata as the JSON of their file. Raises ``NotImplementedError``: of format version 3."""
+    """Return metadata as the JSON of their file. Raises ``ValidationError``: a value that has no JSON."""
     with in_our_words("the metadata"):
+        if isinstance(metadata, TableMetadataV3):
+            return version3.text_of(metadata)
         # Blobs of a type that PyIceberg does not know would make it warn.
         return metadata.model_dump_json(exclude_none=True, by_alias=True, warnings=False)
 
@@ -255,7 +271,7 @@ def _is_about_blobs(error: PydanticError) -> bool:
 def _with_open_statistics(document: dict[str, Any]) -> TableMetadata:
     """Return table metadata whose statistics hold blobs of types that PyIceberg does not know."""
     statistics = [OpenStatistics.model_validate(each) for each in document.pop("statistics")]
-    metadata = TableMetadataUtil.parse_obj(document)
+    metadata = _model_of(document)
     return metadata.model_copy(update={"statistics": statistics})
 
 
@@ -298,10 +314,11 @@ else:
 def validated(model: type[_Model], value: object) -> _Model:
     """Return a JSON value as a model. Raises ``ValidationError``: it does not fit."""
     with in_our_words(f"this is no {model.__name__}"):
-        return model.model_validate(value)
+        opened = version3.with_passed_types(value) if isinstance(value, dict) else value
+        return model.model_validate(opened)
 
 
 def request_of(model: type[_Model], body: Mapping[str, Any]) -> _Model:
     """Return the body of a request as a model. Raises ``BadRequestError``: it does not fit."""
     with in_our_words("the request is not what the specification says", BadRequestError):
-        return model.model_validate(body)
+        return model.model_validate(version3.with_passed_types(body))

@@ -58,6 +58,7 @@ from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_index import TableIndex
+from trinitylake_core.iceberg.version3 import VERSION, TableOfVersion3
 from trinitylake_core.iceberg.views import NewView, StoredView, ViewCommit
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.recovery.target import parse_moment
@@ -373,7 +374,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def _table(self, name: ObjectName, table: Stored) -> Table:
         io = self._places.file_io_of(table)
-        return Table(name.identifier, table.metadata, table.metadata_location, io, self)
+        kind = TableOfVersion3 if table.metadata.format_version == VERSION else Table
+        return kind(name.identifier, table.metadata, table.metadata_location, io, self)
 
     # -- tables: creating ----------------------------------------------------------------------
 
@@ -393,8 +395,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
             NoSuchNamespaceError: the namespace is not there.
             ForbiddenError: the location is outside what this catalog may write.
             BadRequestError: a name that the lakehouse cannot hold, or that cannot be addressed.
-            NotImplementedError: a format version that PyIceberg cannot write.
-            ValidationError: a property names code.
+            ValidationError: a property names code; or a format version that is not known, or lacks a type or a default
+                value of the schema.
         """
         staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
         name, new = new_name_of(identifier), Stored(staged.metadata, staged.metadata_location)

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 
 from trinitylake_core.definitions import Column, DataType, Schema
 from trinitylake_core.errors import InvalidDefinition
+from trinitylake_core.iceberg.version3 import type_named
 
 TYPE: Final = "iceberg.type"
 DOC: Final = "doc"
@@ -135,6 +136,9 @@ def _type(column: Column) -> Any:
             value_required=not value.nullable,
         )
     properties = column.properties
+    passed = type_named(properties.get(TYPE, ""))
+    if passed is not None:
+        return passed
     if name == "DECIMAL":
         precision = int(properties["precision"])
         scale = int(properties["scale"])

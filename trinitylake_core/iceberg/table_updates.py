@@ -22,16 +22,15 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
-    _apply_table_update,
     _TableMetadataUpdateContext,
     _update_table_metadata_log,
-    update_table_metadata,
 )
 
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.iceberg.border import in_our_words, refuse_code
+from trinitylake_core.iceberg.border import in_our_words, refuse_code, revalidated
 from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.iceberg.schemas import schema_meaning
+from trinitylake_core.iceberg.version3 import apply_update, refuse_newer_schemas
 
 _LAST_ADDED: Final = -1
 _NUMBERED: Final = re.compile(r"/(\d{1,9})-[0-9a-f-]{36}(?:\.gz)?\.metadata\.json$")
@@ -60,7 +59,7 @@ def updated(name: str, current: Stored | None, updates: Sequence[TableUpdate]) -
     with in_our_words(f"the commit to {name}"):
         if current is None:
             empty = MetastoreCatalog._empty_table_metadata()  # noqa: SLF001 - what PyIceberg builds new tables from
-            return update_table_metadata(empty, tuple(updates), enforce_validation=True)
+            return _created(empty, updates)
         after = _applied(current, updates)
     if after.table_uuid != current.metadata.table_uuid:
         raise ValidationError(f"the commit to {name} assigns another UUID, and that of a table never changes")
@@ -75,6 +74,31 @@ def number_of_next_file(current: Stored | None) -> int:
     return int(match[1]) + 1 if match else 0
 
 
+def _created(empty: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+    """Return the metadata of a new table, validated as those of a file are. Raises what PyIceberg raises."""
+    after = _apply_all(empty, updates, _TableMetadataUpdateContext())
+    if empty.last_updated_ms == after.last_updated_ms:
+        after = after.model_copy(update={"last_updated_ms": now_millis()})
+    _refuse_unfit(after, updates)
+    return revalidated(after)
+
+
+def _apply_all(
+    before: TableMetadata, updates: Iterable[TableUpdate], context: _TableMetadataUpdateContext
+) -> TableMetadata:
+    after = before
+    for update in updates:
+        after = apply_update(update, after, context)
+    return after
+
+
+def _refuse_unfit(after: TableMetadata, updates: Iterable[TableUpdate]) -> None:
+    """Refuse metadata whose parts do not fit each other. Raises what PyIceberg raises, or ``ValidationError``."""
+    refuse_newer_schemas(updates, after)
+    after.spec().check_compatible(after.schema())
+    after.sort_order().check_compatible(after.schema())
+
+
 def _applied(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
     """Return the metadata of a table with updates applied.
 
@@ -82,15 +106,12 @@ def _applied(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
     result shares parts with ``current``, and both must stay as they are. Raises what PyIceberg raises.
     """
     before, context = current.metadata, _TableMetadataUpdateContext()
-    after = before
-    for update in _resolved(before, updates):
-        after = _apply_table_update(update, after, context)
+    after = _apply_all(before, _resolved(before, updates), context)
     if context.has_changes():
         after = _update_table_metadata_log(after, current.metadata_location, before.last_updated_ms)
         if before.last_updated_ms == after.last_updated_ms:
             after = after.model_copy(update={"last_updated_ms": now_millis()})
-    after.spec().check_compatible(after.schema())
-    after.sort_order().check_compatible(after.schema())
+    _refuse_unfit(after, updates)
     return after
 
 
