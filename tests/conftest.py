@@ -5,6 +5,7 @@ In CI (``CI=true``) a skipped test is a failed test: what is not tested there is
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import logging
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +27,7 @@ from trinitylake_core.storage import durability
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from trinitylake_core import Lakehouse
     from trinitylake_core.iceberg import TrinityLakeCatalog
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -174,6 +177,28 @@ def _logs_as_before() -> Iterator[None]:
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers = [*handlers]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cleanings_are_judged() -> Iterator[None]:
+    """Let an independent reader judge each cleaning of tables that a test runs in this process, on this disk."""
+    from pipelines import tables_clean
+    from tests.support.needed_files import MOST_FILES, find_files, refuse_deleted
+
+    clean = tables_clean.run
+
+    @functools.wraps(clean)
+    def clean_and_ask(lake: Lakehouse, *args: Any, **options: Any) -> tables_clean.Report:
+        root = Path(urlsplit(lake.root).path)
+        before = find_files(root) if lake.root.startswith("file:") else set[str]()
+        report = clean(lake, *args, **options)
+        if len(before) <= MOST_FILES:
+            refuse_deleted(root, before)
+        return report
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables_clean, "run", clean_and_ask)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
