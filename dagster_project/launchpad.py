@@ -13,6 +13,8 @@ from types import NoneType, UnionType
 from typing import Any, Final, Union
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster_shared.error import SerializableErrorInfo
 
 from dagster_project.supervised import advice, in_launchpad, sentences
 from trinitylake_core import TrinityLakeError
@@ -68,6 +70,18 @@ def _descriptions(config: type) -> dict[str, str]:
     return found
 
 
+class RefusedConfigError(dg.DagsterInvalidConfigError, DagsterUserCodeProcessError):
+    """A field of a launchpad has a value that its dataclass refuses.
+
+    The second class is how Dagster's code server, and then its webserver, hand on an error as it is: people read the
+    sentence, and no stack of Dagster's own calls below it.
+    """
+
+    def __init__(self, text: str, given: object) -> None:
+        shown = SerializableErrorInfo(message=text, stack=[], cls_name=None)
+        super().__init__(text, [], given, user_code_process_error_infos=[shown])  # type: ignore[no-untyped-call]
+
+
 def check_config(
     op: dg.OpDefinition, schema: Mapping[str, dg.Field], job: str, check: Callable[[dict[str, Any]], object]
 ) -> dg.OpDefinition:
@@ -80,8 +94,7 @@ def check_config(
         try:
             check(given)
         except TrinityLakeError as error:
-            text = f"{job}: {sentences(in_launchpad(str(error)), advice(error))}"
-            raise dg.DagsterInvalidConfigError(text, [], given) from None  # type: ignore[no-untyped-call]
+            raise RefusedConfigError(f"{job}: {sentences(in_launchpad(str(error)), advice(error))}", given) from None
         return given
 
     made = op.configured(refuse, name=op.name, config_schema=dict(schema))
@@ -91,8 +104,10 @@ def check_config(
 
 
 def _schema(kind: Any) -> Any:
-    """Return the type of a field for Dagster. A time is a text, and so is a version that may be one."""
+    """Return the type of a field for Dagster. A time is a text; a version may be a number or a text."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in {Union, UnionType} and {int, str} <= set(arguments):
+        return dg.Any  # Dagster has no type for that; the dataclass refuses everything else
     if origin in {Union, UnionType}:
         kinds = [each for each in arguments if each not in {NoneType, datetime}]
         schema = str if str in kinds else _schema(kinds[0])

@@ -36,8 +36,8 @@ class Config:
 
     Attributes:
         only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
-        version: where from, by number.
-        timestamp: where from, by time, ISO 8601, UTC.
+        version: where from: a number, ``HEAD~1``, a snapshot, a time, or an age such as ``-2h``.
+        timestamp: where from, by time, ISO 8601, UTC, or an age such as ``-2h``.
         snapshot: where from, by the name of a snapshot.
         source: root URI of another lakehouse, such as a backup: the version is one of its own, by default the newest
             that can be read, and the definitions are copied in. The data of tables is not.
@@ -54,7 +54,7 @@ class Config:
     """
 
     only: Sequence[str] = ()
-    version: int | None = None
+    version: int | str | None = None
     timestamp: datetime | str | None = None
     snapshot: str | None = None
     source: str | None = None

@@ -34,8 +34,8 @@ class Config:
     """The options of a rollback. Its target is one of ``version``, ``timestamp`` and ``snapshot``.
 
     Attributes:
-        version: the target by number.
-        timestamp: the target by time, ISO 8601, UTC.
+        version: the target: a number, ``HEAD~1``, a snapshot, a time, or an age such as ``-2h``.
+        timestamp: the target by time, ISO 8601, UTC, or an age such as ``-2h``.
         snapshot: the target by the name of a snapshot.
         reason: why; required, and recorded in the history.
         force: also undo what other writers commit while this runs.
@@ -46,7 +46,7 @@ class Config:
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
     """
 
-    version: int | None = None
+    version: int | str | None = None
     timestamp: datetime | str | None = None
     snapshot: str | None = None
     reason: str | None = None

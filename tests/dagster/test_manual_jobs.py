@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._utils.error import serializable_error_info_from_exc_info
 
 from dagster_project.checks import evaluate_freeze
 from dagster_project.config.settings import LakehouseSettings
@@ -191,6 +193,39 @@ def test_the_history_names_the_person_who_launched_a_job(
     told(launched(local, "alter", instance, **wanted))  # a plan is recorded nowhere
     told(launched(local, "alter", instance, **wanted, launched_by="ada", dry_run=False))
     assert "ada" == lake.refresh().info().author
+
+
+def test_what_is_refused_before_a_launch_is_a_sentence_without_a_stack(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code server hands it on as it is, and so does the webserver: the field, and what is wrong with it."""
+    monkeypatch.delenv("TRINITYLAKE_AUTHOR")
+    try:
+        launched(local, "rollback", instance, version=1, reason="r", dry_run=False)
+    except dg.DagsterInvalidConfigError:
+        served = serializable_error_info_from_exc_info(sys.exc_info())
+    expected = "sales_eu_rollback: `launched_by` is required: who launches this, for the history."
+    assert (expected, [], None) == (served.message.splitlines()[0], served.stack, served.cause)
+    assert 0 == instance.get_runs_count()
+
+
+def test_a_version_is_a_number_or_a_text_as_on_the_command_line(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """``HEAD~1``, a snapshot, a time or an age; something else is refused before there is a run."""
+    for wrong in (True, 1.5, [3], " "):
+        assert "version must be a number, HEAD, HEAD~3" in refused(
+            local, "rollback", instance, version=wrong, reason="r"
+        )
+    newest = lake.version
+    lake.create_snapshot("good", version=2)
+    then = lake.at(version=4).info().created_at.isoformat()
+    meant: dict[int | str, int] = {"HEAD~1": newest, 3: 3, "3": 3, "good": 2, then: lake.at(timestamp=then).version}
+    for version, number in meant.items():
+        plan = told(launched(local, "rollback", instance, version=version, reason="r"))
+        assert number == plan["plan_target_version"], version
+    old = told(launched(local, "restore", instance, only=["sales.*"], version="HEAD~2", reason="r"))
+    assert newest - 1 == old["plan_target_version"]
 
 
 def test_a_lakehouse_is_frozen_and_thawed_from_the_launchpad(

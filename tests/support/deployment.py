@@ -30,7 +30,7 @@ from tests.support.s3_servers import free_port
 
 DEPLOY: Final = Path(__file__).parent.parent.parent / "deploy"
 UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
-_MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
+MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
 _PORT: Final = "3000"
 PATIENCE_SECONDS: Final = 600.0
 _BUSY: Final = 5.0
@@ -68,6 +68,7 @@ class Deployment:
     port: int
     server: postgres.PostgresServer | None
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    location: str = "trinitylake"
 
     def unit(self, name: str) -> Unit:
         """Return a unit as it is on this machine."""
@@ -84,7 +85,7 @@ class Deployment:
     def environment(self, name: str) -> dict[str, str]:
         """Return the environment that systemd would give to a unit: few variables, and those of the unit."""
         unit, found = self.unit(name), {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-        found |= {_MARK: f"{self.home}/{name}", "HOME": str(self.home / "var"), "TMPDIR": str(self.home / "tmp")}
+        found |= {MARK: f"{self.home}/{name}", "HOME": str(self.home / "var"), "TMPDIR": str(self.home / "tmp")}
         found |= {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
         # This checkout, wherever the package is installed from. Dagster takes the first entry of Python's path away
         # while it loads definitions: without a script's directory in front (PYTHONSAFEPATH) that would be this one.
@@ -138,7 +139,7 @@ class Deployment:
     def _belongs(process: psutil.Process, mark: str) -> bool:
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
-            return alive and str(process.environ().get(_MARK, "")).startswith(mark)
+            return alive and str(process.environ().get(MARK, "")).startswith(mark)
         except (psutil.Error, OSError):
             return False
 
@@ -193,7 +194,7 @@ class Deployment:
 
         Tries again while the webserver has not found a restarted code server.
         """
-        selector = {"repositoryLocationName": "trinitylake", "repositoryName": "__repository__", "jobName": job}
+        selector = {"repositoryLocationName": self.location, "repositoryName": "__repository__", "jobName": job}
         params = {"selector": selector, "mode": "default", "runConfigData": run_config or {}}
         named = [{"key": name, "value": value} for name, value in (tags or {}).items()]
         params |= {"executionMetadata": {"tags": named}} if named else {}
@@ -296,10 +297,12 @@ def variables(text: str) -> dict[str, str]:
     return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
 
 
-def eventually(holds: Callable[[], bool], told: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:
+def eventually(
+    holds: Callable[[], bool], told: Callable[[], str], seconds: float = PATIENCE_SECONDS, every: float = 0.2
+) -> None:
     """Wait until something holds; an ``AssertionError`` tells what was instead."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:.0f} s: {told()}")
-        time.sleep(0.2)
+        time.sleep(every)

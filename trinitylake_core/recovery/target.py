@@ -44,11 +44,12 @@ class RecoveryTarget:
         return self != RecoveryTarget()
 
     def refuse_ambiguous(self, what: str = "say one of version, timestamp and snapshot") -> None:
-        """Raise ``InvalidInput`` unless exactly one is given."""
+        """Raise ``InvalidInput`` unless exactly one is given, and a version is a number or a text."""
         ways = (self.version, self.timestamp, self.snapshot)
         given = [each for each in ways if each is not None]
         if len(given) != 1:
             raise InvalidInput(what)
+        _refuse_no_version(self.version)
 
     def root(self, backend: LakehouseBackend) -> Root:
         """Return its root. By number two ``get``, by time O(log versions), by snapshot one, two or so if it is new.
@@ -61,8 +62,6 @@ class RecoveryTarget:
         if isinstance(self.version, str):
             return RecoveryTarget.read(self.version, seen.version, backend.definition(seen).snapshots).root(backend)
         if self.version is not None:
-            if isinstance(self.version, bool) or not isinstance(self.version, int):
-                raise InvalidInput(f"version must be {MEANING}, not {self.version!r}")
             return backend.versions.root(self.version)
         if self.timestamp is not None:
             return _root_at_time(backend, self.timestamp)
@@ -160,6 +159,16 @@ def read_moment(backend: LakehouseBackend, when: datetime | str) -> int:
     if HEAD.fullmatch(when) is not None:
         return RecoveryTarget.read(when, backend.newest_seen.version, ()).root(backend).created_at_millis
     return to_millis(parse_moment(when) or when)
+
+
+def _refuse_no_version(version: object) -> None:
+    """Raise ``InvalidInput`` unless a version is ``None``, a number, or a text that may mean one."""
+    if isinstance(version, str):
+        is_one = bool(version.strip())
+    else:
+        is_one = version is None or (isinstance(version, int) and not isinstance(version, bool))
+    if not is_one:
+        raise InvalidInput(f"version must be {MEANING}, not {version!r}")
 
 
 def _root_at_time(backend: LakehouseBackend, when: datetime | str) -> Root:
