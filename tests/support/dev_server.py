@@ -1,4 +1,4 @@
-"""``dagster dev``, as ``make ui``, ``trinitylake ui`` and a project with the component start it: pages and a real daemon.
+"""``dagster dev``, as ``make ui``, ``trinitylake ui`` and a project with the component start it, with a real daemon.
 
 All of its processes carry a mark in their environment, so that they are found, and ended, whatever became of them.
 """
