@@ -197,13 +197,23 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that removes the files of tables that nothing needs."""
 
     def clean(launch: Launch, plan_to: str, review: Review[Any]) -> tables_clean.Report:
-        age = (launch.settings.tables or Tables()).older_than.total_seconds()
-        how = tables_clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+        stanza = launch.settings.tables or Tables()
+        how = tables_clean.Config(
+            launch.engine,
+            older_than_seconds=stanza.older_than.total_seconds(),
+            plan_to=plan_to,
+            plan_options={},
+            apart=stanza.apart,
+        )
         return tables_clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
 
     def in_doubt(done: tables_clean.Report) -> list[dg.AssetCheckResult]:
-        doubts = ((each.directory or each.table, each.reason) for each in done.doubts if not each.is_wanted)
-        return [_evaluate_tables(CERTAIN, doubts, "is in doubt, and nothing of it was deleted", _REPAIR)]
+        doubts = [each for each in done.doubts if not each.is_wanted]
+        named = [(each.directory or each.table, each.reason) for each in doubts]
+        what = "is in doubt, and nothing of it was deleted"
+        if any(each.stops_all for each in doubts):
+            what = "cannot be read and may share files with others, so nothing of any table was deleted"
+        return [_evaluate_tables(CERTAIN, named, what, _REPAIR)]
 
     return deleting(
         scope,

@@ -4,13 +4,14 @@ A file of the area (``tables/``) goes if no retained version, snapshot or live s
 refer to it, and if it is old enough. Every later commit reads it in the fence: the catalog asks the storage for the
 times of the files that a commit adds (``trinitylake_core.iceberg.added``). Rollbacks take over metadata that is marked.
 
-Nothing is deleted from the directory of a table in doubt: metadata or a manifest that is missing or cannot be read, two
-tables in one directory, an EXTERNAL table. A node or definition that cannot be read stops the whole cleaning.
+Nothing is deleted from the directory of a table in doubt: two tables in one directory, an EXTERNAL table. Nothing at
+all is deleted where metadata or a manifest of a retained version is missing or cannot be read: it may name any file.
+A node or definition that cannot be read stops the whole cleaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final, cast
@@ -27,6 +28,7 @@ from pipelines.tables.sweep import Doubt, TableSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.patterns import Pattern
+from trinitylake_core.tables import base_uri, full_uri
 
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
 _SHOWN: Final = 5
@@ -39,12 +41,18 @@ class Config(clean.Config):
 
     Attributes:
         pattern: only directories that were made for tables of these names: ``sales.*``.
+        apart: directories, as URIs or paths below the root, in which the metadata of tables lie that share no file
+            with other tables, by the word of the operator. If they cannot be read, other directories are cleaned all
+            the same; if that word is wrong, files that these tables need are deleted.
     """
 
     pattern: str | None = None
+    apart: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         clean.Config.__post_init__(self)
+        if not all(self.apart):
+            raise InvalidInput("a table that shares no file with others is named by the directory of its metadata")
         if self.inventory is not None:
             raise InvalidInput("the files of tables are listed, not taken from an inventory")
 
@@ -64,10 +72,18 @@ class Report(clean.Report):
     def summary(self) -> Iterator[str]:
         """Yield what was deleted, or would be, and what was left alone."""
         yield from clean.Report.summary(self)
-        if self.doubts:
-            some = "; ".join(f"{each.directory or each.table}: {each.reason}" for each in self.doubts[:_SHOWN])
-            yield f"left alone, because of a doubt ({count(len(self.doubts), 'finding')}): {some}"
+        wanted = [each for each in self.doubts if each.is_wanted]
+        others = [each for each in self.doubts if not each.is_wanted]
+        if wanted:
+            yield f"left alone, by wish of its owner ({count(len(wanted), 'finding')}): {_describe(wanted)}"
+        if others:
+            yield f"left alone, because of a doubt ({count(len(others), 'finding')}): {_describe(others)}"
             yield "roll back or restore what is missing, or drop the table; its files go with the versions that name it"
+        if any(each.stops_all for each in others):
+            yield (
+                "nothing at all was deleted: what cannot be read may name any file below tables/. If these tables "
+                "share no file with others, say so (--apart)"
+            )
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the orphans by kind, the doubts, and what could not be deleted."""
@@ -113,9 +129,10 @@ class TablesCleaning(clean.Cleaning):
 
     def new_sweep(self) -> TableSweep:
         """Return an empty sweep over the directories of the wanted tables."""
-        pattern = cast("Config", self.config).pattern
-        wanted = everything if pattern is None else partial(_matches, Pattern(pattern))
-        return TableSweep(self.engine, self.backend.storage, self.definition.order, self.progress, wanted)
+        config, root = cast("Config", self.config), self.backend.storage.root
+        wanted = everything if config.pattern is None else partial(_matches, Pattern(config.pattern))
+        apart = [_directory_uri(root, each) for each in config.apart]
+        return TableSweep(self.engine, self.backend.storage, self.definition.order, self.progress, wanted, apart)
 
     def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""
@@ -126,6 +143,16 @@ class TablesCleaning(clean.Cleaning):
         """Return a report with what it has cost so far, and with what is in doubt."""
         read, doubts = dict(self.sweep.read), tuple(self.sweep.doubts)
         return replace(cast("Report", super().counted(found)), files_read=read, doubts=doubts)
+
+
+def _describe(doubts: Sequence[Doubt]) -> str:
+    return "; ".join(f"{each.directory or each.table}: {each.reason}" for each in doubts[:_SHOWN])
+
+
+def _directory_uri(root: str, directory: str) -> str:
+    """Return the URI of a directory that is given as one, or as a path below the root."""
+    uri = full_uri(directory) if "://" in directory or directory.startswith("/") else f"{base_uri(root)}{directory}"
+    return f"{uri.rstrip('/')}/"
 
 
 def _matches(pattern: Pattern, label: str) -> bool:

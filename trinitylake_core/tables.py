@@ -41,6 +41,8 @@ UNPROVED: Final = (
 )
 """Why a definition with metadata below ``tables/`` is refused, where nothing proves their files."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
+_SLASHES: Final = re.compile("//+")
+_THIS_MACHINE: Final = "localhost/"
 
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -58,13 +60,25 @@ def base_uri(root: str) -> str:
 
 
 def full_uri(location: str) -> str:
-    """Return a location in one spelling: ``file:///path`` for a local path, ``s3://`` for ``s3a://``."""
+    """Return a location in one spelling: ``file:///path`` for a local path, ``s3://`` for ``s3a://``.
+
+    A disk has no empty names, and ``localhost`` is this machine.
+    """
     match = _SCHEME.match(location)
     if match is None:
-        return f"file://{location}" if location.startswith("/") else location
+        return _file_uri(location) if location.startswith("/") else location
     scheme = S3_SCHEMES.get(match[1].lower(), match[1].lower())
     rest = location[match.end() :]
-    return f"file:///{rest.lstrip('/')}" if scheme == "file" else f"{scheme}://{rest}"
+    if scheme != "file":
+        return f"{scheme}://{rest}"
+    if match[0].endswith("//") and rest.lower().startswith(_THIS_MACHINE):
+        rest = rest[len(_THIS_MACHINE) :]
+    return _file_uri(rest)
+
+
+def _file_uri(path: str) -> str:
+    path = path.lstrip("/")
+    return f"file:///{_SLASHES.sub('/', path)}" if "//" in path else f"file:///{path}"
 
 
 def path_below(root: str, location: str) -> str | None:

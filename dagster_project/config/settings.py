@@ -155,9 +155,11 @@ class Tables(Orphans):
 
     Tables that none matches have the defaults of a policy. Files that nothing needs are removed once they are older
     than ``older_than``, one age for the whole lakehouse: its commits refuse files that are older than a cleaning.
+    Tables whose metadata lie in the directories ``apart`` share no file with others, by the word of the operator.
     """
 
     policies: Mapping[str, TablePolicy] = Field(default_factory=dict)
+    apart: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
     @field_validator("policies")
     @classmethod

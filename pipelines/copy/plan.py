@@ -18,7 +18,20 @@ from pipelines.copy.copying import BATCH, NEW, copy_new
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import everything, table_shards
-from pipelines.tables.walk import DOUBT, LIST, LIVE, MANIFEST, METADATA, UNKNOWN, UNREADABLE, TableWalk
+from pipelines.tables.walk import (
+    ALIAS,
+    DOUBT,
+    KEYS,
+    LIST,
+    LISTED_TOGETHER,
+    LIVE,
+    MANIFEST,
+    METADATA,
+    UNKNOWN,
+    UNREADABLE,
+    TableWalk,
+    keys_of_listed,
+)
 from pipelines.trees.walk import NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
 from trinitylake_core.definitions import DECODERS, decode_lakehouse
@@ -45,6 +58,7 @@ _OF_TABLES: Final = (METADATA, LIST, MANIFEST, LIVE)
 """The same, by the roles of a walk."""
 _TASKS: Final = 256
 """Tasks of a listing."""
+_MEANT: Final = pa.schema({"path": TEXT, "size": LONG, "role": TEXT, "named": TEXT})
 _DIFFERS: Final = "(there IS NULL OR there <> size)"
 _TO_COPY: Final = f"(here = size AND {_DIFFERS})"
 _OWN_NAME: Final = " OR ".join(f"substr(path, 1, {len(each)}) = {each!r}" for each in _PREFIXES)
@@ -103,7 +117,8 @@ class CopyPlan:
         walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
         if tables:
             walk_of_tables.follow(walked.levels)
-        reached = self._reached(walked.ask, starts, left_out, walk_of_tables).keep()
+        meant = self._meant(walk_of_tables, sides[0])
+        reached = self._reached(walked.ask, starts, left_out, walk_of_tables, meant).keep()
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -128,7 +143,7 @@ class CopyPlan:
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
         sums = self.engine.sql(query, compared=compared).list()
         in_tasks = walked.nodes_read + 2 * len(_PREFIXES) + 2 * others.count() + sum(walk_of_tables.read.values())
-        lacking, elsewhere = self._lacking(walk_of_tables, compared)
+        lacking, elsewhere = self._lacking(walk_of_tables, compared, meant)
         walk_of_tables.drop()
         return FilesToCopy(
             files={row["kind"]: row["missing"] for row in sums},
@@ -141,7 +156,21 @@ class CopyPlan:
             _plan=self,
         )
 
-    def _lacking(self, tables: TableWalk, compared: Rows) -> tuple[dict[str, str], int]:
+    def _meant(self, tables: TableWalk, here: Rows) -> Rows:
+        """Return the files here that tables mean by another spelling: path, size, role, and ``named`` as they are."""
+        if not tables.found:
+            return self.engine.table((), _MEANT).keep("named")
+        query = f"""SELECT path, about AS named, max(label) AS role, max(size) AS size FROM found
+            WHERE role = {ALIAS!r} GROUP BY path, about"""
+        aliases = tables.ask(query).keep("path")
+        if not aliases.count():
+            return self.engine.table((), _MEANT).keep("named")
+        keyed = self.engine.map(keys_of_listed, here, KEYS, each=LISTED_TOGETHER)
+        query = """SELECT k.path, coalesce(a.size, k.size) AS size, a.role, a.named
+            FROM keyed k JOIN aliases a ON a.path = k.key"""
+        return self.engine.sql(query, keyed=keyed, aliases=aliases).keep("named")
+
+    def _lacking(self, tables: TableWalk, compared: Rows, meant: Rows) -> tuple[dict[str, str], int]:
         """Return the tables of which files are missing or damaged here, and not there; and how many lie elsewhere."""
         if not tables.found:
             return {}, 0
@@ -159,7 +188,9 @@ class CopyPlan:
             parts.append(self.engine.sql(query, owners=tables.owners(lost), lost=lost))
         query = "SELECT label, min(about) AS about FROM lost GROUP BY label ORDER BY label"
         rows = self.engine.sql(query, lost=union(self.engine, parts)).list()
-        far = tables.ask(f"SELECT DISTINCT path FROM found WHERE role IN {_OF_TABLES} AND path LIKE '%://%'")
+        query = f"""SELECT DISTINCT path FROM found f WHERE role IN {_OF_TABLES} AND path LIKE '%://%'
+            AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = f.path)"""
+        far = tables.ask(query, meant=meant)
         return {row["label"]: row["about"] for row in rows}, far.count()
 
     def _listing(self, storage: Storage, *, tables: bool) -> Rows:
@@ -167,7 +198,9 @@ class CopyPlan:
         prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
         return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=1 + len(names) // _TASKS)
 
-    def _reached(self, ask: Any, starts: Sequence[Start], left_out: AbstractSet[str], tables: TableWalk) -> Rows:
+    def _reached(
+        self, ask: Any, starts: Sequence[Start], left_out: AbstractSet[str], tables: TableWalk, meant: Rows
+    ) -> Rows:
         """Return every file that is reached, but for roots and what is left out.
 
         ``size`` is the one that it should have, and ``walked`` the one that a walk found; ``None`` where a listing
@@ -180,12 +213,14 @@ class CopyPlan:
             FROM walked WHERE role IN ({WALKED_NODE}, {NAMED}) GROUP BY path"""
         every = [ask(query)]
         if tables.found:
-            query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
-                max(size) AS size, CAST(NULL AS BIGINT) AS walked FROM found f
+            query = f"""SELECT path, size, role FROM found f
                 WHERE role IN {_OF_TABLES} AND path NOT LIKE '%://%'
-                AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path) GROUP BY path"""
+                AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
             unread = tables.ask(f"SELECT DISTINCT path FROM found WHERE role = {UNREADABLE!r}").keep("path")
-            every.append(tables.ask(query, unread=unread))
+            named = union(self.engine, [tables.ask(query, unread=unread), meant], "path, size, role")
+            query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
+                max(size) AS size, CAST(NULL AS BIGINT) AS walked FROM named GROUP BY path"""
+            every.append(self.engine.sql(query, named=named))
         table = self.engine.table([{"path": path} for path in sorted(absent)], _PATH).keep("path")
         return self.engine.sql(
             "SELECT e.* FROM every e WHERE NOT EXISTS (SELECT 1 FROM absent a WHERE a.path = e.path)",

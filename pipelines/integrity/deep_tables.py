@@ -14,6 +14,7 @@ from pipelines.integrity.findings import Found
 from pipelines.job import Progress
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN
 from pipelines.tables.walk import (
+    ASTRAY,
     DOUBT,
     LIST,
     LIVE,
@@ -98,7 +99,7 @@ def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, 
     named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
     definitions = _keep(walked.ask(named))
     astray = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
-        FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role = {DOUBT!r} AND f.path = ''"""
+        FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
     parts = [tables.ask(astray, definitions=definitions)]
     lost = union(engine, [tables.ask(_LOST), engine.sql(_LOST, found=asked)])
     lost = _keep(engine.sql("SELECT DISTINCT path, about FROM lost", lost=lost))

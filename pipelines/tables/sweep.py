@@ -2,24 +2,41 @@
 
 The area is one directory for each table below ``tables/``. Marked is what the metadata that retained versions name
 refer to: their manifest lists, manifests, data and delete files, statistics, and they themselves.
+
+What could not be read may name any file, whichever directory that lies in. So then the whole area is marked, unless the
+operator says of the table that it shares no file with others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import TEXT, Engine, Rows
+from pipelines.engine.model import TEXT, Engine, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Sweep, Totals
-from pipelines.tables.walk import BY_WISH, CLAIM, DOUBT, UNKNOWN, UNREADABLE, TableWalk, directory_of
+from pipelines.tables.walk import (
+    ALIAS,
+    BY_WISH,
+    CLAIM,
+    DOUBT,
+    KEYS,
+    LISTED_TOGETHER,
+    UNKNOWN,
+    UNREADABLE,
+    TableWalk,
+    directory_of,
+    keys_of_listed,
+    uri_of,
+)
 from pipelines.trees.walk import Start, walk
 from trinitylake_core.storage import Storage
+from trinitylake_core.tables import DIRECTORY
 
 _PATHS: Final = pa.schema({"path": TEXT})
 _SHARED: Final = "another table claims this directory, too"
@@ -33,11 +50,13 @@ class Doubt:
         table: the table, as far as it is known.
         directory: the directory; empty where it is not known, or lies elsewhere.
         reason: why.
+        stops_all: whether it may concern files of every directory, so that nothing at all is deleted.
     """
 
     table: str
     directory: str
     reason: str
+    stops_all: bool = False
 
     @property
     def is_wanted(self) -> bool:
@@ -54,9 +73,19 @@ class TableSweep(Sweep):
 
     candidates = TABLE_FILES
 
-    def __init__(self, engine: Engine, storage: Storage, order: int, progress: Progress, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        storage: Storage,
+        order: int,
+        progress: Progress,
+        wanted: Wanted,
+        apart: Sequence[str] = (),
+    ) -> None:
+        """``apart`` are URIs of directories of metadata whose tables share no file with others."""
         super().__init__(engine, storage, order, progress)
         self.doubts: list[Doubt] = []
+        self._apart = tuple(apart)
         self._wanted = wanted
         self._levels: list[Rows] = []
         self._tables = TableWalk(engine, storage, progress)
@@ -88,10 +117,33 @@ class TableSweep(Sweep):
         if afresh:
             self._forget_marks()
         walked = walk(self.engine, self._trees, starts, self._mark_progress, self._levels)
+        try:
+            found = self._tables.follow(walked.levels)
+        except BaseException:
+            walked.drop()
+            raise
         self.nodes_read += walked.nodes_read
         self._levels += walked.levels
-        self._live += self._tables.follow(walked.levels)
+        self._live += found
+        self._mark_aliases(found)
         self._protect()
+
+    def _mark_aliases(self, found: Sequence[Rows]) -> None:
+        """Mark listed files by the keys under which metadata may mean them. The listing is read only if there are any.
+
+        So a mark costs nothing more where every URI has the usual spelling, and else a join, never a comparison of
+        each name with each other.
+        """
+        if not found:
+            return
+        query = f"SELECT DISTINCT path FROM found WHERE role = {ALIAS!r}"
+        aliases = self.engine.sql(query, found=union(self.engine, found)).keep("path")
+        if not aliases.count():
+            return
+        names = self.engine.sql("SELECT path, bytes AS size FROM files", files=self._listed)
+        keyed = self.engine.map(keys_of_listed, names, KEYS, each=LISTED_TOGETHER)
+        query = "SELECT DISTINCT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
+        self._live.append(self.engine.sql(query, keyed=keyed, aliases=aliases).keep("path"))
 
     def remove_live(self) -> Totals:
         """Take off the orphans what was marked, and what was written again since it was listed; return the totals.
@@ -110,34 +162,50 @@ class TableSweep(Sweep):
         return self._tables.read
 
     def _protect(self) -> None:
-        """Mark every file in a directory that is in doubt."""
+        """Mark every file in a directory that is in doubt; all files, if a doubt may concern each of them."""
         if not self._tables.found:
             return
-        query = f"SELECT DISTINCT path, label, about FROM found WHERE role = {DOUBT!r}"
-        doubts = [Doubt(row["label"], row["path"], row["about"]) for row in self._tables.ask(query).list()]
-        claimed = f"""SELECT path, min(label) AS one, max(label) AS other FROM found WHERE role = {CLAIM!r}
-            GROUP BY path HAVING min(about) <> max(about)"""
-        shared = self._tables.ask(claimed).list()
-        doubts += [Doubt(f"{row['one']}, {row['other']}", row["path"], _SHARED) for row in shared]
-        doubts = [*{*doubts, *self._unreadable()}]
+        doubts = {*self._held(), *self._shared(), *self._unreadable()}
         self.doubts = sorted(doubts, key=lambda each: (each.directory, each.table, each.reason))
-        directories = sorted({each.directory for each in doubts if each.directory})
-        if directories:
-            table = self.engine.table([{"path": each} for each in directories], _PATHS)
+        held = {DIRECTORY if each.stops_all else each.directory for each in doubts} - {""}
+        if DIRECTORY in held:
+            self._live.append(self.engine.sql("SELECT f.path FROM files f", files=self._listed).keep("path"))
+        elif held:
+            table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS)
             query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
             self._live.append(self.engine.sql(query, files=self._listed, held=table).keep("path"))
 
-    def _unreadable(self) -> list[Doubt]:
-        """Return the doubts of files that are missing or cannot be read: about each table that needs one of them."""
+    def _held(self) -> Iterator[Doubt]:
+        """Yield the doubts that the walk found. One without a directory may concern every file."""
+        query = f"SELECT DISTINCT path, label, about FROM found WHERE role = {DOUBT!r}"
+        for row in self._tables.ask(query).stream():
+            yield Doubt(row["label"], row["path"], row["about"], stops_all=not row["path"])
+
+    def _shared(self) -> Iterator[Doubt]:
+        """Yield the doubts about directories that two tables claim."""
+        query = f"""SELECT path, min(label) AS one, max(label) AS other FROM found WHERE role = {CLAIM!r}
+            GROUP BY path HAVING min(about) <> max(about)"""
+        for row in self._tables.ask(query).stream():
+            yield Doubt(f"{row['one']}, {row['other']}", row["path"], _SHARED)
+
+    def _unreadable(self) -> Iterator[Doubt]:
+        """Yield the doubts of files that are missing or cannot be read: about each table that needs one of them."""
         query = f"SELECT DISTINCT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
         lost = self._tables.ask(query).keep("path")
         if not lost.count():
-            return []
+            return
         claims = self._tables.ask(f"SELECT DISTINCT path, parent FROM found WHERE role = {CLAIM!r}").keep("parent")
-        query = """SELECT DISTINCT o.label, o.metadata, l.about, c.path AS directory FROM owners o
-            JOIN lost l ON l.path = o.origin LEFT JOIN claims c ON c.parent = o.metadata"""
-        rows = self.engine.sql(query, owners=self._tables.owners(lost), lost=lost, claims=claims).list()
-        return [Doubt(row["label"], row["directory"] or directory_of(row["metadata"]), row["about"]) for row in rows]
+        query = """SELECT DISTINCT o.label, o.metadata, l.about, c.path AS directory FROM lost l
+            LEFT JOIN owners o ON o.origin = l.path LEFT JOIN claims c ON c.parent = o.metadata"""
+        rows = self.engine.sql(query, owners=self._tables.owners(lost), lost=lost, claims=claims)
+        for row in rows.stream():
+            metadata = row["metadata"] or ""
+            directory = row["directory"] or directory_of(metadata)
+            yield Doubt(row["label"] or "", directory, row["about"], stops_all=not self._is_apart(metadata))
+
+    def _is_apart(self, metadata: str) -> bool:
+        """Whether the operator says that the table with these metadata shares no file with others."""
+        return bool(metadata) and uri_of(self._storage.root, metadata).startswith(self._apart)
 
     def _forget_marks(self) -> None:
         for rows in self._levels:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
 from pipelines.job import Progress
+from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
 from pipelines.sweep.listing import kind_of
 from pipelines.tables.files import EVERY, in_sample
 from pipelines.trees.walk import NAMED
-from trinitylake_core.definitions import TableDef, decode_table, decode_view
+from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
@@ -29,12 +31,14 @@ from trinitylake_core.errors import (
     NotAFile,
     StorageError,
 )
+from trinitylake_core.file_identity import LocalLinks, file_keys, is_plain
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     DIRECTORY,
     EXTERNAL,
     ICEBERG,
+    VIEW_METADATA_LOCATION,
     Located,
     base_uri,
     former_root,
@@ -45,6 +49,9 @@ from trinitylake_core.tables import (
     view_metadata_uri,
 )
 
+if TYPE_CHECKING:
+    from trinitylake_core.iceberg.references import References
+
 DEFINITION: Final = "definition"
 METADATA: Final = "metadata"
 LIST: Final = "manifest list"
@@ -53,24 +60,34 @@ LIVE: Final = "live"
 _NOUNS: Final = {METADATA: "metadata files"}
 """What several files of a role are called, where an s is not enough."""
 BESIDE: Final = "beside"
+ALIAS: Final = "alias"
 CLAIM: Final = "claim"
 DOUBT: Final = "doubt"
+ASTRAY: Final = "astray"
 UNREADABLE: Final = "unreadable"
 UNKNOWN: Final = "unknown"
-"""What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, a directory that a
-table claims, one in doubt, a file that is missing or cannot be read, or one elsewhere whose storage this process cannot
-read."""
+"""What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, the key of a file
+that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
+known which), a table whose location is none, a file that is missing or cannot be read, or one elsewhere whose storage
+this process cannot read."""
 _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
-"""``path`` lies below the root, or is a URI. ``parent`` is the file that names it; ``label`` the table. ``about``: the
-identity of a table that claims a directory; why a directory is in doubt, or what is wrong with a file; of lists and
-manifests the root that their table was written below, if that was another one."""
+"""``path`` lies below the root, or is a URI. ``parent`` is the file that names it; ``label`` the table, of a key the
+role of its file. ``about``: the identity of a table that claims a directory; why a directory is in doubt, or what is
+wrong with a file; of a key the name that the file is given; of lists and manifests the root that their table was
+written below, if that was another one."""
+KEYS: Final = pa.schema({"path": TEXT, "size": pa.int64(), "key": TEXT})
+LISTED_TOGETHER: Final = 10_000
+"""The columns of :func:`keys_of_listed`, and how many files keep a task busy with it."""
 _EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
 _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
 """Doubts that the owner of a table wants."""
+_OWN_DIRECTORY: Final = re.compile(f"{DIRECTORY}[^/]+/[^/]+/")
 _LABEL: Final = re.compile(r"(?:.*/)?\d{8}-table-(.+)-[0-9a-f-]{36}\.binpb")
+_DEFINE_TABLES: Final = frozenset({TABLE, VIEW, "definition", UNKNOWN_KIND})
+"""Kinds of definitions, by their names, that may be those of tables or views."""
 _SILENT: Final = 16
 """So many files that the storage does not give may be the fault of a few tables."""
 _HOPS: Final = 4
@@ -125,7 +142,8 @@ class TableWalk:
         self._progress = progress
         self._definitions = partial(_definitions, share=share, lenient=lenient, managed=managed)
         self._strict = lenient or managed
-        self._metadata = partial(_metadata, everywhere=lenient or managed, strict=self._strict)
+        self._repeatable = lenient
+        self._metadata = partial(_metadata, strict=self._strict)
         self._asked: dict[str, list[Rows]] = {}
         self.found: list[Rows] = []
         self.read: dict[str, int] = {}
@@ -134,11 +152,19 @@ class TableWalk:
         """Go on from the definitions that a walk kept; return the rows of ``found`` that are new.
 
         One ``get`` for each file that was not read before. A file of a table that is missing or cannot be read is a
-        row.
+        row. If it fails, nothing counts as read that was not before.
 
         Raises:
             Corrupt: a definition cannot be read, so it is unknown which files are needed.
         """
+        known, asked = len(self.found), {role: len(files) for role, files in self._asked.items()}
+        try:
+            return self._follow(levels)
+        except BaseException:
+            self._forget_since(known, asked)
+            raise
+
+    def _follow(self, levels: Sequence[Rows]) -> list[Rows]:
         known = len(self.found)
         query = f"SELECT path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size FROM level WHERE role = {NAMED}"
         self._stage(DEFINITION, self._definitions, [self._engine.sql(query, level=each) for each in levels])
@@ -150,6 +176,12 @@ class TableWalk:
             query = f"SELECT path, label, about, size FROM found WHERE role = {role!r}"
             self._stage(role, work, [self._engine.sql(query, found=each) for each in self.found[known:]])
         return self.found[known:]
+
+    def _forget_since(self, known: int, asked: dict[str, int]) -> None:
+        """Forget what was found, and what was read, since there was so much of it."""
+        for role, files in self._asked.items():
+            _drop_since(files, asked.get(role, 0))
+        _drop_since(self.found, known)
 
     def _stage(self, role: str, work: Work, sources: Sequence[Rows]) -> None:
         """Read the files of a kind that were not read before, and keep what they contain."""
@@ -168,7 +200,11 @@ class TableWalk:
         phase = f"read {_NOUNS.get(role, f'{role}s')}"
         # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
         self.found.append(
-            found.keep("path", repeatable=True, progress=lambda _: self._progress(phase, counted.files, files))
+            found.keep(
+                "path",
+                repeatable=self._repeatable,
+                progress=lambda _: self._progress(phase, counted.files, files),
+            )
         )
         self._progress(phase, files, files)
 
@@ -188,13 +224,19 @@ class TableWalk:
                 WHERE f.role IN ({LIST!r}, {MANIFEST!r}, {LIVE!r})"""
             asked = self.ask(query, asked=asked).keep("path")
         query = "SELECT DISTINCT origin, label, metadata, definition FROM owners"
-        return self._engine.sql(query, owners=union(self._engine, owners)).keep()
+        return self._engine.sql(query, owners=union(self._engine, owners)).keep("origin")
 
     def drop(self) -> None:
         """Forget everything."""
         for rows in (*self.found, *(each for asked in self._asked.values() for each in asked)):
             rows.drop()
         self.found, self._asked, self.read = [], {}, {}
+
+
+def _drop_since(kept: list[Rows], count: int) -> None:
+    for rows in kept[count:]:
+        rows.drop()
+    del kept[count:]
 
 
 class _CountedWork:
@@ -231,32 +273,64 @@ def _contents(rows: Iterator[Row], read: Callable[[Row], Any], storage: Storage)
 
 def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient: bool, managed: bool) -> Found:
     """Yield what definitions of tables and views name. One ``get`` each; objects of other kinds are not read."""
-    wanted = (row for row in rows if kind_of(row["path"])[0] in {TABLE, VIEW} and in_sample(row["path"], share))
+    wanted = (row for row in rows if kind_of(row["path"])[0] in _DEFINE_TABLES and in_sample(row["path"], share))
+    names = _Names(storage.root)
     for row, data in _contents(wanted, lambda row: storage.read_or_missing(row["path"]), storage):
         path = row["path"]
         try:
             if isinstance(data, FileMissing):
                 message = f"definition {path!r} is missing, so the files that it names are unknown"
                 raise CorruptDefinition(message, path=path)
-            if kind_of(path)[0] == TABLE:
-                match, table = _LABEL.fullmatch(path), decode_table(data, path)
-                if not managed or table.table_type != EXTERNAL:
-                    yield from _table(table, path, match[1] if match else path, storage.root)
-            elif uri := view_metadata_uri(storage.root, decode_view(data, path)):
-                yield from _named(storage.root, path, [(LIVE, uri, None)])
+            for definition in _decoded(data, path):
+                if isinstance(definition, ViewDef):
+                    yield from _view(definition, path, names)
+                elif not managed or definition.table_type != EXTERNAL:
+                    yield from _table(definition, path, names, any_format=not (lenient or managed))
         except Corrupt:  # the pass over the definitions reports it
             if not lenient:
                 raise
 
 
-def _table(table: TableDef, path: str, label: str, root: str) -> Found:
+def _decoded(data: bytes, path: str) -> Iterator[TableDef | ViewDef]:
+    """Yield the definition in a file; where its name does not tell the kind, all that it can be. Raises ``Corrupt``."""
+    kind = kind_of(path)[0]
+    if kind == TABLE:
+        yield decode_table(data, path)
+    elif kind == VIEW:
+        yield decode_view(data, path)
+    else:
+        for decode in (decode_table, decode_view):
+            with suppress(Corrupt):
+                yield decode(data, path)
+
+
+def _view(view: ViewDef, path: str, names: _Names) -> Found:
+    """Yield the metadata file of a view. A path that no reader follows still protects the file that it may mean."""
     try:
-        metadata = metadata_uri(root, table) if table.table_format == ICEBERG else None
-        location = _inside(root, table_location(root, table))
-        file = None if metadata is None else _spelled(root, metadata)
-    except InvalidLocation as error:
-        yield DOUBT, "", path, label, str(error), None
+        uri = view_metadata_uri(names.root, view)
+        yield from names.rows(path, [(LIVE, uri, None)] if uri else [])
+    except InvalidLocation:
+        yield from names.aliases(LIVE, view.properties[VIEW_METADATA_LOCATION], path)
+
+
+def _table(table: TableDef, path: str, names: _Names, *, any_format: bool) -> Found:
+    """Yield the metadata file of a table, and its directory where nothing else tells its files."""
+    from trinitylake_core.iceberg.reading.errors import Malformed
+    from trinitylake_core.iceberg.reading.paths import file_uri
+
+    match, root = _LABEL.fullmatch(path), names.root
+    label = match[1] if match else path
+    try:
+        uri = metadata_uri(root, table) if any_format or table.table_format == ICEBERG else None
+        file = None if uri is None else _spelled(root, file_uri(uri))
+    except (InvalidLocation, Malformed) as error:
+        yield DOUBT, "", path, label, f"its metadata location is no path of a file: {error}", None
         return
+    try:
+        location = _inside(root, table_location(root, table))
+    except InvalidLocation as error:  # its metadata tell its files all the same
+        location = ""
+        yield ASTRAY, "", path, label, str(error), None
     if file is None:
         if location:
             why = "it has a location and names no metadata, so nothing tells its files"
@@ -265,43 +339,49 @@ def _table(table: TableDef, path: str, label: str, root: str) -> Found:
     if table.table_type == EXTERNAL and (held := directory_of(file) or location):
         yield DOUBT, held, path, label, _EXTERNAL, None
     yield METADATA, file, path, label, "", None
+    yield from names.aliases(METADATA, file, path)
 
 
-def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool, strict: bool) -> Found:
-    """Yield what metadata files refer to. One ``get`` each."""
+def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
+    """Yield what metadata files refer to, wherever they lie. One ``get`` each."""
     from trinitylake_core.iceberg.references import references
 
-    located, root = Located(storage), storage.root
+    located, root, names = Located(storage), storage.root, _Names(storage.root)
     for row, refs in _contents(rows, lambda row: _parsed(row["path"], located, references, strict=strict), storage):
         path, label = row["path"], row["label"]
         if isinstance(refs, Lost):
             yield refs.role, path, path, label, f"its metadata file {uri_of(root, path)} {refs.why}", None
             continue
         yield from _beside(root, path)
-        inside = directory_of(path)
-        directories = [each for each in (_inside(root, uri) for uri in sorted(refs.directories)) if each]
-        if not inside:
-            yield from ((DOUBT, each, path, label, "its metadata lie elsewhere", None) for each in directories)
-            if not everywhere:
-                continue
-        elif not _inside(root, refs.location):
-            why = f"its metadata say that it lies at {refs.location}: it was copied, or moved"
-            yield DOUBT, inside, path, label, why, None
-        if refs.forbidden:
-            yield from ((DOUBT, each, path, label, _FORBIDDEN, None) for each in directories)
-        yield from ((CLAIM, each, path, label, refs.uuid, None) for each in directories)
+        yield from _held(path, label, refs, root)
         former = "" if "://" in path else former_root(root, path, refs.location)
         inner = ((LIVE, refs.statistics), (LIST, refs.manifest_lists), (MANIFEST, refs.manifests))
-        try:
-            for role, uris in inner:
-                yield from _named(root, path, [(role, each, None) for each in sorted(uris)], former)
-        except InvalidLocation as error:
-            yield UNREADABLE, path, path, label, f"its metadata file {uri_of(root, path)} cannot be read: {error}", None
+        for role, uris in inner:
+            yield from names.rows(path, [(role, each, None) for each in sorted(uris)], former)
+
+
+def _held(path: str, label: str, refs: References, root: str) -> Found:
+    """Yield the directory that the table of a metadata file claims, and those of which nothing may be deleted.
+
+    A claim covers the table's own directory, the one that its metadata are in: whatever its properties say, it keeps no
+    other table's files, as far as nothing refers to them.
+    """
+    inside = directory_of(path)
+    named = [each for each in (_inside(root, uri) for uri in sorted(refs.directories)) if each]
+    directories = [inside] if inside else named
+    if not inside:
+        yield from ((DOUBT, each, path, label, "its metadata lie elsewhere", None) for each in named)
+    elif not _is_here(root, refs.location):
+        why = f"its metadata say that it lies at {refs.location}: it was copied, or moved"
+        yield DOUBT, inside, path, label, why, None
+    if refs.forbidden:
+        yield from ((DOUBT, each, path, label, _FORBIDDEN, None) for each in directories)
+    yield from ((CLAIM, each, path, label, refs.uuid, None) for each in directories)
 
 
 def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, strict: bool) -> Found:
     """Yield what is in manifest lists, or in manifests. One ``get`` each."""
-    located, root = Located(storage), storage.root
+    located, root, names = Located(storage), storage.root, _Names(storage.root)
     listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
 
     def read(row: Row) -> Any:
@@ -313,10 +393,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
             yield inner.role, path, path, "", f"its {role} {uri_of(root, path)} {inner.why}", None
             continue
         yield from _beside(root, path)
-        try:
-            yield from _named(root, path, inner, former)
-        except InvalidLocation as error:
-            yield UNREADABLE, path, path, "", f"its {role} {uri_of(root, path)} cannot be read: {error}", None
+        yield from names.rows(path, inner, former)
 
 
 def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
@@ -379,15 +456,39 @@ def uri_of(root: str, path: str) -> str:
 def _spelled(root: str, uri: str, former: str = "") -> str:
     """Return a file as rows name it: the path below the root, or below the former one, else the URI."""
     uri = here(root, uri, former)
-    return path_below(root, uri) or uri
+    try:
+        return path_below(root, uri) or uri
+    except InvalidLocation:  # with an empty name in it, which only some stores tell from the path without
+        return uri
 
 
-def _named(root: str, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:
-    """Yield files, given as role, URI and size, that ``parent`` names. Raises ``InvalidLocation``."""
-    for role, uri, size in files:
-        path = _spelled(root, uri, former)
-        yield role, path, parent, "", former, size
-        yield from _beside(root, path) if role == LIVE else ()
+class _Names:
+    """How files are named in rows, so that each file that may be meant is met, however a URI spells it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._links = LocalLinks()
+
+    def rows(self, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:
+        """Yield files, given as role, URI and size, that ``parent`` names."""
+        for role, uri, size in files:
+            path = _spelled(self.root, uri, former)
+            yield role, path, parent, "", former, size
+            yield from self.aliases(role, path, parent, size)
+            yield from _beside(self.root, path) if role == LIVE else ()
+
+    def aliases(self, role: str, path: str, parent: str, size: int | None = None) -> Found:
+        """Yield the keys of a file that may be another one here than its path says: by a link, or another spelling."""
+        target = self._links.target(uri_of(self.root, path))
+        spelled = [] if is_plain(path) else [path]
+        keys = {key for name in (*spelled, target) if name is not None for key in file_keys(name)}
+        yield from ((ALIAS, key, parent, role, path, size) for key in sorted(keys))
+
+
+def keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
+    """Yield each listed file, given as path and size, under its keys. No request."""
+    for row in rows:
+        yield from ((row["path"], row["size"], key) for key in file_keys(row["path"]))
 
 
 def _beside(root: str, path: str) -> Found:
@@ -398,12 +499,30 @@ def _beside(root: str, path: str) -> Found:
 
 
 def _inside(root: str, location: str | None) -> str:
-    """Return the path of a directory in the area, with a slash at its end; empty where it lies elsewhere."""
-    path = path_below(root, location) if location else None
-    return f"{path}/" if path is not None and f"{path}/".startswith(DIRECTORY) else ""
+    """Return the path of a table's directory in the area, with a slash at its end; empty where it lies elsewhere.
+
+    Nobody's directory is that of all tables, or of a namespace. Raises nothing: an odd location is no directory.
+    """
+    try:
+        path = path_below(root, location) if location else None
+    except InvalidLocation:
+        return ""
+    return _as_own(f"{path}/")
 
 
 def directory_of(metadata: str) -> str:
     """Return the directory of the table with this metadata file; empty where that is not in the area."""
     above = metadata.rpartition("/")[0].removesuffix("/metadata")
-    return f"{above}/" if f"{above}/".startswith(DIRECTORY) else ""
+    return _as_own(f"{above}/")
+
+
+def _as_own(directory: str) -> str:
+    return directory if _OWN_DIRECTORY.match(directory) else ""
+
+
+def _is_here(root: str, location: str) -> bool:
+    """Whether a location lies below the root, or is the root."""
+    try:
+        return path_below(root, f"{location}/tables") is not None
+    except InvalidLocation:
+        return True

@@ -268,7 +268,7 @@ def _garble(path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
 @pytest.mark.parametrize("how", [Path.unlink, _garble])
-def test_a_table_in_doubt_loses_nothing_and_the_others_go_on(
+def test_what_cannot_be_read_may_name_any_file_so_nothing_is_deleted_unless_its_owner_vouches(
     catalog: TrinityLakeCatalog, what: str, how: Callable[[Path], None]
 ) -> None:
     for name in ("sales.bad", "sales.good"):
@@ -277,12 +277,17 @@ def test_a_table_in_doubt_loses_nothing_and_the_others_go_on(
         table.transaction().append(rows(3))
     bad = Path(catalog.load_table("sales.bad").location().removeprefix("file://"))
     how(min(bad.joinpath("metadata").glob(what), key=lambda path: path.stat().st_mtime_ns))
-    kept = {path for path in files(catalog) if "/bad-" in path}
+    before, directory = files(catalog), f"tables/sales/{bad.name}/"
     report = clean(catalog)
-    assert kept <= files(catalog)
+    assert (0, before) == (report.orphan_files, files(catalog))
+    assert {(f"{each.directory}", each.stops_all) for each in report.doubts} == {(directory, True)}
+    told = "\n".join(report.summary())
+    assert "roll back or restore" in told
+    assert "nothing at all was deleted" in told
+    report = clean(catalog, apart=(directory,))
+    assert {path for path in before if "/bad-" in path} <= files(catalog)
     assert 0 < report.deleted
-    assert {f"{each.directory}" for each in report.doubts} == {f"tables/sales/{bad.name}/"}
-    assert "roll back or restore" in "\n".join(report.summary())
+    assert {(f"{each.directory}", each.stops_all) for each in report.doubts} == {(directory, False)}
 
 
 def test_two_tables_that_claim_one_directory_lose_nothing(catalog: TrinityLakeCatalog) -> None:
@@ -431,7 +436,10 @@ def test_spark_finds_the_same_and_leaves_the_same_tables_in_doubt_alone(
     with_table(catalog, "sales.good", 1).transaction().append(rows(2))
     bad = Path(catalog.load_table("sales.bad").location().removeprefix("file://"))
     min(bad.joinpath("metadata").glob("*-m0.avro"), key=lambda path: path.stat().st_mtime_ns).unlink()
-    local, on_spark = clean(catalog, review=dry_run), clean(catalog, spark, review=dry_run)
+    stopped = clean(catalog, spark, review=dry_run)
+    assert (0, [True]) == (stopped.orphan_files, [each.stops_all for each in stopped.doubts])
+    apart = (f"tables/sales/{bad.name}",)
+    local, on_spark = (clean(catalog, each, review=dry_run, apart=apart) for each in (None, spark))
     assert (3, 1) == (local.orphan_files, len(local.doubts))
     same = ("orphans", "orphan_files", "young", "foreign", "listed", "files_read", "doubts", "nodes_read")
     assert [getattr(local, name) for name in same] == [getattr(on_spark, name) for name in same]

@@ -6,22 +6,20 @@ storage is asked for the time of every file that the new metadata refers to and 
 
 from __future__ import annotations
 
-import os
-import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote
 
 from pyiceberg.table.metadata import TableMetadata
 
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
 from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
+from trinitylake_core.file_identity import LocalLinks, ends_in_area
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import DIRECTORY, Located, area_path, full_uri, path_below
+from trinitylake_core.tables import Located, area_path, full_uri, path_below
 from trinitylake_core.versions import RootRows
 
 _NAMED: Final = 3
@@ -176,13 +174,14 @@ class AddedFiles:
         Where a URI does not lie below the root by its text, nor by links of this disk, it may still name a file of the
         area: by another name of the bucket, or with percent signs. Its end is a guess, which counts if there is a file.
         """
+        links = LocalLinks()
         for uri in uris:
-            path = area_path(self._storage.root, _resolve(uri))
+            path = area_path(self._storage.root, links.target(uri) or full_uri(uri))
             if path is not None:
                 self._certain.add(path)
                 yield path
             elif path_below(self._storage.root, uri) is None:
-                yield from _ends_in_area(uri)
+                yield from ends_in_area(uri)
 
     def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield what is in files, side by side; of a ``lenient`` one that cannot be read, nothing."""
@@ -203,29 +202,6 @@ class AddedFiles:
                 ) from error
 
         return self._storage.map(sorted(uris), read)
-
-
-def _resolve(uri: str) -> str:
-    """Return the URI of a local file by the name that its directory has without links; others as they are."""
-    spelled = full_uri(uri)
-    if not spelled.startswith("file:///"):
-        return spelled
-    path = spelled.removeprefix("file://")
-    if path.startswith("/localhost/"):
-        path = path.removeprefix("/localhost")
-    try:
-        return f"file://{os.path.realpath(path)}"
-    except (OSError, ValueError):  # too long, or not to be a path: no file has this name
-        return spelled
-
-
-def _ends_in_area(uri: str) -> Iterator[str]:
-    """Yield each end of a URI that begins with the cleaned area, without percent signs and empty segments."""
-    path = posixpath.normpath(unquote(uri))
-    at = path.find(f"/{DIRECTORY}")
-    while at >= 0:
-        yield path[at + 1 :]
-        at = path.find(f"/{DIRECTORY}", at + 1)
 
 
 def _uris_in(data: bytes, location: str) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from pipelines import clean as clean_job
@@ -58,11 +59,15 @@ def _cleaning_options(under_way: str, *more: Option) -> tuple[Option, ...]:
     )
 
 
-def delete(call: Call, job: Any, kind: type[Any], *spark: Any) -> Result:
-    """Run a job that shows its plan first; the exit code is 4 if it failed at something."""
+def _has_failures(done: Any) -> bool:
+    return bool(done.failures)
+
+
+def delete(call: Call, job: Any, kind: type[Any], *spark: Any, failed: Callable[[Any], bool] = _has_failures) -> Result:
+    """Run a job that shows its plan first; the exit code is 4 if it ``failed`` at something."""
 
     def show(done: Any) -> Result:
-        return report_result(call, done, code=SOME_FAILED if done.failures else DONE)
+        return report_result(call, done, code=SOME_FAILED if failed(done) else DONE)
 
     done = job.run(
         call.open(),
@@ -222,15 +227,28 @@ def tables_expire(call: Call) -> Result:
     "tables clean",
     "trinitylake tables clean file:///data/lake --dry-run",
     arguments=PATTERN,
-    options=_cleaning_options("writers"),
+    options=_cleaning_options(
+        "writers",
+        option(
+            "--apart",
+            multiple=True,
+            metavar="DIRECTORY",
+            help="tables with metadata here share no file with others, so clean even if they cannot be read",
+        ),
+    ),
     details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
     "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
-    "was created. Nothing is removed from a directory in doubt; --verbose lists these. Commits with files\n"
-    "older than the cleaning are refused: their writers write them again.",
+    "was created. Nothing is removed from a directory in doubt, and nothing at all while metadata or manifests of\n"
+    "a table cannot be read; --verbose lists the doubts, and the exit code is 4. Commits with files older than\n"
+    "the cleaning are refused: their writers write them again.",
 )
 def tables_clean(call: Call) -> Result:
     """Remove files of tables."""
-    return delete(call, cleaning, cleaning.Config, call.spark)
+    return delete(call, cleaning, cleaning.Config, call.spark, failed=_left_in_doubt)
+
+
+def _left_in_doubt(done: cleaning.Report) -> bool:
+    return bool(done.failures) or not all(each.is_wanted for each in done.doubts)
 
 
 # -- a clock that was wrong ----------------------------------------------------------------------------

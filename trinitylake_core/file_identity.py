@@ -1,0 +1,97 @@
+"""Which file of the cleaned area a URI may mean: files are compared by what they are, not by how a URI spells them.
+
+Every file that a cleaning may remove lies in a directory whose name ends in twelve random hexadecimal digits. So the
+end of a path from that directory on is the identity of the file, its *key*: two files have different keys, and whatever
+stands before it (another name of the bucket, a mount, `abfss://` or `az://`) says nothing. Keys are texts that tables
+can be joined by: no two names are ever compared one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote
+
+from trinitylake_core.tables import DIRECTORY, full_uri
+
+_OWN: Final = re.compile(r"[^/]+-[0-9a-f]{12}/")
+"""The name of the directory that this catalog gives to one table."""
+_NESTED_PERCENT: Final = re.compile(r"%(?:25)+")
+_DECODINGS: Final = 3
+_PLAIN: Final = re.compile(r"[^%\\]+")
+_LOCAL: Final = "file://"
+
+
+def file_keys(name: str) -> Iterator[str]:
+    """Yield the keys of a file, given as URI or path: each end of it that begins with a table's own directory.
+
+    A file has one key but for directories of partitions that look like a table's. No request.
+    """
+    path = _canonical(name)
+    for own in _OWN.finditer(path):
+        yield path[own.start() :]
+
+
+def is_plain(path: str) -> bool:
+    """Whether the path of a file of the area is also its only spelling: nothing in it is percent-encoded."""
+    return path.startswith(DIRECTORY) and _PLAIN.fullmatch(path) is not None and "//" not in path
+
+
+def ends_in_area(uri: str) -> Iterator[str]:
+    """Yield each end of a URI that begins with the cleaned area, without percent signs and empty segments."""
+    path = _canonical(uri)
+    at = path.find(f"/{DIRECTORY}")
+    while at >= 0:
+        yield path[at + 1 :]
+        at = path.find(f"/{DIRECTORY}", at + 1)
+
+
+def _canonical(name: str) -> str:
+    """Return a path or URI without percent signs, empty segments and dots, whoever has encoded it how often."""
+    for _ in range(_DECODINGS):
+        if "%" not in name:
+            break
+        name = unquote(_NESTED_PERCENT.sub("%", name))
+    return posixpath.normpath(name.replace("\\", "/"))
+
+
+class LocalLinks:
+    """Where links of this machine's disk lead. Each directory is resolved once, so use it for one piece of work."""
+
+    def __init__(self) -> None:
+        self._directories: dict[str, str] = {}
+
+    def target(self, uri: str) -> str | None:
+        """Return the URI of a local file by its name without links; ``None`` where that is the same, or not local.
+
+        A file that is not there has no link. One look at the file, and one at each directory above it the first time.
+        """
+        spelled = full_uri(uri)
+        if not spelled.startswith(f"{_LOCAL}/"):
+            return None
+        path = spelled.removeprefix(_LOCAL)
+        directory, _, name = path.rpartition("/")
+        if directory not in self._directories:
+            self._directories[directory] = _real(directory).rstrip("/")
+        found = f"{self._directories[directory]}/{name}"
+        if _is_link(found):
+            found = _real(found)
+        return None if found == path else f"{_LOCAL}{found}"
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except (OSError, ValueError):  # not there, too long, or not to be a path
+        return False
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path or "/")
+    except (OSError, ValueError):  # too long, or not to be a path: no file has this name
+        return path
