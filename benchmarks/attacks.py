@@ -37,11 +37,11 @@ _TABLES: Final = "/v1/lake/namespaces/a/tables"
 
 def _serve(root: str, port: int) -> None:
     from trinitylake_core.rest import Principals, Warehouses, serve
-    from trinitylake_core.rest.principals import Principal, hashed
+    from trinitylake_core.rest.principals import Principal, hash_token
 
     logging.disable()  # a line for each of their requests would be measured with them
     lake = Lakehouse.open(root)
-    known = {hashed(name): Principal(name, {"manage": ["*"]}) for name in ("attacker", "other")}
+    known = {hash_token(name): Principal(name, {"manage": ["*"]}) for name in ("attacker", "other")}
     serve(Warehouses({"lake": lambda: lake}), port=port, principals=Principals(known))
 
 

@@ -318,7 +318,7 @@ class Cleaning(JobRun[Config, Report]):
         found = self.seen(listed, marked, marking.saved, totals)
         if self.plan is not None:
             totals, gone = self.agreed(self.plan, marked, cutoff)
-        found = _counted(found, totals)
+        found = _with_totals(found, totals)
         self.watch.lap("minus")
         if self.config.plan_to is not None:
             found = self.write_plan(self.config.plan_to, marked, found)
@@ -411,7 +411,7 @@ class Cleaning(JobRun[Config, Report]):
             marking.mark_since(
                 fence, lambda again: refuse_guarded(again.definition), list_again=self.config.inventory is None
             )
-            found = _counted(found, self.sweep.remove_live())
+            found = _with_totals(found, self.sweep.remove_live())
             self.watch.lap("mark again")
             self.cancel.check()
             done = self.sweep.act()
@@ -450,7 +450,7 @@ class Cleaning(JobRun[Config, Report]):
             raise_boundary(self.backend.versions, fence.oldest_version)
 
 
-def _counted(found: Report, totals: Totals) -> Report:
+def _with_totals(found: Report, totals: Totals) -> Report:
     return replace(found, orphans=totals.kinds, orphan_files=totals.files, orphan_bytes=totals.bytes)
 
 

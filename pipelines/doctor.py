@@ -6,7 +6,7 @@ properties of each table, and knows nothing of versions; ``tables clean`` keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -74,22 +74,39 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     the age of the oldest version that is kept.
     """
     first = lake.at(version=lake.stats().oldest_version)
-    since = first.info().created_at_millis
-    snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
-    if snapshots:
-        name = min(snapshots, key=lambda each: each.version).name
-        since = min(since, lake.at(snapshot=name).info().created_at_millis)
-    found = TableRetention(max(0.0, ((now_millis() if now is None else now) - since) / 1000))
+    kept_millis = (now_millis() if now is None else now) - _kept_since(lake, first)
+    found = TableRetention(max(0.0, kept_millis / 1000))
     cleaned = lake.root_node.tables_void_before_millis > 0
     entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found.more = len(entries) > most
     for name, table in _tables(lake, entries[:most]):
         found.look(name, table, cleaned=cleaned)
-    files = TableFiles(lake.storage)
     oldest = list(_tables(first, islice(first.objects(kind=TABLE), most)))
-    lost = [name for name, gone in lake.storage.map(oldest, lambda each: (each[0], files.lost(each[1]))) if gone]
-    found.lost, found.lost_count = lost[:_NAMED], len(lost)
+    lost = _lost_files(lake, oldest)
+    found.lost = lost[:_NAMED]
+    found.lost_count = len(lost)
     return found if found.tables or oldest else None
+
+
+def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:
+    """Return when the oldest content was made that a version or a snapshot keeps. One ``get`` at most."""
+    since = first.info().created_at_millis
+    snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
+    if not snapshots:
+        return since
+    oldest = min(snapshots, key=lambda each: each.version)
+    return min(since, lake.at(snapshot=oldest.name).info().created_at_millis)
+
+
+def _lost_files(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]]) -> list[str]:
+    """Return the names of the tables whose metadata, or whose oldest manifest list, are gone."""
+    files = TableFiles(lake.storage)
+
+    def ask(named: tuple[str, TableDef]) -> tuple[str, bool | None]:
+        name, table = named
+        return name, files.lost(table)
+
+    return [name for name, gone in lake.storage.map(tables, ask) if gone]
 
 
 def _tables(lake: Lakehouse, entries: Iterable[ObjectEntry]) -> Iterator[tuple[str, TableDef]]:

@@ -416,12 +416,17 @@ class _Export:
     # -- what is to be copied ----------------------------------------------------------------------------
 
     def starts(self) -> list[Start]:
-        older = (version for version in range(self.first, self.version) if version not in self.garbage)
-        starts = [Start(root_path(version), version, version) for version in older]
+        starts = []
+        for version in range(self.first, self.version):
+            if version not in self.garbage:
+                starts.append(Start(root_path(version), version, version))
         starts.append(Start(self.source.root_node.path, self.version, self.version))
-        if self.config.history:
-            local = (each for each in self.source.definition.snapshots.values() if not each.target_uri)
-            starts += [Start(validate_path(each.root_node_file_path), FOREVER, FOREVER) for each in local]
+        if not self.config.history:
+            return starts
+        for snapshot in self.source.definition.snapshots.values():
+            if not snapshot.target_uri:
+                path = validate_path(snapshot.root_node_file_path)
+                starts.append(Start(path, FOREVER, FOREVER))
         return starts
 
 

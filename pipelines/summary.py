@@ -125,7 +125,7 @@ def aware(time: datetime) -> datetime:
     return time
 
 
-def qualified(namespace: str, name: str | None) -> str:
+def qualify_name(namespace: str, name: str | None) -> str:
     r"""Return the name of an object for people: where it holds dots, as ``restore --only`` takes it: ``a\.b.c``."""
     if name is None:
         return namespace
@@ -179,7 +179,7 @@ def history_table(versions: Sequence[VersionInfo]) -> Table:
 
 def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Table:
     """Return the first of so many objects that differ."""
-    rows = [[each.change, each.kind, qualified(each.namespace, each.name)] for each in changes]
+    rows = [[each.change, each.kind, qualify_name(each.namespace, each.name)] for each in changes]
     return Table("changes", ("change", "kind", "name"), rows, caption, total)
 
 
@@ -218,7 +218,7 @@ def _snapshots_table(states: Sequence[TableState], unknown: int) -> Table:
         snapshot: int | str = "unknown"
         if each.known:
             snapshot = each.snapshot_id or "none"
-        rows.append([qualified(each.namespace, each.name), snapshot, each.snapshot_at])
+        rows.append([qualify_name(each.namespace, each.name), snapshot, each.snapshot_at])
     caption = []
     if unknown:
         caption.append(f"the metadata files of {count(unknown, 'table')} cannot be looked for from here")

@@ -172,14 +172,14 @@ def _namespaces(lake: Lakehouse, _: str) -> Iterator[str]:
 
 def _objects(lake: Lakehouse, incomplete: str) -> Iterator[str]:
     """Yield namespaces; behind the dot of one, its tables and views."""
-    from pipelines.summary import qualified
+    from pipelines.summary import qualify_name
 
     for namespace in lake.namespaces():
         below = f"{namespace}."
         if incomplete.startswith(below):
             for each in lake.objects(namespace):
                 if each.name:
-                    yield qualified(each.namespace, each.name)
+                    yield qualify_name(each.namespace, each.name)
         elif namespace.startswith(incomplete):
             yield namespace
             yield below  # a second one, so that the shell adds no space

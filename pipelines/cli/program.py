@@ -87,10 +87,10 @@ class Group(click.Group):
         word, *rest = args
         found = self.get_command(ctx, word)
         if found is None and not ctx.resilient_parsing:
-            raise self._unknown(ctx, word)
+            raise self._name_unknown(ctx, word)
         return word, found, rest
 
-    def _unknown(self, ctx: click.Context, word: str) -> click.UsageError:
+    def _name_unknown(self, ctx: click.Context, word: str) -> click.UsageError:
         if self.prefix:
             return self._needs(ctx)
         known = self.list_commands(ctx)

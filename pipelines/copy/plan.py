@@ -118,7 +118,7 @@ class CopyPlan:
         if tables:
             walk_of_tables.follow(walked.levels)
         meant = self._meant(walk_of_tables, sides[0])
-        reached = self._reached(walked.ask, starts, left_out, walk_of_tables, meant).keep()
+        reached = self._find_reached(walked.ask, starts, left_out, walk_of_tables, meant).keep()
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -198,7 +198,7 @@ class CopyPlan:
         prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
         return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=1 + len(names) // _TASKS)
 
-    def _reached(
+    def _find_reached(
         self, ask: Any, starts: Sequence[Start], left_out: AbstractSet[str], tables: TableWalk, meant: Rows
     ) -> Rows:
         """Return every file that is reached, but for roots and what is left out.

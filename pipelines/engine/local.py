@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines import worker_pool
-from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, placed
+from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, place_names
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -168,7 +168,7 @@ class LocalEngine:
         name = f"v{next(self._numbers)}"
         stored = {each: _local(rows).stored() for each, rows in tables.items()}
         with _room_errors():
-            self.execute(f"CREATE VIEW {name} AS {placed(query, stored)}")
+            self.execute(f"CREATE VIEW {name} AS {place_names(query, stored)}")
             columns = [column[0] for column in self.execute(f"SELECT * FROM {name} LIMIT 0").description]
         return _Stored(self, columns, "VIEW", name)
 

@@ -31,7 +31,7 @@ READ_AHEAD: Final = 256
 _TABLE: Final = re.compile(r"\b(FROM|JOIN)\s+(\w+)")
 
 
-def placed(query: str, names: Mapping[str, str]) -> str:
+def place_names(query: str, names: Mapping[str, str]) -> str:
     """Return a query in which each table has the name that the engine knows it by.
 
     They are not named by ``WITH``: the tables of queries are queries themselves, and Spark 4.1.1 confuses nested ones.

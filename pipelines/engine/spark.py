@@ -33,7 +33,7 @@ from pipelines.engine.model import (
     Row,
     Rows,
     Work,
-    placed,
+    place_names,
 )
 from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
 from trinitylake_core import errors
@@ -276,7 +276,7 @@ class SparkEngine:
     def sql(self, query: str, **tables: Rows) -> SparkRows:
         """Return the result of a query of tables."""
         placed_in = {name: self._view(rows) for name, rows in tables.items()}
-        return SparkRows(self._spark.sql(placed(query, placed_in)), self._kept)
+        return SparkRows(self._spark.sql(place_names(query, placed_in)), self._kept)
 
     def _view(self, rows: Rows) -> str:
         name = f"rows_{uuid4().hex}"

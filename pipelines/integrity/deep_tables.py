@@ -61,7 +61,7 @@ def prove_table_files(walked: Walk, found: Found, progress: Progress, share: flo
         return {}
     live = _keep(tables.ask(f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path"))
     total = live.count()
-    asked = engine.map(_asked, live, _ASKED, storage, each=READ_AHEAD)
+    asked = engine.map(_ask_for_files, live, _ASKED, storage, each=READ_AHEAD)
     asked = _keep(asked, lambda rows: progress("ask for files", rows, total))
     _add_findings(engine, walked, tables, asked, found)
     query = f"SELECT path FROM found WHERE role = {UNKNOWN!r}"
@@ -77,7 +77,7 @@ def _keep(rows: Rows, progress: Kept | None = None) -> Rows:
     return rows.keep("path", repeatable=True, progress=progress)
 
 
-def _asked(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:
+def _ask_for_files(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:
     located = Located(storage)
 
     def ask(row: Row) -> tuple[str | None, str, str | None]:
@@ -120,9 +120,12 @@ def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, 
 def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:
     """Return the names of tables by their definitions, as far as the first version of each can be read."""
     names: dict[str, str] = {}
-    first = {row["definition"]: row["first"] for row in rows}
-    for version in sorted({each for each in first.values() if each < FOREVER}):
+    first_versions = {row["definition"]: row["first"] for row in rows}
+    versions = {version for version in first_versions.values() if version < FOREVER}
+    for version in sorted(versions):
         with suppress(TrinityLakeError):  # a damaged tree is a finding of its own
-            objects = Lakehouse.open(storage).at(version=version).objects(kind=TABLE)
-            names |= {each.path: f"{each.namespace}.{each.name}" for each in objects if each.path in first}
+            lake = Lakehouse.open(storage).at(version=version)
+            for entry in lake.objects(kind=TABLE):
+                if entry.path in first_versions:
+                    names[entry.path] = f"{entry.namespace}.{entry.name}"
     return names

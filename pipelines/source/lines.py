@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from pipelines.sweep.listing import split_uri, unpacked
+from pipelines.sweep.listing import expand_gzip, split_uri
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.storage import Storage, open_storage, root_uri
 
@@ -95,7 +95,7 @@ def read_lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
     """
     if block.file.endswith(PACKED):
         offset = 0
-        data = unpacked(storage.read(block.file), block.file)
+        data = expand_gzip(storage.read(block.file), block.file)
     else:
         offset, data = _read_whole_lines(storage, block)
     if offset == 0:
@@ -152,7 +152,7 @@ def describe_places(storage: Storage, places: Sequence[Place]) -> list[str]:
     for file, in_file in groupby(sorted(places), key=attrgetter("file")):
         data = None
         if file.endswith(PACKED):
-            data = unpacked(storage.read(file), file)
+            data = expand_gzip(storage.read(file), file)
         number = 1
         counted_to = 0
         for place in in_file:

@@ -28,7 +28,7 @@ UNPACKED_MAX_BYTES: Final = 1 << 30
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
-def unpacked(data: bytes, name: str, most: int = UNPACKED_MAX_BYTES) -> bytes:
+def expand_gzip(data: bytes, name: str, most: int = UNPACKED_MAX_BYTES) -> bytes:
     """Return the content of a gzip file, all its members one after the other.
 
     Raises:
@@ -245,9 +245,12 @@ def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[
     data = open_storage(above, options).read(name)
     for batch in _batches(data, name):
         columns = [_column(batch, what, names, uri) for what, names in _COLUMNS.items()]
-        for path, size, modified in zip(*columns, strict=True):
-            if "://" not in str(path) or str(path).startswith(root):
-                yield listed(str(path).removeprefix(root), int(size or 0), _millis(modified))
+        for path_or_uri, size, modified in zip(*columns, strict=True):
+            text = str(path_or_uri)
+            if "://" in text and not text.startswith(root):
+                continue
+            path = text.removeprefix(root)
+            yield listed(path, int(size or 0), _millis(modified))
 
 
 def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:
@@ -255,7 +258,7 @@ def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:
         if name.endswith(".parquet"):
             yield from parquet.ParquetFile(pa.BufferReader(data)).iter_batches(BATCH)
         else:
-            text = unpacked(data, name) if name.endswith(".gz") else data
+            text = expand_gzip(data, name) if name.endswith(".gz") else data
             yield from csv.open_csv(pa.BufferReader(text))
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"inventory {name} cannot be read: {error}") from None

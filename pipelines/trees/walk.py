@@ -96,12 +96,12 @@ def _visits(
                 leaves.append((asked["first"], asked["last"], plain[0].values.to_pylist()))
                 names += len(plain[0])
             if names > _NAMES_TOGETHER:
-                yield from _named(leaves)
+                yield from _name_once(leaves)
                 leaves, names = [], 0
-    yield from _named(leaves)
+    yield from _name_once(leaves)
 
 
-def _named(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tuple[Any, ...]]:
+def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tuple[Any, ...]]:
     """Yield each name in leaves once, with the first and the last version of those that contain it."""
     firsts, lasts = dict[str, int](), dict[str, int]()
     for first, _, names in sorted(leaves, key=itemgetter(0), reverse=True):
@@ -269,19 +269,19 @@ def descend(
 
 
 def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[Rows], few: int) -> None:
-    starts = _without(found.engine, found.engine.table(roots, found.visitor.asked), known)
-    height = _visit_level(found, _placed(found, engine, starts, few), ROOT)
+    starts = _leave_out(found.engine, found.engine.table(roots, found.visitor.asked), known)
+    height = _visit_level(found, _place_pending(found, engine, starts, few), ROOT)
     for below in range(height - 1, -1, -1):
         children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
-        pending = _without(found.engine, children, known).keep(repeatable=True)
+        pending = _leave_out(found.engine, children, known).keep(repeatable=True)
         try:
             if pending.count():
-                _visit_level(found, _placed(found, engine, pending, few), below)
+                _visit_level(found, _place_pending(found, engine, pending, few), below)
         finally:
             pending.drop()
 
 
-def _placed(found: Walk, engine: Engine, pending: Rows, few: int) -> Rows:
+def _place_pending(found: Walk, engine: Engine, pending: Rows, few: int) -> Rows:
     """Return nodes where they are visited: more than a few of them in the engine, and so is the rest of the walk."""
     if found.engine is engine or pending.count() <= few:
         return pending
@@ -315,7 +315,7 @@ def _move(found: Walk, engine: Engine) -> None:
         found.engine, found.levels = engine, [each.keep(found.visitor.key, repeatable=True) for each in tables]
 
 
-def _without(engine: Engine, asked: Rows, known: Sequence[Rows]) -> Rows:
+def _leave_out(engine: Engine, asked: Rows, known: Sequence[Rows]) -> Rows:
     if not known:
         return asked
     tables = {f"known{number}": rows for number, rows in enumerate(known)}

@@ -38,7 +38,7 @@ from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.rest import Limits, Principals, Served, Warehouses, application, endpoint, serve
-from trinitylake_core.rest.principals import Principal, hashed
+from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
 
 
@@ -435,7 +435,7 @@ def test_commits_of_many_clients_share_versions(served: Served, catalog: RestCat
 
 @contextmanager
 def _app(lake: Lakehouse, limits: Limits | None = None, **principals: dict[str, list[str]]) -> Iterator[Client]:
-    known = Principals({hashed(f"{name}-token"): Principal(name, allowed) for name, allowed in principals.items()})
+    known = Principals({hash_token(f"{name}-token"): Principal(name, allowed) for name, allowed in principals.items()})
     with running(application(Warehouses({"lake": lambda: lake}), known if principals else None, limits)) as uri:
         yield Client(uri)
 

@@ -26,7 +26,7 @@ from trinitylake_core.rest import Limits, Principals, Warehouses, application
 from trinitylake_core.rest.answers import SlowlyRead
 from trinitylake_core.rest.json_bounds import measure_json
 from trinitylake_core.rest.places import Pulse, Turns
-from trinitylake_core.rest.principals import Principal, hashed
+from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running, tls_of
 
 _NAMESPACES: Final = "/v1/lake/namespaces"
@@ -35,7 +35,7 @@ _NAMESPACES: Final = "/v1/lake/namespaces"
 @contextmanager
 def _shared(lake: Lakehouse, limits: Limits) -> Iterator[tuple[Client, Client]]:
     """Serve a lakehouse to two principals who may do everything."""
-    known = {hashed(name): Principal(name, {"manage": ["*"]}) for name in ("greedy", "other")}
+    known = {hash_token(name): Principal(name, {"manage": ["*"]}) for name in ("greedy", "other")}
     with running(application(Warehouses({"lake": lambda: lake}), Principals(known), limits)) as uri:
         yield Client(uri, "greedy"), Client(uri, "other")
 

@@ -21,7 +21,7 @@ from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import Limits, Principals, Warehouses, application, serve
 from trinitylake_core.rest.audit import AUDIT
 from trinitylake_core.rest.logs import LogFormat, log_to_stderr
-from trinitylake_core.rest.principals import Principal, hashed
+from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
 
 _NAMESPACES: Final = "/v1/lake/namespaces"
@@ -132,7 +132,7 @@ def test_a_wrong_token_waits_and_keeps_nobody_else_waiting(lake: Lakehouse) -> N
 
 
 def _write(path: Path, **tokens: str) -> None:
-    lines = [f"  {name}: {{token_sha256: {hashed(token)}, manage: ['*']}}" for name, token in tokens.items()]
+    lines = [f"  {name}: {{token_sha256: {hash_token(token)}, manage: ['*']}}" for name, token in tokens.items()]
     new = path.with_suffix(".new")
     new.write_text("\n".join(["principals:", *lines]), encoding="utf-8")
     new.replace(path)
@@ -162,7 +162,10 @@ def test_the_file_of_tokens_is_read_again_when_it_changes(
 
 
 def test_a_dot_in_the_name_of_a_table_is_no_level_of_a_namespace(lake: Lakehouse) -> None:
-    known = {hashed("all"): Principal("all", {"manage": ["*"]}), hashed("sub"): Principal("sub", {"read": ["a.b.*"]})}
+    known = {
+        hash_token("all"): Principal("all", {"manage": ["*"]}),
+        hash_token("sub"): Principal("sub", {"read": ["a.b.*"]}),
+    }
     with _endpoint(lake, Principals(known)) as uri:
         owner = Client(uri, "all")
         owner("POST", _NAMESPACES, _BODY)
@@ -217,7 +220,10 @@ def _lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 def test_each_change_and_each_refusal_is_one_line_of_the_audit_log(
     lake: Lakehouse, audited: pytest.LogCaptureFixture
 ) -> None:
-    known = {hashed("etl"): Principal("etl", {"manage": ["a", "a.*"]}), hashed("ro"): Principal("ro", {"read": ["*"]})}
+    known = {
+        hash_token("etl"): Principal("etl", {"manage": ["a", "a.*"]}),
+        hash_token("ro"): Principal("ro", {"read": ["*"]}),
+    }
     with _endpoint(lake, Principals(known), Limits(wrong_token_seconds=0)) as uri:
         etl, reader, stranger = Client(uri, "etl"), Client(uri, "ro"), Client(uri, "guess")
         etl("POST", _NAMESPACES, _BODY)

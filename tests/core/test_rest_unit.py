@@ -19,7 +19,7 @@ from tests.core.test_rest import Client
 from tests.support.s3_servers import free_port
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Principals
-from trinitylake_core.rest.principals import hashed
+from trinitylake_core.rest.principals import hash_token
 
 _DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 _UNIT: Final = _DEPLOY / "trinitylake-serve.service"
@@ -56,7 +56,9 @@ def test_the_example_of_tokens_is_valid_and_nobody_has_them() -> None:
 def test_what_the_unit_starts_serves_and_ends_in_time(tmp_path: Path) -> None:
     """With the command line, the environment and the limits of the unit, for this machine."""
     lake = Lakehouse.create(tmp_path / "lake")
-    (tmp_path / "tokens.yaml").write_text(f"principals: {{one: {{token_sha256: {hashed('token')}, manage: ['*']}}}}")
+    (tmp_path / "tokens.yaml").write_text(
+        f"principals: {{one: {{token_sha256: {hash_token('token')}, manage: ['*']}}}}"
+    )
     port = free_port()
     own = _settings(_UNIT)
     command = own["ExecStart"].replace("--port 8181", f"--port {port}")

@@ -228,7 +228,7 @@ def test_other_file_systems_are_refused_with_what_there_is(root: str) -> None:
 
 
 def _hold_lock(directory: str, held: Any) -> None:
-    with disk_lock.locked(f"{directory}/{disk_lock.LOCK_FILE}"):
+    with disk_lock.hold_lock(f"{directory}/{disk_lock.LOCK_FILE}"):
         held.send(None)
         time.sleep(60)
 

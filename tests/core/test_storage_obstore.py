@@ -19,7 +19,7 @@ from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.objects import ObjectStorage, ObstoreClient, Pace, Patience
-from trinitylake_core.storage.store_errors import Answered, answered, is_slow_down
+from trinitylake_core.storage.store_errors import Answered, is_slow_down, translate_error
 
 pytestmark = pytest.mark.s3
 
@@ -444,7 +444,7 @@ def test_the_pace_halves_once_for_all_that_were_under_way() -> None:
 )
 def test_answers_are_read_from_the_words_of_obstore(text: str, expected: int) -> None:
     """The status first; what other stores call by another name is called by that of S3."""
-    meant = answered(Exception(f"Generic error: {text}\n\nDebug source:\nsecret"))
+    meant = translate_error(Exception(f"Generic error: {text}\n\nDebug source:\nsecret"))
     assert isinstance(meant, Answered)
     assert expected == meant.response["ResponseMetadata"]["HTTPStatusCode"]
     assert "secret" not in str(meant)

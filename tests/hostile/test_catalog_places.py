@@ -15,7 +15,7 @@ from tests.core.test_rest import Answer, Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.rest import Principals, Warehouses, application
-from trinitylake_core.rest.principals import Principal, hashed
+from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
 
 _TABLES: Final = f"/v1/lake/namespaces/{NAMESPACE}/tables"
@@ -31,7 +31,7 @@ def catalog(tmp_path: Path) -> TrinityLakeCatalog:
 
 @contextmanager
 def _served(catalog: TrinityLakeCatalog, properties: dict[str, str] | None = None, **rights: Any) -> Iterator[Client]:
-    known = Principals({hashed(name): Principal(name, allowed) for name, allowed in rights.items()})
+    known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in rights.items()})
     warehouses = Warehouses({"lake": lambda: catalog.lakehouse}, properties)
     with running(application(warehouses, known if rights else None)) as uri:
         yield Client(uri, next(iter(rights), None))

@@ -128,7 +128,7 @@ def _no_table_files(self: Any, *kinds: str) -> tuple[int, int, int]:
 
 
 def _not_carried_on(base: Any, draft: Any, stamp: int) -> Any:
-    node = _finished(base, draft, stamp)
+    node = _finish(base, draft, stamp)
     if TABLES_VOID_BEFORE_MILLIS not in draft.system:
         node.system.pop(TABLES_VOID_BEFORE_MILLIS, None)
     return node
@@ -204,7 +204,7 @@ _added = added.AddedFiles._find_added
 _add = added.AddedFiles.add
 _copy_files = copy_plan.FilesToCopy.copy
 _time_of = added.AddedFiles._time_of
-_finished = commits.finished
+_finish = commits.finish_root
 _prove = TransactionChange.prove
 _decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
@@ -388,10 +388,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(commits, "confirm_commit"): _deleting}, ("write", "later"), faults=1, fault=("lose",)
     ),
     "no outcome is guessed": Mutation(
-        lambda: {(acknowledging, "_unknown"): _guess}, ("write", "later"), faults=1, fault=("lose",)
+        lambda: {(acknowledging, "_unknown_outcome"): _guess}, ("write", "later"), faults=1, fault=("lose",)
     ),
     "a claim decides nothing": Mutation(
-        lambda: {(acknowledging, "_unknown"): _guess}, ("export-rest", "write-copy"), courtesy=False
+        lambda: {(acknowledging, "_unknown_outcome"): _guess}, ("export-rest", "write-copy"), courtesy=False
     ),
     "a lost answer leaves doubt": Mutation(
         lambda: {(commits._Doubt, "refuse_to_deny"): lambda self, error: None},
@@ -434,7 +434,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(clean.Cleaning, "fence"): _fenced_too_low}, ("append", "tables-clean")
     ),
     "the fence of tables is carried on": Mutation(
-        lambda: {(commits, "finished"): _not_carried_on}, ("append", "tables-clean", "write-other")
+        lambda: {(commits, "finish_root"): _not_carried_on}, ("append", "tables-clean", "write-other")
     ),
     "tables are cleaned behind a fence": Mutation(
         lambda: {(clean.Cleaning, "fence"): _unfenced}, ("append", "tables-clean")

@@ -9,7 +9,7 @@ from typing import Any
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis, whoami
+from trinitylake_core.commits.commit import Draft, finish_root, new_id, now_millis, whoami
 from trinitylake_core.commits.confirm import confirm_commit
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict
@@ -378,7 +378,7 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None 
     path, data = lakehouse_def_path(), encode(message)
     storage.write_many([(path, data)])
     draft.system = definition_rows(path, data) | draft.system
-    node = finished(None, draft, now_millis())
+    node = finish_root(None, draft, now_millis())
     content = encode_node(node, message.order, versions.path(0))
     storage.create(versions.path(0), content)
     node.nbytes = len(content)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.confirm import confirm_commit, expired
+from trinitylake_core.commits.confirm import confirm_commit, expired_error
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
 from trinitylake_core.errors import (
@@ -220,13 +220,13 @@ def _attempt(
     if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(backend.definition(base)) is not None:
         refuse_frozen(backend)
         return None
-    node = finished(base, draft, stamp)
+    node = finish_root(base, draft, stamp)
     path = backend.versions.path(base.version + 1)
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
     writer.flush()
     if _is_late(base, began_at_millis, ttl_millis) and (boundary := backend.versions.boundary()) > base.version + 1:
-        raise expired(backend.versions, base.version + 1, boundary)
+        raise expired_error(backend.versions, base.version + 1, boundary)
     if before_commit is not None:
         before_commit()
     try:
@@ -240,7 +240,7 @@ def _attempt(
     return root
 
 
-def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
+def finish_root(base: Root | None, draft: Draft, stamp: int) -> Node:
     """Return the root node of a draft with all its system rows set."""
     carried = base.node.system if base is not None else {}
     rows: dict[str, str | None] = {

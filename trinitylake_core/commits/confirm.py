@@ -65,13 +65,13 @@ def confirm_commit(versions: Versions, root: Root) -> None:
     actions: tuple[Callable[[], int | TrinityLakeError], ...] = (boundary, is_followed, hint)
     kept_from, followed, _ = versions.storage.map(actions, lambda action: action())
     if isinstance(kept_from, TrinityLakeError):
-        raise _unknown(root, f"the boundary cannot be read: {kept_from}") from kept_from
+        raise _unknown_outcome(root, f"the boundary cannot be read: {kept_from}") from kept_from
     built_on = _is_built_on(versions, root) if followed else None
     if kept_from > root.version:
         if built_on is None:
-            raise _unknown(root, _below(versions, kept_from))
+            raise _unknown_outcome(root, _below(versions, kept_from))
         if not built_on:
-            raise expired(versions, root.version, kept_from)
+            raise expired_error(versions, root.version, kept_from)
     elif built_on is False:
         remove_quietly(versions.storage, [root.path])
         raise CorruptNode(
@@ -97,7 +97,7 @@ def _is_built_on(versions: Versions, root: Root) -> bool | None:
     return None if following.created_at_millis > root.created_at_millis else False
 
 
-def expired(versions: Versions, version: int, boundary: int) -> TransactionExpired:
+def expired_error(versions: Versions, version: int, boundary: int) -> TransactionExpired:
     """Return the error for a version below the boundary that was certainly not committed. One ``list``."""
     return TransactionExpired(f"version {version} was not committed: {_below(versions, boundary)}")
 
@@ -123,7 +123,7 @@ def _below(versions: Versions, boundary: int) -> str:
     )
 
 
-def _unknown(root: Root, why: str) -> OutcomeUnknown:
+def _unknown_outcome(root: Root, why: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"{root.path} was created as version {root.version}, but whether it counts is unknown: {why}")
 
 

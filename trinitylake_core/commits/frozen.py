@@ -41,8 +41,8 @@ class Freeze:
         return json.dumps(about, separators=(",", ":"), sort_keys=True)
 
     def __str__(self) -> str:
-        until = "" if self.until is None else f", until {_shown(self.until)}"
-        return f"frozen since {_shown(self.since)} by {self.author}{until}: {self.reason}"
+        until = "" if self.until is None else f", until {_show_time(self.until)}"
+        return f"frozen since {_show_time(self.since)} by {self.author}{until}: {self.reason}"
 
 
 def freeze_of(definition: LakehouseDef) -> Freeze | None:
@@ -88,5 +88,5 @@ def refuse_frozen(backend: LakehouseBackend) -> None:
         )
 
 
-def _shown(time: datetime) -> str:
+def _show_time(time: datetime) -> str:
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")

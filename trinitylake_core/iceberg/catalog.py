@@ -50,7 +50,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.iceberg import border, namespaces, tables, views
 from trinitylake_core.iceberg.added import TableFilesVoid
 from trinitylake_core.iceberg.attempt import Attempt, Claims
-from trinitylake_core.iceberg.errors import MetadataMissing, translated
+from trinitylake_core.iceberg.errors import MetadataMissing, translate_errors
 from trinitylake_core.iceberg.locations import Locations, Place
 from trinitylake_core.iceberg.names import ObjectName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
@@ -65,7 +65,7 @@ from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.storage import root_uri
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import metadata_uri
-from trinitylake_core.transactions.requests import asked, lifetime_of_keys
+from trinitylake_core.transactions.requests import current_request, lifetime_of_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,7 +187,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
                 "'timestamp' and 'snapshot' to change it"
             )
         lake = self.lakehouse if fresh else Lakehouse(self._backend, self._backend.newest_seen)
-        key = None if self._group is None else asked()
+        key = None if self._group is None else current_request()
         txn = lake.transaction(reason=reason, isolation=isolation, group=self._group, request=key)
         return Attempt(txn, self._places, self._index, self._claims)
 
@@ -245,7 +245,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         ``isolation``: SNAPSHOT or SERIALIZABLE; by default that of the lakehouse definition. Raises ``ForbiddenError``:
         the catalog, or the lakehouse, is read-only.
         """
-        with translated():
+        with translate_errors():
             return CatalogTransaction(self, self._begin(reason, isolation))
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
@@ -260,7 +260,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             text = namespace_of(namespace)
         except NoSuchNamespaceError:
             return False
-        with translated():
+        with translate_errors():
             return self._read(lambda view: namespaces.has_namespace(view, text))
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
@@ -274,7 +274,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """
         text, values = new_namespace_of(namespace), transform_dict_value_to_str(dict(properties))
         border.refuse_code(values, f"namespace {text}")
-        with translated():
+        with translate_errors():
             create = partial(namespaces.create_namespace, namespace=text, properties=values)
             self._change(create, f"create namespace {text}")
 
@@ -286,19 +286,19 @@ class TrinityLakeCatalog(MetastoreCatalog):
             NamespaceNotEmptyError: it holds tables or views, or there are namespaces below it.
         """
         text = namespace_of(namespace)
-        with translated():
+        with translate_errors():
             self._change(partial(namespaces.drop_namespace, namespace=text), f"drop namespace {text}")
 
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         """Return the namespaces right below one, or those of the top level. Raises ``NoSuchNamespaceError``."""
         parent = namespace_of(namespace) if namespace else ""
-        with translated():
+        with translate_errors():
             return self._read(partial(namespaces.namespaces_right_below, parent=parent))
 
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
         """Return the properties of a namespace. Raises ``NoSuchNamespaceError``."""
         text = namespace_of(namespace)
-        with translated():
+        with translate_errors():
             return self._read(partial(namespaces.properties_of_namespace, namespace=text))
 
     def update_namespace_properties(
@@ -315,14 +315,14 @@ class TrinityLakeCatalog(MetastoreCatalog):
         self._check_for_overlap(removals, values)
         border.refuse_code(values, f"namespace {text}")
         change = partial(namespaces.change_properties, namespace=text, removals=removals or set(), updates=values)
-        with translated():
+        with translate_errors():
             return self._change(change, f"update namespace {text}")
 
     def _names_in(
         self, namespace: str | Identifier, list_names: Callable[[CatalogView, str], Iterable[str]]
     ) -> list[Identifier]:
         text = namespace_of(namespace)
-        with translated():
+        with translate_errors():
             return self._read(lambda view: namespaces.objects_in(view, text, list_names))
 
     # -- tables: reading -----------------------------------------------------------------------
@@ -341,7 +341,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             ValidationError: its metadata file is garbage.
         """
         name = name_of(identifier, NoSuchTableError)
-        with translated():
+        with translate_errors():
             return self._table(name, self._read(lambda view: tables.load_table(view, self._places, name)))
 
     def table_exists(self, identifier: str | Identifier) -> bool:
@@ -357,7 +357,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         Raises ``NoSuchTableError``, ``NoSuchIcebergTableError``.
         """
         name = name_of(identifier, NoSuchTableError)
-        with translated():
+        with translate_errors():
             return self._read(lambda view: tables.location_of_metadata(view, self._places, name))
 
     def metadata_of(self, table: TableDef) -> TableMetadata:
@@ -401,7 +401,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
         name, new = new_name_of(identifier), Stored(staged.metadata, staged.metadata_location)
         self._staged.forget(new.metadata)
-        with translated():
+        with translate_errors():
             self._change(partial(tables.create_table, name=name, new=new), f"create table {name}")
             return self._table(name, new)
 
@@ -419,7 +419,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             ValueError: the location holds credentials, which every reader of the definition would see.
         """
         name = new_name_of(identifier)
-        with translated():
+        with translate_errors():
             refuse_credentials(metadata_location, "location")
             self._places.refuse_unreadable(metadata_location)
             register = partial(
@@ -459,7 +459,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with border.in_our_words("the property 'format-version' of the new table"):
             version: Any = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
         iceberg_schema = self._convert_schema_if_needed(schema, version)
-        with translated():
+        with translate_errors():
             where, own = self._location_of_new(name, location)
             metadata = border.new_table(str(name), iceberg_schema, partition_spec, sort_order, where, properties)
             self._places.refuse_new(metadata, own)
@@ -513,7 +513,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
         named = ", ".join(f"{each.operation} {each.name}" for each in wanted[:_NAMED])
         reason = named if len(wanted) <= _NAMED else f"{named}, ... ({len(wanted)} tables)"
-        with translated():
+        with translate_errors():
             made = self._change(commit_all, reason)
         for commit, new in zip(wanted, made, strict=True):
             if commit.creates:
@@ -536,7 +536,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """
         names = [name_of(each, NoSuchTableError) for each in identifiers]
         expire = partial(tables.expire_snapshots, names=names, rules=rules, now_millis=now_millis)
-        with translated():
+        with translate_errors():
             lost = self._change(expire, f"expire snapshots of {len(names)} tables")
         return {name.identifier: each for name, each in lost.items()}
 
@@ -554,7 +554,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             tables.rename_table(attempt, old, new)
             return tables.load_table(attempt.txn, self._places, new)
 
-        with translated():
+        with translate_errors():
             return self._table(new, self._change(rename, f"rename table {old} to {new}"))
 
     def drop_table(self, identifier: str | Identifier) -> None:
@@ -574,7 +574,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def _drop_table(self, identifier: str | Identifier, what: str) -> None:
         name = name_of(identifier, NoSuchTableError)
-        with translated():
+        with translate_errors():
             self._change(partial(tables.drop_table, name=name), f"{what} table {name}")
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
@@ -606,7 +606,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def view_exists(self, identifier: str | Identifier) -> bool:
         """Return whether there is a view of this name."""
-        with suppress(NoSuchViewError), translated():
+        with suppress(NoSuchViewError), translate_errors():
             name = name_of(identifier, NoSuchViewError)
             self._read(partial(views.definition_of_view, name=name))
             return True
@@ -615,7 +615,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
     def load_view(self, identifier: str | Identifier) -> StoredView:
         """Return a view. Raises ``NoSuchViewError``, ``ValidationError``."""
         name = name_of(identifier, NoSuchViewError)
-        with translated():
+        with translate_errors():
             definition = self._read(partial(views.definition_of_view, name=name))
             return views.view_of(self._places, name, definition)
 
@@ -649,7 +649,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """Create a view whose columns keep the IDs that the schema gives them. Raises as :meth:`create_view`."""
         name = new_name_of(identifier)
         border.refuse_code(properties, f"view {name}")
-        with translated():
+        with translate_errors():
             where, own = self._location_of_new(name, location)
             metadata = views.new_view(schema, view_version, where, properties)
             self._places.refuse_new_view(metadata, own)
@@ -661,7 +661,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         Raises what :meth:`create_view` raises, and ``FileNotFoundError``.
         """
         name = new_name_of(identifier)
-        with translated():
+        with translate_errors():
             self._places.refuse_unreadable(metadata_location)
             metadata = border.view_metadata(self._places.content(metadata_location), metadata_location)
             own = self._places.own_directory(metadata_location)
@@ -681,13 +681,13 @@ class TrinityLakeCatalog(MetastoreCatalog):
             ForbiddenError: a location outside what this catalog may write.
         """
         name = name_of(identifier, NoSuchViewError)
-        with translated():
+        with translate_errors():
             return self._change(partial(views.commit_view, name=name, commit=commit), f"replace view {name}")
 
     def drop_view(self, identifier: str | Identifier) -> None:
         """Drop a view. Raises ``NoSuchViewError``."""
         name = name_of(identifier, NoSuchViewError)
-        with translated():
+        with translate_errors():
             self._change(partial(views.drop_view, name=name), f"drop view {name}")
 
     def rename_view(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
@@ -699,7 +699,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             BadRequestError: a name that the lakehouse cannot hold, or that cannot be addressed.
         """
         old, new = name_of(from_identifier, NoSuchViewError), new_name_of(to_identifier)
-        with translated():
+        with translate_errors():
             self._change(partial(views.rename_view, old=old, new=new), f"rename view {old} to {new}")
 
 
@@ -761,7 +761,7 @@ class CatalogTransaction(TrinityLakeCatalog):
             CommitFailedException: another writer changed what this changes; nothing was committed.
             CommitStateUnknownException: the storage failed; it may have been committed.
         """
-        with translated():
+        with translate_errors():
             self.version = self._pending.commit()
         for act in self._deferred:
             act()

@@ -51,7 +51,7 @@ REFUSED: Final = (
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise PyIceberg's exception for each of our errors that has one; the others pass as they are."""
     try:
         yield

@@ -20,7 +20,7 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt, Claims
-from trinitylake_core.iceberg.errors import translated, words_of
+from trinitylake_core.iceberg.errors import translate_errors, words_of
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.names import ObjectName
@@ -195,7 +195,7 @@ class _Registration:
         try:
             table = border.load_from(source, identifier)
             new = Stored(table.metadata, table.metadata_location)
-            with translated():
+            with translate_errors():
                 self._attempt.places.refuse_ambiguous(new.metadata)
                 self._put(name, new)
         except (NoSuchTableError, FileNotFoundError):

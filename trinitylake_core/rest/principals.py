@@ -78,7 +78,7 @@ class Principals:
     @classmethod
     def one(cls, token: str, name: str) -> Principals:
         """Return principals of which the only one may do everything."""
-        return cls({hashed(token): Principal(name, {MANAGE: ("*",)})})
+        return cls({hash_token(token): Principal(name, {MANAGE: ("*",)})})
 
     @staticmethod
     def of_file(path: str | Path) -> Principals:
@@ -93,7 +93,7 @@ class Principals:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Problem(401, "NotAuthorizedException", "this endpoint requires a bearer token: set 'token'")
-        given = hashed(token.strip())
+        given = hash_token(token.strip())
         for known, principal in self._by_hash.items():
             if hmac.compare_digest(given, known):
                 return principal
@@ -206,6 +206,6 @@ def _reason(error: OSError | InvalidInput) -> str:
     return str(error)
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return the hash of a token, as the file of principals contains it."""
     return hashlib.sha256(token.encode()).hexdigest()

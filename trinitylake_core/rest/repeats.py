@@ -53,7 +53,7 @@ def again(
         return how(replace(request, query={}))
 
 
-def _named(kind: str, load: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
+def _load_by_name(kind: str, load: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
     """Return the function that loads the table or view in the body."""
     return lambda request: load(replace(request, path={**request.path, kind: str(request.json()["name"])}))
 
@@ -63,11 +63,11 @@ _HOW: Final[dict[Callable[[Request], Reply], Callable[[Request], Reply]]] = {
         replace(request, path={"namespace": SEPARATOR.join(request.json()["namespace"])})
     ),
     update_namespace: updated,
-    create_table: _named("table", load_table),
-    register_table: _named("table", load_table),
+    create_table: _load_by_name("table", load_table),
+    register_table: _load_by_name("table", load_table),
     commit_table: load_table,
-    create_view: _named("view", load_view),
-    register_view: _named("view", load_view),
+    create_view: _load_by_name("view", load_view),
+    register_view: _load_by_name("view", load_view),
     commit_view: load_view,
 }
 """What answers again; everything else that changes something answers 204."""

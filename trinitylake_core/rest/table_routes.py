@@ -82,7 +82,7 @@ def create_table(request: Request) -> Reply:
         wanted.write_order or UNSORTED_SORT_ORDER,
         wanted.properties,
     )
-    return _loaded(request, table, staged=wanted.stage_create)
+    return _answer_with(request, table, staged=wanted.stage_create)
 
 
 def register_table(request: Request) -> Reply:
@@ -91,7 +91,9 @@ def register_table(request: Request) -> Reply:
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    return _loaded(request, request.warehouse.catalog.register_table(identifier, wanted.location, wanted.overwrite))
+    return _answer_with(
+        request, request.warehouse.catalog.register_table(identifier, wanted.location, wanted.overwrite)
+    )
 
 
 def load_table(request: Request) -> Reply:
@@ -100,7 +102,7 @@ def load_table(request: Request) -> Reply:
     known = request.headers.get("if-none-match")
     if known and known == _tag(request, request.warehouse.catalog.metadata_location(request.identifier)):
         return Reply(status=304, headers={"etag": known})
-    return _loaded(request, request.warehouse.catalog.load_table(request.identifier))
+    return _answer_with(request, request.warehouse.catalog.load_table(request.identifier))
 
 
 def has_table(request: Request) -> Reply:
@@ -185,7 +187,7 @@ def no_credentials(request: Request) -> Reply:
     return Reply({"storage-credentials": []})
 
 
-def _loaded(request: Request, table: Table, *, staged: bool = False) -> Reply:
+def _answer_with(request: Request, table: Table, *, staged: bool = False) -> Reply:
     metadata, config = table.metadata, request.warehouse.client_properties()
     if isinstance(table.io, MovedIO):
         raise table.io.refusal(".".join(table.name()))

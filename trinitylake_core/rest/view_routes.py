@@ -43,7 +43,7 @@ def create_view(request: Request) -> Reply:
     view = request.warehouse.catalog.create_view_as_is(
         identifier, wanted.view_schema, wanted.view_version, wanted.location, wanted.properties
     )
-    return _loaded(request, view)
+    return _answer_with(request, view)
 
 
 def register_view(request: Request) -> Reply:
@@ -52,13 +52,13 @@ def register_view(request: Request) -> Reply:
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    return _loaded(request, request.warehouse.catalog.register_view(identifier, wanted.location))
+    return _answer_with(request, request.warehouse.catalog.register_view(identifier, wanted.location))
 
 
 def load_view(request: Request) -> Reply:
     """Return the metadata of a view."""
     request.require(READ, request.identifier)
-    return _loaded(request, request.warehouse.catalog.load_view(request.identifier))
+    return _answer_with(request, request.warehouse.catalog.load_view(request.identifier))
 
 
 def commit_view(request: Request) -> Reply:
@@ -66,7 +66,7 @@ def commit_view(request: Request) -> Reply:
     request.require(WRITE, request.identifier)
     commit = request.parsed(ViewCommit)
     view = request.warehouse.catalog.commit_view(request.identifier, (commit.requirements, commit.updates))
-    return _loaded(request, view)
+    return _answer_with(request, view)
 
 
 def has_view(request: Request) -> Reply:
@@ -90,7 +90,7 @@ def rename_view(request: Request) -> Reply:
     return NOTHING
 
 
-def _loaded(request: Request, view: StoredView) -> Reply:
+def _answer_with(request: Request, view: StoredView) -> Reply:
     metadata = json.loads(as_json(view.metadata))
     version = view.metadata.current_version_id
     location = view.metadata_location or f"{view.metadata.location}/metadata/{version}.metadata.json"

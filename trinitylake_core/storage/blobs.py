@@ -117,12 +117,23 @@ class BlobStorage(ObjectStorage):
         """Return one level. Counted as one ``list``, however many pages the store makes of it."""
         if prefix:
             self._guard(prefix)
-        client, directory = self._client, self._key(prefix).rstrip("/") or None
-        send = lambda store: client.api.list_with_delimiter(store, directory)  # noqa: E731
+        client = self._client
+        directory = self._key(prefix).rstrip("/") or None
+
+        def send(store: Any) -> Any:
+            return client.api.list_with_delimiter(store, directory)
+
         found = self._retrying("list", prefix, lambda: client.once(send))
-        files = [info for info in map(self._info, found["objects"]) if info.path.startswith(prefix)]
-        directories = [f"{name[len(self._prefix) :]}/" for name in found["common_prefixes"]]
-        return directories, [info for info in files if info.path != prefix]
+        directories = []
+        for name in found["common_prefixes"]:
+            below_root = name[len(self._prefix) :]
+            directories.append(f"{below_root}/")
+        files = []
+        for meta in found["objects"]:
+            info = self._info(meta)
+            if info.path.startswith(prefix) and info.path != prefix:
+                files.append(info)
+        return directories, files
 
     def exists(self) -> bool:
         return next(self.list(), None) is not None
@@ -178,14 +189,14 @@ def _azure(authority: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]
         if not dot:
             raise InvalidLocation(f"{authority!r} names no account: write container@account.dfs.core.windows.net")
         config |= {"account_name": account, "endpoint": f"https://{account}.blob.{domain}"}
-    return container, config | _renamed(options, _AZURE_NAMES)
+    return container, config | _take_renamed(options, _AZURE_NAMES)
 
 
 def _google(options: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration; ``token`` is what gcsfs knows: a file, its content, ``anon`` or ``google_default``."""
     token = options.pop("token", None)
     options.pop("project", None)  # nothing is created that would belong to one
-    config = _renamed(options, _GOOGLE_NAMES)
+    config = _take_renamed(options, _GOOGLE_NAMES)
     if token == "anon":  # noqa: S105 - a word of gcsfs
         config["skip_signature"] = True
     elif isinstance(token, Mapping):
@@ -195,7 +206,7 @@ def _google(options: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _take_renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Take the options that have a name of obstore's out of ``options``."""
     config = {names[name]: options.pop(name) for name in list(options) if name in names}
     config = {name: value for name, value in config.items() if value is not None}

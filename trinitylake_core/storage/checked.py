@@ -87,9 +87,9 @@ class CheckedByTrying(BaseStorage):
         except UnsafeStorage as refusal:
             if version is not None and self._took_back(path, version):
                 raise UnsafeStorage(f"{refusal}. {path}, which was just created, was removed again") from None
-            raise self._unknown(f"{path} was created", refusal) from refusal
+            raise self._unknown_outcome(f"{path} was created", refusal) from refusal
         except StorageError as failure:
-            raise self._unknown(f"{path} was created", failure) from failure
+            raise self._unknown_outcome(f"{path} was created", failure) from failure
 
     def _took_back(self, path: str, version: str) -> bool:
         """Remove the version of a file that this process made, so that an older one shows again, if there was any.
@@ -121,7 +121,7 @@ class CheckedByTrying(BaseStorage):
             try:
                 self._prove("replacements")
             except StorageError as error:
-                raise self._unknown(f"{path} was replaced", error) from error
+                raise self._unknown_outcome(f"{path} was replaced", error) from error
         return done
 
     # Proofs.
@@ -162,7 +162,7 @@ class CheckedByTrying(BaseStorage):
     def _unsteady(self) -> UnsafeStorage:
         return UnsafeStorage(f"{self.root}: the store begins or ends to keep versions of files again and again")
 
-    def _unknown(self, done: str, error: StorageError) -> OutcomeUnknown:
+    def _unknown_outcome(self, done: str, error: StorageError) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"{self.root}: {done} while the store's answers changed (was versioning switched on, or off?), and nothing "
             f"proves that it stays. Read it before you try again. {error}"

@@ -25,7 +25,7 @@ _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, err
 
 
 @contextmanager
-def locked(path: str) -> Iterator[None]:
+def hold_lock(path: str) -> Iterator[None]:
     """Hold the lock at ``path``, whose directory exists, while the block runs; threads exclude each other, too.
 
     Raises:
@@ -35,7 +35,7 @@ def locked(path: str) -> Iterator[None]:
     """
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        descriptor = _opened(path)
+        descriptor = _open_lock(path)
         try:
             while not _try(descriptor, path):
                 if time.monotonic() > deadline:
@@ -56,9 +56,9 @@ def locked(path: str) -> Iterator[None]:
 
 
 def prove_lock(path: str) -> None:
-    """Prove that the file system really refuses a second lock. Raises ``UnsafeStorage``, and as :func:`locked` does."""
-    with locked(path):
-        descriptor = _opened(path)
+    """Prove that the file system refuses a second lock. Raises ``UnsafeStorage``, or what ``hold_lock`` does."""
+    with hold_lock(path):
+        descriptor = _open_lock(path)
         try:
             refused = not _try(descriptor, path)
         finally:
@@ -67,7 +67,7 @@ def prove_lock(path: str) -> None:
         raise UnsafeStorage(f"{path}: this file system ignores locks (flock): concurrent expirations could collide")
 
 
-def _opened(path: str) -> int:
+def _open_lock(path: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except PermissionError:  # another user made it; reading it is enough on a local disk

@@ -42,7 +42,7 @@ from trinitylake_core.storage.disk_files import (
     scan,
     write_file,
 )
-from trinitylake_core.storage.disk_lock import LOCK_FILE, locked, prove_lock
+from trinitylake_core.storage.disk_lock import LOCK_FILE, hold_lock, prove_lock
 from trinitylake_core.storage.disk_opening import describe_file, open_for_reading
 from trinitylake_core.storage.disk_owner import explain_denial
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced
@@ -237,7 +237,7 @@ class LocalStorage(BaseStorage):
 
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         """Replace under a lock, which excludes all other calls of compare-and-set below this root."""
-        with locked(self._lock_file()):
+        with hold_lock(self._lock_file()):
             try:
                 found: bytes | None = self._get(path)
             except OSError as error:

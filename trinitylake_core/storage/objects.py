@@ -31,7 +31,13 @@ from trinitylake_core.storage.checked import CheckedByTrying
 from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.port import Data, FileInfo, Tagged
 from trinitylake_core.storage.requests import take_number
-from trinitylake_core.storage.store_errors import answered, is_beyond_the_end, is_slow_down, map_error, refused_swap
+from trinitylake_core.storage.store_errors import (
+    is_beyond_the_end,
+    is_slow_down,
+    map_error,
+    refused_swap,
+    translate_error,
+)
 
 # -- late answers ----------------------------------------------------------------------------------
 #
@@ -189,7 +195,7 @@ _left_by_fork = False
 class ObstoreClient:
     """Requests of one bucket or container. Thread-safe; every request ends within ``seconds``.
 
-    Raises what ``store_errors.answered`` makes of an error.
+    Raises what ``store_errors.translate_error`` makes of an error.
     """
 
     def __init__(self, make: MakeStore, seconds: float, share: float) -> None:
@@ -225,7 +231,7 @@ class ObstoreClient:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - obstore raises what Python has, and a panic of Rust is no Exception
-            meant = answered(error)
+            meant = translate_error(error)
             slow_down = is_slow_down(meant)
             raise meant from None
         finally:
@@ -238,7 +244,7 @@ def patience_of_kinds(share: float, seconds: float) -> dict[str, Patience]:
     return {"get": gets} | {kind: Patience(share, seconds, gets) for kind in ("put", "head", "list")}
 
 
-def shared(settings: Hashable, make: Callable[[], ObstoreClient]) -> ObstoreClient:
+def share_client(settings: Hashable, make: Callable[[], ObstoreClient]) -> ObstoreClient:
     """Return the client of this process for these settings; ``make`` makes the first one.
 
     Raises ``StorageError`` in a process that cannot use obstore, or does not have it.
@@ -319,7 +325,7 @@ class ObjectStorage(CheckedByTrying):
     def _client(self) -> ObstoreClient:
         if self._shared is None:
             settings = (type(self), self._bucket, self._seconds, self._hedged_share, self._settings())
-            self._shared = shared(settings, self._new_client)
+            self._shared = share_client(settings, self._new_client)
         return self._shared
 
     def file_store(self) -> Any:

@@ -87,7 +87,7 @@ def take_number(options: dict[str, Any], name: str, *, default: float, least: fl
 # caller. The same holds for work that itself was handed to such threads: they never wait for one another.
 #
 # Results come in order, so one late answer would leave all threads idle as soon as a window of work is done. While
-# the oldest piece is waited for, more is begun (:func:`awaited`), within limits of number and memory.
+# the oldest piece is waited for, more is begun (:func:`wait_for_oldest`), within limits of number and memory.
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -113,7 +113,7 @@ class _ThreadState(threading.local):
 _state = _ThreadState()
 
 
-def awaited(oldest: Future[T], begin_more: Callable[[], object]) -> T:
+def wait_for_oldest(oldest: Future[T], begin_more: Callable[[], object]) -> T:
     """Return the result of the oldest piece of work; whenever that takes long, call ``begin_more``.
 
     Raises what the work raised.
@@ -140,7 +140,7 @@ def has_room(window: Collection[Future[Any]], most: int) -> bool:
     return len(window) - len(done) < 2 * most and held < _MOST_HELD_BYTES
 
 
-def _windowed(
+def _yield_in_order(
     actions: Iterable[Callable[[], T]], begin: Callable[[Callable[[], T]], Future[T]], most: int
 ) -> Iterator[T]:
     """Yield the results of actions in order, with at most twice ``most`` of them begun and not yet yielded.
@@ -159,7 +159,7 @@ def _windowed(
             window.extend(begin(action) for action in islice(remaining, max(0, 2 * most - len(window))))
             if not window:
                 return
-            result = awaited(window[0], begin_more)
+            result = wait_for_oldest(window[0], begin_more)
             window.popleft()
             yield result
     finally:
@@ -191,7 +191,7 @@ class RequestThreads:
             return
         separate = lambda action: self._executor("nested").submit(_with_state, "nested", action)  # noqa: E731
         begin, most = (separate, _MOST_NESTED) if nested else (self.submit, self.most)
-        yield from _windowed((partial(work, item) for item in items), begin, most)
+        yield from _yield_in_order((partial(work, item) for item in items), begin, most)
 
     def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
         """Begin an action in the background; in turn, it is carried out now. Its errors come with its result."""

@@ -287,7 +287,7 @@ def _ask_botocore(options: S3Options, found: _Found, *, signs: bool) -> None:
     import botocore.exceptions  # noqa: PLC0415
     import botocore.session  # noqa: PLC0415
 
-    with _explained(options):
+    with _explain_errors(options):
         session = botocore.session.Session(profile=options.profile)
         scoped = session.get_scoped_config()
         quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
@@ -380,7 +380,7 @@ def _refuse_unreadable(bundle: str) -> None:
 
 
 @contextmanager
-def _explained(options: S3Options) -> Iterator[None]:
+def _explain_errors(options: S3Options) -> Iterator[None]:
     """Say of botocore's errors about files and profiles which setting they mean, in which file and line."""
     import botocore.exceptions as theirs  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
 """What the clients of object stores raise: obstore's words read as the server's answer, and mapped to our errors.
 
 obstore has few classes of errors, and puts the rest into words: the status and the body of the answer, or the fate of
-the connection. :func:`answered` reads them, so that both clients raise the same: an error with a ``response`` like
-botocore's, ``TimeoutError`` or ``ConnectionError``. No request is made here.
+the connection. :func:`translate_error` reads them, so that both clients raise the same: an error with a ``response``
+like botocore's, ``TimeoutError`` or ``ConnectionError``. No request is made here.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Unexplained(Exception):
     """Any other error of obstore, without its details."""
 
 
-def answered(error: BaseException) -> Exception:
+def translate_error(error: BaseException) -> Exception:
     """Return the error of this library for an error of obstore; any other error is returned unchanged."""
     text, _, details = str(error).partition(_DETAILS)
     if (answer := _answer_in(text)) is not None:
@@ -219,8 +219,12 @@ def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) 
     code, status, text = _parts(kind, where, response)
     if code == "NoSuchBucket":
         return StorageError(f"{kind} of {where}: the bucket {bucket!r} does not exist; create it first")
-    if kind == "create" and (refused := _refused(code, status, text, "exclusive creation (If-None-Match)", where)):
-        return AlreadyExists(f"{where} already exists") if isinstance(refused, Outdated) else refused
+    if kind == "create":
+        refused = _translate_refusal(code, status, text, "exclusive creation (If-None-Match)", where)
+        if isinstance(refused, Outdated):
+            return AlreadyExists(f"{where} already exists")
+        if refused is not None:
+            return refused
     if kind in {"get", "head"} and (code == "NoSuchKey" or status == 404):
         return FileMissing(f"{where} does not exist")
     if code in _DENIED_CODES or status in {401, 403}:
@@ -262,7 +266,7 @@ def refused_swap(where: str, error: Exception) -> TrinityLakeError | None:
     code, status, text = _parts("put", where, response)
     if code == "NoSuchKey" or (status == 404 and code in {"", "404"}):
         return Outdated(f"{where} is not what it was when it was read")
-    return _refused(code, status, text, "compare-and-set (If-Match)", where)
+    return _translate_refusal(code, status, text, "compare-and-set (If-Match)", where)
 
 
 def _parts(kind: str, where: str, response: dict[str, Any]) -> tuple[str, int, str]:
@@ -273,7 +277,7 @@ def _parts(kind: str, where: str, response: dict[str, Any]) -> tuple[str, int, s
     return code, status, f"{kind} of {where}: {status} {code}: {details.get('Message', '')}"
 
 
-def _refused(code: str, status: int, text: str, what: str, where: str) -> TrinityLakeError | None:
+def _translate_refusal(code: str, status: int, text: str, what: str, where: str) -> TrinityLakeError | None:
     """Return our error if a precondition was refused, met a request beside it, or is not known to the store."""
     if code == "PreconditionFailed" or status == 412:
         return Outdated(f"{where} is not what it was when it was read")

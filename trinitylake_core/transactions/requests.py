@@ -123,7 +123,7 @@ def asked_by(key: RequestKey | None) -> Iterator[None]:
         _ASKED.reset(token)
 
 
-def asked() -> RequestKey | None:
+def current_request() -> RequestKey | None:
     """Return the request that is being carried out, if it has a key."""
     return _ASKED.get()
 

@@ -78,7 +78,7 @@ class SavedFile:
             self._seen, self.definition = done, definition
         return done is not None
 
-    def _marked(self, state: TransactionDef.State) -> TransactionDef:
+    def _with_state(self, state: TransactionDef.State) -> TransactionDef:
         marked = TransactionDef()
         marked.CopyFrom(self.definition or TransactionDef())
         marked.state = state
@@ -108,7 +108,7 @@ class SavedFile:
 
         From now on `clean` keeps both, and a process that resumes the transaction gets the old one. One ``put``.
         """
-        announced = self._marked(TransactionDef.SAVED)
+        announced = self._with_state(TransactionDef.SAVED)
         announced.pending_running_root_node_file_path = running
         self._known_pending.add(running)
         if not self.replace(announced):
@@ -128,11 +128,11 @@ class SavedFile:
         pending = self._pending
         if pending is None:
             return
-        confirmed = self._marked(TransactionDef.SAVED)
+        confirmed = self._with_state(TransactionDef.SAVED)
         confirmed.running_root_node_file_path = pending
         try:
             if not self.replace(confirmed):
-                raise changed(self.id)
+                raise saved_elsewhere(self.id)
         except OutcomeUnknown as error:
             found = self.read()
             if found is None or found.running_root_node_file_path not in {pending, self.running}:
@@ -141,7 +141,7 @@ class SavedFile:
                     "gone on since. Look at the history before you save it again"
                 ) from error
             if found.running_root_node_file_path == self.running:
-                raise changed(self.id) from None
+                raise saved_elsewhere(self.id) from None
         self.running, self._pending = pending, None
 
     # -- taking ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class SavedFile:
                 raise TransactionNotFound(f"transaction {self.id} was aborted by another process")
             if self.definition.running_root_node_file_path != self.running:
                 raise CommitConflict(f"transaction {self.id} was saved again since it was resumed; resume it again")
-            taken = self._marked(TransactionDef.COMMITTING)
+            taken = self._with_state(TransactionDef.COMMITTING)
             taken.taken_by.append(self._me)
             try:
                 if self.replace(taken):
@@ -182,8 +182,8 @@ class SavedFile:
 
     def refuse_unsavable(self) -> None:
         """Raise ``CommitConflict`` if what this process saw must not be saved over: a save, a commit, an abort."""
-        if self.resumed and (self.definition is None or self.superseded):
-            raise changed(self.id)
+        if self.resumed and (self.definition is None or self.was_superseded):
+            raise saved_elsewhere(self.id)
         if self.definition is not None and self.definition.state != TransactionDef.SAVED:
             raise CommitConflict(
                 f"another process has begun to commit transaction {self.id}; commit it too, or abort it"
@@ -197,7 +197,7 @@ class SavedFile:
         return self.definition is None or self.definition.state == TransactionDef.ABORTED
 
     @property
-    def superseded(self) -> bool:
+    def was_superseded(self) -> bool:
         """Whether another process has saved it again, or begun to, since this one resumed it."""
         return self.definition is not None and (
             self.definition.running_root_node_file_path != self.running
@@ -219,7 +219,7 @@ class SavedFile:
 
         REQUIRES: no process can commit it once it is marked: no process has taken it, or the roots have decided.
         """
-        return self.replace(self._marked(TransactionDef.ABORTED))
+        return self.replace(self._with_state(TransactionDef.ABORTED))
 
     def remove(self) -> None:
         """Remove the file and the running root of a transaction that is committed, best effort. Two ``delete``.
@@ -238,7 +238,7 @@ def not_found(transaction_id: str) -> TransactionNotFound:
     )
 
 
-def changed(transaction_id: str) -> CommitConflict:
+def saved_elsewhere(transaction_id: str) -> CommitConflict:
     """Return the error for a save of a transaction that is not as it was resumed any more."""
     return CommitConflict(
         f"transaction {transaction_id} was saved, taken or aborted elsewhere since it was resumed; resume it again"
@@ -264,7 +264,7 @@ def save(
     backend.storage.barrier()
     transaction.beginning_root_node_file_path = base.path
     if not (file.announce(path) if file.resumed else file.store(transaction, path)):
-        raise changed(transaction.id)
+        raise saved_elsewhere(transaction.id)
 
 
 def is_fenced(storage: Storage, since: Root, newest: Root) -> bool:
@@ -381,7 +381,7 @@ def abort_saved(backend: LakehouseBackend, base: Root, file: SavedFile, *, unkno
             if file.definition is None and not decided:
                 decide_abort(backend, base, file.id)
             return
-        if file.superseded:
+        if file.was_superseded:
             raise CommitConflict(f"transaction {file.id} was saved again since it was resumed; resume it to abort it")
         if not decided and (file.taken_by_others or (unknown and file.taken)):
             decide_abort(backend, base, file.id)

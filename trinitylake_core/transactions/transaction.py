@@ -190,7 +190,7 @@ class Transaction(CatalogEdits):
             version = done.version
         except CommitConflict:
             file = self._file  # that of a resumed transaction, unless another process has taken it, too
-            if file is not None and not (file.over or file.superseded or file.taken_by_others):
+            if file is not None and not (file.over or file.was_superseded or file.taken_by_others):
                 try:
                     file.mark_aborted()
                 except StorageError as error:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
-from trinitylake_core.storage.requests import awaited, has_room
+from trinitylake_core.storage.requests import has_room, wait_for_oldest
 from trinitylake_core.tree.node import Node
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class ReadAhead:
                 self._fill(lambda: has_room(self._window.values(), most))
 
         try:
-            found = awaited(coming, begin_more)
+            found = wait_for_oldest(coming, begin_more)
         except CancelledError:  # another window expected it, too, and was closed
             return None
         self.fill()

@@ -16,7 +16,7 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import find_destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
-from pipelines.summary import qualified
+from pipelines.summary import qualify_name
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, to_dict
 from trinitylake_core.errors import InvalidInput, Refused
@@ -283,8 +283,8 @@ def _read_definition(txn: Transaction, entry: ObjectEntry) -> NamespaceDef | Tab
     table = txn.table(entry.namespace, name)
     if METADATA_LOCATION in table.format_properties:
         raise Refused(
-            f"{qualified(entry.namespace, name)!r} is an Iceberg table: its properties are in its metadata file, from "
-            "which each commit of an engine copies them; set them there, as with ALTER TABLE ... SET TBLPROPERTIES"
+            f"{qualify_name(entry.namespace, name)!r} is an Iceberg table: its properties are in its metadata file, "
+            "from which each commit of an engine copies them; set them there, as with ALTER TABLE ... SET TBLPROPERTIES"
         )
     return table
 
@@ -339,8 +339,8 @@ def rename(call: Call) -> Result:
         "to": {"namespace": to_namespace, "name": to_name},
         "reason": options.reason,
     }
-    what = f"{entry.kind} {qualified(entry.namespace, entry.name)}"
-    new = qualified(to_namespace, to_name)
+    what = f"{entry.kind} {qualify_name(entry.namespace, entry.name)}"
+    new = qualify_name(to_namespace, to_name)
     if version is None:
         first = f"dry run, nothing was changed: {what} would be {new}, with the same ID, definition and files"
     else:

@@ -12,7 +12,7 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
-from pipelines.summary import Size, qualified
+from pipelines.summary import Size, qualify_name
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import TableDef, to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -54,7 +54,7 @@ def ls(call: Call) -> Result:
     if call.options.long:
         return _list_long(lake, entries)
     # Only one of the three is read, so they can share the iterator.
-    shown = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
+    shown = report.table(["kind", "name"], ([each.kind, qualify_name(each.namespace, each.name)] for each in entries))
     rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
     data = {"root": lake.root, "version": lake.version, "objects": entries}
     return Result(data, or_else(in_order(shown), "no objects"), table=rows)
@@ -70,7 +70,7 @@ def _list_long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
 
 
 def _long_row(known: dict[str, Any]) -> list[Any]:
-    name = qualified(known["namespace"], known["name"])
+    name = qualify_name(known["namespace"], known["name"])
     size = known["bytes"]
     if size is not None:
         size = Size(size)

@@ -14,7 +14,7 @@ from pipelines.cli.command import Call, Result, command, in_order, option, or_el
 from pipelines.cli.commands import following
 from pipelines.cli.commands.objects import keys_of, list_readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
-from pipelines.summary import Size, qualified
+from pipelines.summary import Size, qualify_name
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
@@ -181,7 +181,7 @@ def diff(call: Call) -> Result:
     # Only one of the three is read, so they can share the iterator.
     shown = report.table(
         ["change", "kind", "name"],
-        ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found),
+        ([each.change, each.kind, qualify_name(each.namespace, each.name)] for each in found),
     )
     rows = report.table(
         ["change", "kind", "namespace", "name"],
@@ -216,7 +216,7 @@ def _read_definition(lake: Lakehouse, change: Change, path: str | None) -> Names
 
 
 def _change_lines(change: dict[str, Any]) -> Iterator[str]:
-    name = report.plain(qualified(change["namespace"], change["name"]))
+    name = report.plain(qualify_name(change["namespace"], change["name"]))
     yield f"{change['change']} {change['kind']} {name}"
     if "definition" in change:
         yield from report.fields(change["definition"], "    ")
