@@ -176,7 +176,7 @@ _POSITIONAL |= {
     "VERSION": "0",
     "DIR": "./there",
 }
-_WITHOUT_ROOT = {"fleet", "completion", "try"}
+_WITHOUT_ROOT = {"fleet", "completion", "try", "ui"}
 _MAKES_ONE = {"create": 0, "doctor": 0}
 """What a command does at a root without a lakehouse, where it is not wrong input."""
 
@@ -197,6 +197,16 @@ def test_the_exit_codes_of_every_command(capsys: pytest.CaptureFixture[str], tmp
     if name not in _WITHOUT_ROOT:
         _one_clear_line(capsys, _words(name, (tmp_path / "none").as_uri()), {_MAKES_ONE.get(name, 2)})
         _one_clear_line(capsys, _words(name, "ftp://host/lake"), {2})
+
+
+def test_no_dagster_is_started_for_a_file_that_names_no_lakehouses(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "list.yaml").write_text("- create_namespace: {namespace: new}")
+    _one_clear_line(capsys, ["ui", "list.yaml"], {2})
+    (tmp_path / "broken.yaml").write_text("lakehouses: [")
+    _one_clear_line(capsys, ["ui", "broken.yaml"], {2})
+    _one_clear_line(capsys, ["ui", "none.yaml"], {2})
 
 
 def _valued(name: str) -> list[str]:

@@ -16,7 +16,7 @@ from pipelines.cli.commands.options import DRY_RUN
 from pipelines.cli.dagster_home import HOME_VARIABLE, choose_home, require_dagster, start_command, write_settings
 from pipelines.cli.output import say
 from pipelines.cli.resolve_root import find_file
-from pipelines.lakehouses import VARIABLE
+from pipelines.lakehouses import VARIABLE, raw_stanzas, read
 from trinitylake_core.errors import InvalidInput
 
 _PORT_MAX: Final = 65_535
@@ -90,6 +90,7 @@ def ui(call: Call) -> Result:
     if path is None or not path.is_file():
         where = "here or above" if path is None else f"at {path}"
         raise InvalidInput(f"there is no lakehouses.yaml {where}; `trinitylake try DIR` makes one, with a lakehouse")
+    raw_stanzas(read(path), path)  # a file without lakehouses would start a Dagster that shows nothing but its error
     require_dagster()
     path = path.absolute()
     home = choose_home(os.environ, path.parent)
