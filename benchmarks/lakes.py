@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.catalog import codec_of
+from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import create_first
 from trinitylake_core.commits.commit import Draft, new_id, now_millis
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def, usual_order
@@ -19,7 +19,7 @@ from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.versions import Versions
+from trinitylake_core.versions import CountBounds, Versions
 
 _PATH = "0101/0101/0101/01010101-table-{}-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb"
 NAMESPACES = 100
@@ -72,7 +72,8 @@ def _built(root: str, message: LakehouseDef, batches: Iterable[Columns]) -> Lake
     writer.flush()
     if not rewriter.is_proved():
         raise AssertionError("the proof of a new tree failed")
-    create_first(Versions(storage), message, Draft(node, spec.OP_LOAD, new_id()))
+    counts = CountBounds.exactly(object_counts(writer, node, codec_of(message)))
+    create_first(Versions(storage), message, Draft(node, spec.OP_LOAD, new_id(), counts=counts))
     return Lakehouse.open(root)
 
 

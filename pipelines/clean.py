@@ -459,8 +459,8 @@ def count_replaced(newest: Root) -> int:
 
     Messages that create objects replace nothing. Where a root counts its objects, their number is known at least.
     """
-    node = newest.node
-    objects = objects_of(node)
+    node, bounds = newest.node, newest.count_bounds
+    objects = objects_of(node) if bounds is None else bounds.least.total
     if node.subtree_messages is None or node.subtree_keys is None or objects is None:
         return 0
     created = max(0, objects - node.subtree_keys)

@@ -389,7 +389,8 @@ class _Load(JobRun[Config, Report]):
         prove_complete(counts, self.unchanged, trees)
         node = self.join(writer, trees)
         if self.base.node.subtree_messages == 0:  # only then the root knows how many objects there are
-            before = objects_of(self.base.node)
+            known = self.base.counts
+            before = self.base.node.subtree_keys if known is None else known.total
             if before is not None and node.subtree_keys != before + counts.added:
                 raise Corrupt(
                     "objects were lost during the load, so nothing was committed; please report this as a bug"

@@ -93,6 +93,11 @@ def count(number: int | None, what: str) -> str:
     return f"{number:,} {plural}"
 
 
+def at_most(number: int | None, uncertain: int | None) -> int | str | None:
+    """Return a number of objects, or that it is the most: messages wait of which it is not known what they create."""
+    return f"at most {number:,}" if uncertain and number is not None else number
+
+
 def human_bytes(size: float) -> str:
     """Return a number of bytes with a binary unit: 1536 → ``1.5 KiB``."""
     if abs(size) < 1024:
@@ -173,8 +178,14 @@ def versions_table(title: str, versions: Sequence[VersionInfo], caption: str = "
 
 def history_table(versions: Sequence[VersionInfo]) -> Table:
     """Return versions in their order, with the numbers of objects and messages of each."""
-    rows = [[getattr(each, name) for name in _HISTORY] for each in versions]
+    rows = [_history_row(each) for each in versions]
     return Table("history", _HISTORY, rows)
+
+
+def _history_row(version: VersionInfo) -> list[Any]:
+    cells = {name: getattr(version, name) for name in _HISTORY}
+    cells["objects"] = at_most(version.objects, version.uncertain)
+    return list(cells.values())
 
 
 def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Table:

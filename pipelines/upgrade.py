@@ -31,7 +31,7 @@ from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.search import Batch, scan
-from trinitylake_core.versions import Versions
+from trinitylake_core.versions import CountBounds, Versions
 
 _CARRIED: Final = (
     "order",
@@ -247,7 +247,7 @@ class _Upgrade(JobRun[Config, Report]):
         rewriter.open(tree)
         node: Node = rewriter.node_of(tree)
         writer.flush()
-        counts = object_counts(store, node, self.codec)
+        counts = CountBounds.exactly(object_counts(store, node, self.codec))
         draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]), counts=counts)
         if self.config.history:
             draft.system[spec.CREATED_AT_MILLIS] = str(self.created_at(self.versions[0]))

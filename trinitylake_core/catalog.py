@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -282,7 +283,26 @@ def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> Obj
 
     Two reads per level below the root at the most.
     """
-    if node.subtree_messages != 0 or node.subtree_keys is None:
+    return _count_keys(reader, node, codec) if node.subtree_messages == 0 else None
+
+
+def look_up_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:
+    """Return the number of objects below a root, with the messages that wait; ``None`` where nodes do not count.
+
+    Reads the nodes that these messages are for, as a compaction of them would, and two per level besides.
+    """
+    in_tables = _count_keys(reader, node, codec)
+    if in_tables is None:
+        return None
+    gained: Counter[str] = Counter()
+    for key, gain in search.waiting_gains(reader, node):
+        gained[codec.split(key)[0]] += gain
+    return in_tables.plus(ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW]))
+
+
+def _count_keys(reader: search.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:
+    """Return the number of keys in the key tables of a tree by kind, whatever messages wait for them."""
+    if node.subtree_keys is None:
         return None
     # Keys of namespaces come first, then those of tables, then those of views.
     before_tables = search.keys_before(reader, node, codec.range(TABLE).lo)

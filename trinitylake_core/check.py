@@ -34,7 +34,7 @@ from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Node
-from trinitylake_core.versions import MENDED, ObjectCounts, Root, RootRows, Versions, is_number
+from trinitylake_core.versions import MENDED, ObjectCounts, Root, RootRows, Versions, is_number, parse_bounds
 
 Named = tuple[str, str, str]
 """Kind, label and path of a definition."""
@@ -122,6 +122,10 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         text = root.system.get(name, "0")
         if not is_number(text):
             yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
+    bounds = root.system.get(spec.COUNT_BOUNDS)
+    if bounds is not None and parse_bounds(bounds) is None:
+        what = f"{spec.COUNT_BOUNDS} is {bounds[:40]!r}, not three pairs of ascending numbers"
+        yield violation("I9", root.path, what)
     try:
         if root.oldest_version > root.version:
             yield violation("I14", root.path, f"oldest_version is {root.oldest_version}, beyond the version itself")
@@ -541,11 +545,12 @@ def check_homes(
 
 def check_object_counts(root: Root, found: ObjectCounts) -> Iterator[Violation]:
     """Yield the object counts in a root that are wrong (I9); a missing count is not wrong. No request."""
-    stored = root.counts
+    stored = root.count_bounds
     if stored is None:
         return
-    for kind, recorded, contained in zip(KINDS, stored, found, strict=True):
-        if recorded != contained:
+    for kind, least, most, contained in zip(KINDS, stored.least, stored.most, found, strict=True):
+        if not least <= contained <= most:
+            recorded = str(most) if least == most else f"{least} to {most}"
             yield violation(
                 "I9", root.path, f"the root records {recorded} {kind}s, but the version contains {contained}"
             )

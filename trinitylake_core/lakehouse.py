@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import CatalogView, codec_of
+from trinitylake_core.catalog import CatalogView, codec_of, look_up_counts
 from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_first
@@ -26,6 +27,7 @@ from trinitylake_core.definitions import (
 )
 from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
 from trinitylake_core.recovery.plan import RecoveryPlan, find_damaged_definitions, require_reason
 from trinitylake_core.recovery.restore import plan_restore
 from trinitylake_core.recovery.rollback import plan_rollback, prove_rollback
@@ -37,12 +39,26 @@ from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.tree.node import Node
-from trinitylake_core.versions import Root, VersionInfo, Versions, from_millis, objects_of, to_millis, version_info
+from trinitylake_core.versions import (
+    ObjectCounts,
+    Root,
+    VersionInfo,
+    Versions,
+    from_millis,
+    objects_of,
+    to_millis,
+    version_info,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Statistics of a version, from one read of its root. Counts are ``None`` where the root does not record them."""
+    """Statistics of a version, from one read of its root. Counts are ``None`` where the root does not record them.
+
+    ``uncertain`` is the number of messages of which it is not known whether they create or delete an object. Where
+    there are some, ``objects``, ``namespaces``, ``tables`` and ``views`` are the most that it can be; else they are
+    exact. A compaction that pushes all messages down settles them.
+    """
 
     version: int
     oldest_version: int
@@ -58,6 +74,7 @@ class Stats:
     namespaces: int | None = None
     tables: int | None = None
     views: int | None = None
+    uncertain: int | None = None
 
 
 _OTHER_NAMES: Final = {
@@ -319,6 +336,8 @@ class Lakehouse(CatalogView):
     def stats(self) -> Stats:
         """Return the statistics that the root of this version contains. No request."""
         node = self._root.node
+        bounds = self._root.count_bounds
+        counted = {} if bounds is None else {**bounds.most._asdict(), "uncertain": bounds.uncertain}
         return Stats(
             version=self._root.version,
             oldest_version=self._root.oldest_version,
@@ -331,8 +350,20 @@ class Lakehouse(CatalogView):
             root_bytes=node.nbytes,
             root_fill=round(node.estimated_bytes() / self.definition.node_file_max_size_bytes, 4),
             operation=self._root.operation,
-            **({} if self._root.counts is None else self._root.counts._asdict()),
+            **counted,
         )
+
+    def count_objects(self) -> ObjectCounts:
+        """Return how many objects this version holds, exactly, by kind.
+
+        No request where the root knows it. Otherwise what waits is looked up: one ``get`` for each node that messages
+        are for, and two per level. Where nodes do not count, every node is read.
+        """
+        known = self._root.counts or look_up_counts(self.nodes, self._root.node, self.codec)
+        if known is not None:
+            return known
+        kinds = Counter(each.kind for each in self.objects())
+        return ObjectCounts(kinds[NAMESPACE], kinds[TABLE], kinds[VIEW])
 
     # -- history, difference, integrity --------------------------------------------------------
 

@@ -39,6 +39,7 @@ SELF: Final = "self"
 NAMESPACES: Final = "namespaces"
 TABLES: Final = "tables"
 VIEWS: Final = "views"
+COUNT_BOUNDS: Final = "count_bounds"
 
 # Object definition schema IDs (format, section 3).
 SCHEMA_NAMESPACE: Final = 1

@@ -313,24 +313,63 @@ class Contents:
         rows = changes(diff_nodes(self.store, old_root.node, self.store, root.node), codec)
         while part := list(islice(rows, _TOGETHER)):
             for change in part:
-                if change.change == ADDED:
-                    gained[change.kind] += 1
-                elif change.change == REMOVED:
-                    gained[change.kind] -= 1
+                _count_change(gained, change)
             yield from check_homes(self.store, root, codec, part)
             if self.definitions:
                 yield from proved_definitions(self.versions.storage, _name_definitions(part), counts, self.tables)
-        now = ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW]).plus(old_root.counts)
-        if now is not None:
+        if old_root.counts is not None:
+            now = old_root.counts.plus(_by_kind(gained))
             yield from check_object_counts(root, now)
+        elif root.counts is not None:
+            yield from self._check_settled(before, root, codec)
+
+    def _check_settled(self, before: int, root: Root, codec: KeyCodec) -> Iterator[Violation]:
+        """Yield the counts of a version that are wrong, of which only bounds were known before (I9).
+
+        They are compared with those of the last version that knew them, by what changed since. One ``get`` for each
+        version between, and the nodes that differ; where no such version is kept, those of the whole tree.
+        """
+        known = self._last_counted(before, codec)
+        gained: Counter[str] = Counter()
+        if known is None:
+            for keys, _ in search.scan(self.store, root.node):
+                gained.update(codec.split(key)[0] for key in keys)
+            yield from check_object_counts(root, _by_kind(gained))
+            return
+        for change in changes(diff_nodes(self.store, known.node, self.store, root.node), codec):
+            _count_change(gained, change)
+        counts = known.counts or ObjectCounts()
+        yield from check_object_counts(root, counts.plus(_by_kind(gained)))
+
+    def _last_counted(self, version: int, codec: KeyCodec) -> Root | None:
+        """Return the last version up to one whose root counts its objects exactly, if it is kept."""
+        while version >= 0:
+            found = self._root(version)
+            if found is None or found[1] != codec or found[0].count_bounds is None:
+                return None
+            if found[0].counts is not None:
+                return found[0]
+            version -= 1
+        return None
 
 
 def _are_comparable(old: Root, old_codec: KeyCodec, new: Root, new_codec: KeyCodec) -> bool:
     if old_codec != new_codec:
         return False
     # Only a count of everything can prove the first counts.
-    has_first_counts = old.counts is None and new.counts is not None
+    has_first_counts = old.count_bounds is None and new.count_bounds is not None
     return not has_first_counts
+
+
+def _count_change(gained: Counter[str], change: Change) -> None:
+    if change.change == ADDED:
+        gained[change.kind] += 1
+    elif change.change == REMOVED:
+        gained[change.kind] -= 1
+
+
+def _by_kind(numbers: Counter[str]) -> ObjectCounts:
+    return ObjectCounts(numbers[NAMESPACE], numbers[TABLE], numbers[VIEW])
 
 
 def _scan_rows(store: NodeStore, root: Root) -> Iterator[tuple[str, str]]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from pipelines import compaction, load, verify
+from benchmarks import lakes
+from pipelines import cli, compaction, expire, load, verify
 from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
 from trinitylake_core.catalog import object_counts
+from trinitylake_core.commits.changes import commit_summary
+from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.rolled_back import RolledBack
 from trinitylake_core.locations import root_path
-from trinitylake_core.versions import ObjectCounts
+from trinitylake_core.versions import CountBounds, ObjectCounts
 
 ROWS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
 
@@ -119,8 +125,8 @@ def test_a_saved_transaction_knows_what_it_creates(tmp_path: Path) -> None:
     prove(lake.refresh())
 
 
-def test_what_many_raw_puts_gain_is_found_in_one_pass(tmp_path: Path) -> None:
-    """Of keys that are there, are not, and are deleted or set by messages that wait: each node is read once."""
+def test_what_many_raw_puts_find_is_looked_up_in_one_pass(tmp_path: Path) -> None:
+    """By a transaction that is saved. Of keys that are there, are not, or have messages that wait: each node once."""
     lake = filled(new_lake(tmp_path), tables=90, namespaces=9, changes=40)
     there = content(lake.refresh())
     keys = [
@@ -133,12 +139,16 @@ def test_what_many_raw_puts_gain_is_found_in_one_pass(tmp_path: Path) -> None:
     for number, key in enumerate(keys):
         txn.put(key, None if number % 3 else f"0101/0101/0101/01010101-table-{number}.binpb")
     before = cold.storage.counts.snapshot()
-    gained = txn.change.count_gained()
+    bounds = txn.change.count_gained()
+    assert 0 == (cold.storage.counts - before).get
+    txn.change.look_up_existing()
     moved = cold.storage.counts - before
+    gained = txn.change.count_gained().exact
+    assert gained is not None
     assert gained.total == sum((not n % 3) - (key in there) for n, key in enumerate(keys))
+    assert bounds.least.total < gained.total < bounds.most.total
     assert len(keys) > 2 * moved.get
     assert cold.nodes.counts.nodes_read == len(set(_nodes(lake, keys)))
-    assert gained == txn.change.count_gained()
     assert moved.get == (cold.storage.counts - before).get
     txn.commit()
     prove(lake.refresh(), range(lake.version, lake.version + 1))
@@ -259,3 +269,164 @@ def test_garbage_in_a_count_is_unknown(tmp_path: Path, text: str) -> None:
     assert damaged.root_node.counts is None
     assert damaged.info().tables is None
     assert ["I9"] == [each.invariant for each in damaged.check()]
+
+
+# -- without lookups -----------------------------------------------------------------------------------
+
+
+def path_of(number: int) -> str:
+    return f"0101/0101/0101/01010101-table-{number}.binpb"
+
+
+def prove_bounds(lake: Lakehouse) -> CountBounds:
+    """Prove that what a version holds lies between its bounds, and is what is looked up; return them."""
+    bounds = lake.root_node.count_bounds
+    assert bounds is not None
+    for least, found, most in zip(bounds.least, held(lake), bounds.most, strict=True):
+        assert least <= found <= most
+    assert held(lake) == lake.count_objects()
+    assert (bounds.exact is None) == (lake.root_node.counts is None)
+    return bounds
+
+
+@pytest.mark.parametrize("order", [3, 4])
+def test_raw_changes_are_counted_between_bounds_until_a_compaction_settles_them(tmp_path: Path, order: int) -> None:
+    """Columns, single keys, and objects, over one another; with flushes, rollbacks and compactions in between."""
+    rng = random.Random(order)
+    lake = filled(new_lake(tmp_path, order=order), tables=60, namespaces=6)
+    compacted(lake.refresh())
+    for step in range(40):
+        keys = rng.sample([lake.codec.table(f"ns{n % 6}", f"t{n:03}") for n in range(80)], 12)
+        raw = {key: path_of(step) if rng.random() < 0.6 else None for key in keys}
+        with lake.transaction() as txn:
+            if step % 2:
+                txn.put_many(pa.table({"key": [*raw], "path": pa.array(raw.values(), pa.string())}))
+            else:
+                there = content(lake)
+                for number, (key, path) in enumerate(raw.items()):
+                    known = None if number % 2 else key in there
+                    txn.put(key, path, replaces=known)
+        prove_bounds(lake.refresh())
+        if step % 13 == 12:
+            _roll_back(lake, lake.version - 3)
+            prove_bounds(lake.refresh())
+        if step % 10 == 9:
+            compacted(lake.refresh())
+            assert prove_bounds(lake.refresh()).exact is not None
+    lake.create_snapshot("s")
+    prove_bounds(lake.refresh())
+    assert [] == list(lake.check())
+    assert verify.run(lake, verify.Config("all", engine="local")).ok
+
+
+def _roll_back(lake: Lakehouse, version: int) -> None:
+    """Roll back to a version whose definitions nobody wrote."""
+    root = lake.at(version=version).root_node
+    commit(lake.backend, lake.root_node, RolledBack(lake.backend, root, commit_summary(reason="r")))
+
+
+def test_a_compaction_that_is_rebased_settles_what_it_pushed_down(tmp_path: Path) -> None:
+    """What other writers committed in between gains as much over the settled counts as over those of before."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake.refresh())
+    raw(lake, 3)
+    once: list[int] = []
+
+    def beside() -> None:
+        if not once:
+            once.append(raw(reopened(lake), 2))
+            with reopened(lake).transaction() as txn:
+                txn.create_namespace("beside")
+
+    assert 2 == compaction.run(lake, compaction.Config("local"), cancel=CancelBy(beside)).rebased_over
+    assert 2 == prove_bounds(lake.refresh()).uncertain
+    compacted(lake)
+    assert held(lake.refresh()) == lake.root_node.counts
+    assert verify.run(lake, verify.Config("all", engine="local")).ok
+
+
+def raw(lake: Lakehouse, keys: int) -> int:
+    """Commit raw keys of which no root decides whether they are there."""
+    found = [
+        key for key in content(lake.refresh()) if key.startswith("C") and lake.root_node.node.find(key)[0] is False
+    ]
+    with lake.transaction() as txn:
+        for number, key in enumerate(found[:keys]):
+            txn.put(key, path_of(number))
+    return len(found[:keys])
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert 0 == cli.main([*arguments])
+    return capsys.readouterr().out
+
+
+def test_stats_and_history_say_at_most_where_messages_are_not_known_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake.refresh())
+    exact = lake.refresh().stats()
+    raw(lake, 3)
+    stats = lake.refresh().stats()
+    assert (0, 3) == (exact.uncertain, stats.uncertain)
+    assert (exact.tables or 0) + 3 == stats.tables
+    assert stats.objects == next(lake.history(1)).objects
+    shown = f"at most {stats.objects}"
+    assert all(shown in run_cli(capsys, command, lake.root) for command in ("stats", "history"))
+    looked_up = json.loads(run_cli(capsys, "stats", lake.root, "--exact", "--json"))
+    assert (exact.tables, 0) == (looked_up["tables"], looked_up["uncertain"])
+
+
+def test_an_older_writer_does_not_carry_bounds_on(tmp_path: Path) -> None:
+    """It ignores the row, so that its versions do not say, and the next compaction counts."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake.refresh())
+    raw(lake, 3)
+    Surgery(lake.root, lake.definition.order).strip(root_path(lake.refresh().version), spec.COUNT_BOUNDS)
+    cold = reopened(lake)
+    assert (None, None) == (cold.root_node.count_bounds, cold.stats().uncertain)
+    assert verify.run(cold, verify.Config("all", engine="local")).ok
+    compacted(cold)
+    assert held(cold.refresh()) == cold.root_node.counts
+
+
+@pytest.mark.parametrize("text", ["5,6,40,41,0,0", "6,5,0,0,0,0", "1,2,3", "many", "1,2,3,4,5,x"])
+def test_wrong_bounds_break_i9(tmp_path: Path, text: str) -> None:
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake.refresh())
+    raw(lake, 3)
+    Surgery(lake.root, lake.definition.order).system_row(root_path(lake.refresh().version), spec.COUNT_BOUNDS, text)
+    damaged = reopened(lake)
+    assert {"I9"} == {each.invariant for each in damaged.check()}
+    assert {"I9"} == {each.invariant for each in verify.run(damaged, verify.Config("all", engine="local")).findings}
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_counts_that_were_settled_wrongly_break_i9(tmp_path: Path, expired: bool) -> None:
+    """Compared with the last version that knew its own, or with all that there is if that has expired."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake.refresh())
+    raw(lake, 3)
+    if expired:
+        later = now_millis() + 2 * lake.definition.txn_ttl_millis
+        expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=later))
+    compacted(lake.refresh())
+    wrong(lake.refresh(), spec.TABLES)
+    findings = verify.run(reopened(lake), verify.Config("all", engine="local")).findings
+    assert {"I9"} == {each.invariant for each in findings}
+
+
+def test_a_commit_of_many_raw_changes_reads_no_node(tmp_path: Path) -> None:
+    """1,000 changes of 200,000 objects: its requests are those of the smallest commit."""
+    objects = 200_000
+    lake = lakes.build(tmp_path.as_uri(), objects)
+    keys = [lake.codec.table(*lakes.table_name(number, objects)) for number in range(0, objects, 200)]
+    paths = [path_of(n) if n % 10 else None for n in range(len(keys))]
+    cold = reopened(lake)
+    before = cold.storage.counts.snapshot()
+    with cold.transaction() as txn:
+        txn.put_many(pa.table({"key": keys, "path": pa.array(paths, pa.string())}))
+    moved = cold.storage.counts - before
+    assert 0 == cold.nodes.counts.nodes_read
+    assert (1, 1, 1, 1) == (moved.get, moved.create, moved.put, moved.head)

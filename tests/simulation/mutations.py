@@ -34,7 +34,7 @@ from trinitylake_core.transactions.change import TransactionChange
 from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.requests import RequestKey, Requests
-from trinitylake_core.versions import ObjectCounts, RootRows, Versions, search
+from trinitylake_core.versions import CountBounds, RootRows, Versions, search
 from trinitylake_core.versions.root_files import RootFiles
 
 _ROLLED_BACK: Final = rolled_back.rolled_back
@@ -265,7 +265,7 @@ GROUPS: Final[dict[str, Mutation]] = {
         lambda: {(group.Entry, "end"): lambda self, **outcome: None}, ("group-broken",), preemptions=0
     ),
     "objects that members create are counted": Mutation(
-        lambda: {(TransactionChange, "count_gained"): lambda self: ObjectCounts()}, ("group-create",), preemptions=0
+        lambda: {(TransactionChange, "count_gained"): lambda self: CountBounds()}, ("group-create",), preemptions=0
     ),
     "a version names its members": Mutation(
         lambda: {(group._GroupChange, "_summary"): _without_members}, ("group-create",), preemptions=0

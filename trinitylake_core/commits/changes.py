@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from trinitylake_core import spec
@@ -19,7 +19,16 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.search import lookup, scan
-from trinitylake_core.versions import MENDED, Delta, ObjectCounts, Root, RootRows, Versions, copy_of_definition
+from trinitylake_core.versions import (
+    MENDED,
+    CountBounds,
+    Delta,
+    ObjectCounts,
+    Root,
+    RootRows,
+    Versions,
+    copy_of_definition,
+)
 
 
 class TreeReplaced(CommitConflict):
@@ -33,6 +42,12 @@ class FilesVoid(TreeReplaced):
 def commit_summary(**more: Any) -> dict[str, Any]:
     """Return a summary with its author, without values that are not known."""
     return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
+
+
+def gained_by(root: RootRows, before: RootRows) -> CountBounds | None:
+    """Return what a version gained over the one before; ``None`` where one of the two does not count."""
+    counted = root.count_bounds
+    return None if counted is None else counted.gained_since(before.count_bounds)
 
 
 def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
@@ -74,7 +89,7 @@ class SameContent:
         """Return the base's node under new system rows. Rewrites nothing."""
         del created_at_millis, writer
         node = base.node.with_messages(Messages())
-        return Draft(node, self._operation, self._txn, self._summary, dict(self._system), counts=base.counts)
+        return Draft(node, self._operation, self._txn, self._summary, dict(self._system), counts=base.count_bounds)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Accept every version that was committed since the base."""
@@ -245,11 +260,12 @@ class CompactionChange:
 
     def __init__(self, node: Node, summary: dict[str, Any], counts: ObjectCounts | None = None) -> None:
         self._node = node
-        self._counts = counts
+        self._counts = CountBounds.exactly(counts)
+        self._gained: CountBounds | None = CountBounds()
+        """What the versions gained that were committed since."""
         self._replayed = Messages()
         self._summary = summary
         self._txn = new_id()
-        self._is_rebased = False
         self.rebased_over = 0
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
@@ -259,9 +275,10 @@ class CompactionChange:
         node = self._node.with_messages(self._replayed)
         return Draft(node, self.operation, self._txn, summary, counts=self._count_objects(base))
 
-    def _count_objects(self, base: Root) -> ObjectCounts | None:
-        """Return the object counts, now that this is built on ``base``: a compaction changes none."""
-        return self._counts if self._counts is not None and not self._is_rebased else base.counts
+    def _count_objects(self, base: Root) -> CountBounds | None:
+        """Return the object counts, now that this is built on ``base``: a compaction settles them, and changes none."""
+        counted = None if self._counts is None else self._counts.plus(self._gained)
+        return counted or base.count_bounds
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``.
@@ -269,10 +286,13 @@ class CompactionChange:
         The compacted version may have expired. That is harmless as long as no cleaning removed what only it holds, and
         a cleaning leaves a fence, which is void for what began at an expired version: see ``renew``.
         """
-        self._is_rebased = True
         for root in transactional(newer, TreeReplaced, self.again):
             self._replayed.extend(root.own_messages())
             self.rebased_over += 1
+        chain: list[RootRows] = [base, *newer]
+        for before, after in pairwise(chain):
+            if after.operation in spec.TRANSACTIONAL_OPERATIONS and self._gained is not None:
+                self._gained = self._gained.plus(gained_by(after, before))
 
     def renew(self, base: Root) -> None:
         """Give up: there are too many files to write again. Raises ``FilesVoid``."""
@@ -297,13 +317,10 @@ class LoadChange(CompactionChange):
         self._backend = backend
         self._before = base.node
         self._held_to_fence = bool(base.tables_void_before_millis)
-        self._gained = None if self._counts is None else self._counts.less(base.counts)
 
-    def _count_objects(self, base: Root) -> ObjectCounts | None:
-        """Return the object counts: those of other commits since, and the objects that the load added."""
-        if not self._is_rebased:
-            return self._counts
-        return None if self._gained is None else self._gained.plus(base.counts)
+    def _count_objects(self, base: Root) -> CountBounds | None:
+        """Return the object counts: what the load counted, and what other commits have gained since."""
+        return None if self._counts is None else self._counts.plus(self._gained)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Take over the messages of newer versions. About one ``get`` per level and changed key, twice.
@@ -372,7 +389,7 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None 
     """
     if draft is None:
         empty = Node(subtree_keys=0, subtree_messages=0)
-        draft = Draft(empty, spec.OP_CREATE, new_id(), commit_summary(), counts=ObjectCounts())
+        draft = Draft(empty, spec.OP_CREATE, new_id(), commit_summary(), counts=CountBounds())
     storage = versions.storage
     storage.prove_exclusive_create()
     path, data = lakehouse_def_path(), encode(message)

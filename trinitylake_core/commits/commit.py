@@ -38,7 +38,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, ObjectCounts, Root
+from trinitylake_core.versions import CountBounds, Delta, Root
 
 MAX_ATTEMPTS = 100
 """How often a lost race is tried again before the commit gives up."""
@@ -55,8 +55,8 @@ class Draft:
     txn: str
     summary: dict[str, Any] = field(default_factory=dict)
     system: dict[str, str | None] = field(default_factory=dict)
-    counts: ObjectCounts | None = None
-    """How many objects the version holds; ``None`` = unknown."""
+    counts: CountBounds | None = None
+    """How many objects the version holds at least and at most; ``None`` = unknown."""
 
 
 class Change(Protocol):

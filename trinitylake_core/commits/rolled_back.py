@@ -127,7 +127,7 @@ class RolledBack:
             (self._target.definition_path, encode(target)) if is_same else write_definition(self._backend, definition)
         )
         rows |= definition_rows(*file)
-        node, counts = self._target.node.with_messages(Messages()), self._target.counts
+        node, counts = self._target.node.with_messages(Messages()), self._target.count_bounds
         return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:

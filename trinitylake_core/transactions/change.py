@@ -24,11 +24,11 @@ from trinitylake_core.errors import (
     TransactionExpired,
     VersionExpired,
 )
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW
 from trinitylake_core.locations import definition_path
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import UNPROVED, named_in_area
 from trinitylake_core.transactions.dependencies import Conflicts, Footprint
+from trinitylake_core.transactions.gains import count_gain
 from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.writes import Writes
 from trinitylake_core.tree import search
@@ -36,7 +36,7 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import heaviest_children
-from trinitylake_core.versions import Delta, ObjectCounts, Root
+from trinitylake_core.versions import CountBounds, Delta, Root
 
 _AGAIN: Final = "read again and retry the transaction"
 _FEW: Final = 32
@@ -115,20 +115,12 @@ class TransactionChange:
         """Return the keys that no other transaction may have changed for this to be committed. No request."""
         return self.footprint.against(self.writes.by_key, serializable=self.serializable)
 
-    def count_gained(self) -> ObjectCounts:
-        """Return the difference that these changes make to the number of objects, by kind. Mostly no request.
+    def count_gained(self) -> CountBounds:
+        """Return the difference that these changes make to the number of objects, as far as it is known. No request.
 
         No other commit can change this difference: a transaction that writes one of the same keys conflicts.
         """
-        gained = dict.fromkeys(KINDS, 0)
-        existed = self.look_up_existing()
-        for key, path in self.writes.by_key.items():
-            exists = path is not None
-            if exists == existed[key]:
-                continue
-            kind, *_ = self._codec.split(key)
-            gained[kind] += 1 if exists else -1
-        return ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW])
+        return count_gain(self.messages(), self.writes.existence(), self.base.node, self._codec)
 
     def look_up_existing(self) -> Mapping[str, bool]:
         """Return, for each key that is written, whether it exists in the base.
@@ -350,10 +342,10 @@ def append_messages(
     backend: LakehouseBackend,
     base: Root,
     own: Messages,
-    count_gained: Callable[[], ObjectCounts],
+    count_gained: Callable[[], CountBounds],
     created_at_millis: int,
     writer: NodeWriter,
-) -> tuple[Node, ObjectCounts | None]:
+) -> tuple[Node, CountBounds | None]:
     """Return the node of ``base`` with messages at the end of its buffer, and the objects that it contains then.
 
     Older messages are pushed down if with ``own`` the root would grow too large: a write buffer of more than
@@ -368,10 +360,11 @@ def append_messages(
     is_too_large = buffered + size > most or node.estimated_bytes() + size > writer.target_bytes
     if buffered and is_too_large:
         node = _flush_heaviest(node, created_at_millis, writer, size, most)
-    counts = base.counts
+    counts = base.count_bounds
     if counts is None and base.node.is_leaf:  # the root is all there is: no request
-        counts = object_counts(backend.nodes, base.node, codec_of(definition, sdk=backend.versions.sdk))
-    new_counts = None if counts is None else count_gained().plus(counts)
+        codec = codec_of(definition, sdk=backend.versions.sdk)
+        counts = CountBounds.exactly(object_counts(backend.nodes, base.node, codec))
+    new_counts = None if counts is None else counts.plus(count_gained())
     return node.with_messages(own), new_counts
 
 

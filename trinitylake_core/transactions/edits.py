@@ -218,7 +218,8 @@ class CatalogEdits(CatalogView):
     def put(self, key: str, path: str | None, *, replaces: bool | None = None) -> None:
         """Set (or with ``None`` delete) the raw definition path of a key; for restore and upgrade.
 
-        ``replaces``: whether the key exists in the base. Without it, the key is looked up when objects are counted.
+        ``replaces``: whether the key exists in the base. Without it the number of objects may be known between bounds
+        only, until the next compaction.
         """
         self._refuse_done()
         self._writes.put(key, path, existed=replaces)
@@ -229,7 +230,7 @@ class CatalogEdits(CatalogView):
         A NULL path deletes. Of several rows for one key the last one counts. Rows in key order are the fastest.
 
         The columns go from here to the leaves; a transaction that is read, or changed in another way, too, makes
-        Python objects of them. Where the version counts its objects, the commit looks keys up as for :meth:`put`.
+        Python objects of them. No key is looked up; ``replaces`` is as for :meth:`put`.
 
         Raises:
             InvalidInput: a column is missing, holds no strings, or a key is NULL; nothing of the batch was taken.

@@ -23,7 +23,7 @@ from trinitylake_core.transactions.change import AlreadyCommitted, TransactionCh
 from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, ObjectCounts, Root
+from trinitylake_core.versions import CountBounds, Delta, Root, sum_bounds
 
 LARGEST: Final = 128
 """So many transactions become one version; the summary of the version names each."""
@@ -252,8 +252,8 @@ class _GroupChange:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base`` with the messages of all members."""
-        counts_objects = base.counts is not None or base.node.is_leaf
-        gained: dict[str, ObjectCounts] = {}
+        counts_objects = base.count_bounds is not None or base.node.is_leaf
+        gained: dict[str, CountBounds] = {}
 
         def prepare(change: TransactionChange) -> None:
             change.refuse_outlived()
@@ -264,9 +264,8 @@ class _GroupChange:
         self._keep(prepare)
         own = self._messages()
 
-        def count_gained() -> ObjectCounts:
-            kept = [gained[entry.change.id] for entry in self.members]
-            return ObjectCounts(*map(sum, zip(*kept, strict=True)))
+        def count_gained() -> CountBounds:
+            return sum_bounds(gained[entry.change.id] for entry in self.members)
 
         node, counts = append_messages(self.backend, base, own, count_gained, created_at_millis, writer)
         return Draft(node, spec.OP_COMMIT, self.id, self._summary(own), self._rows(base), counts=counts)

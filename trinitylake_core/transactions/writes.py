@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
+from trinitylake_core.transactions.gains import Existence
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.noderows import repeat_text
@@ -17,8 +18,7 @@ class Writes:
 
     Attributes:
         definitions: what it has made of each path, with the kind of the object. Not those of raw paths.
-        existed: whether each written key exists in the base. Keys that are missing here are looked up when objects
-            are counted.
+        existed: whether each written key exists in the base, where that is known.
     """
 
     def __init__(self) -> None:
@@ -34,6 +34,10 @@ class Writes:
     @property
     def by_key(self) -> Mapping[str, str | None]:
         """Each changed key and its new path, ``None`` if it is deleted."""
+        self._unpack_columns()
+        return self._by_key
+
+    def _unpack_columns(self) -> None:
         for rows, existed in self._columns:
             keys = rows.keys.to_pylist()
             if existed is not None:
@@ -41,7 +45,15 @@ class Writes:
                     self.existed.setdefault(key, existed)
             self._by_key.update(zip(keys, rows.values.to_pylist(), strict=True))
         self._columns.clear()
-        return self._by_key
+
+    def existence(self) -> Existence:
+        """Return whether the written keys exist in the base, as far as that is known."""
+        alike = {existed for _, existed in self._columns}
+        if self._by_key or len(alike) != 1:
+            self._unpack_columns()
+            return self.existed
+        (existed,) = alike
+        return existed
 
     def put(self, key: str, path: str | None, *, existed: bool | None) -> None:
         """Write a key with a path, or with ``None`` delete it. ``existed``: whether the base has it, if that is known.

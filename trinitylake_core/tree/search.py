@@ -108,10 +108,39 @@ def lookup_many(reader: NodeReader, node: Node, keys: Sequence[str], depth: int 
     return found
 
 
-def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
-    """Return the number of keys before ``key``; ``None`` where a node does not count its children's keys.
+def waiting_gains(
+    reader: NodeReader, node: Node, newer: Messages | None = None, depth: int = 0
+) -> Iterator[tuple[str, int]]:
+    """Yield each key that messages in a tree wait for, and by how many objects they change what key tables hold.
 
-    One read a level below the root, at the most. REQUIRES: no message waits anywhere.
+    That is 1 of a key that they create, -1 of one that they delete, and 0 of one that they change. ``newer`` waits
+    above the node. One read per node that has messages, or that some are for.
+    """
+    if depth > MAX_HEIGHT:
+        raise _circle()
+    messages = merge_messages(node.pending, newer)
+    pivots = set(node.keys)
+    below: dict[int, list[tuple[str, str | None, str]]] = {}
+    for key, value, txn in messages:
+        if key in pivots:
+            yield key, -1 if value is None else 0
+        elif node.is_leaf:
+            yield key, 0 if value is None else 1
+        else:
+            below.setdefault(node.child_index(key), []).append((key, value, txn))
+    uncounted: list[int | None] = [None] * len(node.children)
+    counted = node.child_messages or uncounted
+    waiting = [index for index, count in enumerate(counted) if index in below or count != 0]
+    paths = [node.children[index] for index in waiting]
+    for index, path, child in zip(waiting, paths, reader.read_many(paths), strict=True):
+        child_height(node, path, child)
+        yield from waiting_gains(reader, child, Messages.of(below.get(index, [])), depth + 1)
+
+
+def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
+    """Return the number of keys in key tables before ``key``; ``None`` where a node does not count its children's keys.
+
+    One read a level below the root, at the most. Messages that wait are left out.
     """
     node, count = root, 0
     for _ in range(MAX_HEIGHT):

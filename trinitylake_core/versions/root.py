@@ -11,65 +11,10 @@ from typing import Any, Final, NamedTuple
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.versions.counts import CountBounds, ObjectCounts, bounds_in, counts_in, is_number
 
-_DIGITS: Final = 40
-"""No number in a root has more: far more than any has, and far fewer than Python refuses to read."""
 MENDED: Final = "mended"
 """In the summary of a version: the fences that it mended, which lay in the future, each with its time (section 6)."""
-
-
-class ObjectCounts(NamedTuple):
-    """How many objects a version holds, or by how many it differs from another, by kind."""
-
-    namespaces: int = 0
-    tables: int = 0
-    views: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self)
-
-    def plus(self, other: ObjectCounts | None) -> ObjectCounts | None:
-        """Return the sum; ``None`` if the other is unknown."""
-        if other is None:
-            return None
-        return ObjectCounts(
-            self.namespaces + other.namespaces,
-            self.tables + other.tables,
-            self.views + other.views,
-        )
-
-    def less(self, other: ObjectCounts | None) -> ObjectCounts | None:
-        """Return the difference; ``None`` if the other is unknown."""
-        if other is None:
-            return None
-        return ObjectCounts(
-            self.namespaces - other.namespaces,
-            self.tables - other.tables,
-            self.views - other.views,
-        )
-
-    def rows(self) -> dict[str, str | None]:
-        """Return the system rows of the counts."""
-        return dict(zip(_COUNTS, map(str, self), strict=True))
-
-
-_COUNTS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
-
-
-def is_number(text: str) -> bool:
-    """Whether the text of a row is a number, and not one of more digits than Python converts."""
-    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
-
-
-def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
-    """Return the object counts in the system rows of a root; ``None`` where one is missing or no number."""
-    texts = [system.get(name, "") for name in _COUNTS]
-    if not all(map(is_number, texts)):
-        return None
-    namespaces, tables, views = map(int, texts)
-    return ObjectCounts(namespaces, tables, views)
 
 
 class Member(NamedTuple):
@@ -167,6 +112,11 @@ class RootRows:
     def counts(self) -> ObjectCounts | None:
         """How many objects this version holds, exactly; ``None`` where its writer did not know."""
         return counts_in(self.system)
+
+    @property
+    def count_bounds(self) -> CountBounds | None:
+        """How many objects this version holds at least and at most; ``None`` where its writer did not count."""
+        return bounds_in(self.system)
 
     @property
     def previous_root(self) -> str | None:
@@ -303,6 +253,9 @@ class VersionInfo:
     namespaces: int | None = None
     tables: int | None = None
     views: int | None = None
+    uncertain: int | None = None
+    """Messages of which it is not known whether they create or delete an object: without any the counts are exact, else
+    the most that it can be."""
 
     @property
     def reason(self) -> str | None:
@@ -338,7 +291,8 @@ def version_info(root: Root) -> VersionInfo:
     """Return the description of a version that its root contains. No request."""
     node = root.node
     summary = root.summary
-    counts = root.counts
+    bounds = root.count_bounds
+    counts = None if bounds is None else bounds.most
     return VersionInfo(
         version=root.version,
         created_at=from_millis(root.created_at_millis),
@@ -357,6 +311,7 @@ def version_info(root: Root) -> VersionInfo:
         namespaces=None if counts is None else counts.namespaces,
         tables=None if counts is None else counts.tables,
         views=None if counts is None else counts.views,
+        uncertain=None if bounds is None else bounds.uncertain,
     )
 
 
@@ -375,13 +330,13 @@ def _loaded_objects(operation: str | None, summary: Mapping[str, Any]) -> int:
 def objects_of(node: Node) -> int | None:
     """Return the number of objects of a version, as far as its root contains it.
 
-    Exact where the root contains the counts (``namespaces``, ``tables``, ``views``) or is the whole tree. Otherwise
-    without the messages: before a flush it is not known whether a message adds an object or changes one. ``None`` where
-    the root does not count.
+    Exact where the root contains the counts (``namespaces``, ``tables``, ``views``) or is the whole tree. Where it
+    contains bounds of them, the most that it can be. Otherwise without the messages: before a flush it is not known
+    whether a message adds an object or changes one. ``None`` where the root does not count.
     """
-    counts = counts_in(node.system)
-    if counts is not None:
-        return counts.total
+    bounds = bounds_in(node.system)
+    if bounds is not None:
+        return bounds.most.total
     if not node.is_leaf or node.height is None:
         return node.subtree_keys
     pending = node.pending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
-from pipelines.summary import Size, qualify_name
+from pipelines.summary import Size, at_most, qualify_name
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import TableDef, to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -78,6 +78,7 @@ def _long_row(known: dict[str, Any]) -> list[Any]:
 
 
 _HEAVIEST = 10
+_COUNTED: Final = ("objects", "namespaces", "tables", "views")
 _LONG = ("kind", "namespace", "name", "rows", "bytes", "snapshot")
 _FACTS = {"rows": SNAPSHOT_ROWS, "bytes": SNAPSHOT_BYTES, "snapshot": SNAPSHOT_ID}
 
@@ -171,6 +172,7 @@ def _type_name(column: dict[str, Any]) -> str:
     "stats",
     "trinitylake stats file:///data/lake --json",
     options=(
+        option("--exact", is_flag=True, help="look up what waits, so that every count is exact"),
         option("--deep", is_flag=True, help="read every node: fill, reads per lookup, cost of a compaction"),
         option(
             "--storage",
@@ -186,20 +188,37 @@ def _type_name(column: dict[str, Any]) -> str:
 def stats(call: Call) -> Result:
     """Show the figures of one root.
 
-    One ``get``; with ``--tables`` those of the nodes that contain tables, and one for each definition.
+    Counts are exact, or "at most": then messages wait of which it is not known what they create or delete.
+
+    One ``get``; with ``--exact`` one for each node that messages wait for; with ``--tables`` those of the nodes that
+    contain tables, and one for each definition.
     """
     from pipelines import stats as health  # what lists and shows must not wait for it
     from pipelines.engine_choice import choose_engine_for_all
 
     lake = call.at()
-    found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
+    figures = lake.stats()
+    if call.options.exact:
+        counts = lake.count_objects()
+        figures = replace(figures, objects=counts.total, **counts._asdict(), uncertain=0)
+    found = {"root": lake.root, **asdict(figures), "read_only": lake.read_only}
     if call.options.deep or call.options.storage:
         engine = choose_engine_for_all(call.options.engine, call.spark, lake.root_node)
         deep = health.deep(lake, engine, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
     if call.options.tables:
         found["weights"] = _weigh_tables(lake)
-    return Result(found, report.fields(found))
+    return Result(found, report.fields(_show_counts(found, figures.uncertain)))
+
+
+def _show_counts(found: dict[str, Any], uncertain: int | None) -> dict[str, Any]:
+    """Return figures of a version with its counts as they are read: exact ones without a word."""
+    shown = dict(found)
+    if not uncertain:
+        del shown["uncertain"]
+    for name in _COUNTED:
+        shown[name] = at_most(found[name], uncertain)
+    return shown
 
 
 def _weigh_tables(lake: Lakehouse) -> dict[str, Any]:

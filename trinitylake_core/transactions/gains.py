@@ -1,0 +1,130 @@
+"""What a transaction gains: by how many objects a version differs from its base, as far as that is known.
+
+Nothing is looked up. A message is known to create or to delete an object where its writer knows whether the key was
+there, or where the root decides that. Of all others the gain lies between two bounds (``versions.counts``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
+from trinitylake_core.tree.leafrun import is_set
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.versions import CountBounds, ObjectCounts
+
+_FEW: Final = 32
+"""So many keys are searched for one by one in a root: making a mapping of all its keys costs more."""
+
+Existence = Mapping[str, bool] | bool | None
+"""Whether keys exist: of each that is known, or of all the same."""
+
+
+def count_gain(own: Messages, existed: Existence, root: Node, codec: KeyCodec) -> CountBounds:
+    """Return the difference that messages make to the number of objects of a version. No request.
+
+    Args:
+        own: the messages, one for each key.
+        existed: whether their keys exist in the version, where the writer knows it.
+        root: the root node of the version, which decides about some of the others.
+        codec: the codec of its keys.
+    """
+    if own.table is not None and not isinstance(existed, Mapping):
+        keys, *_ = own.texts()
+        may_exist, exists = _existence_columns(keys, existed, root)
+        return _count_columns(own, may_exist, exists, codec)
+    known = existed if isinstance(existed, Mapping) else dict.fromkeys(own.keys, existed)
+    unknown = [key for key in own.keys if known.get(key) is None]
+    decided = _decide(root, unknown)
+    least: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for key, value in own.meanings():
+        there = known.get(key)
+        if there is None:
+            there = decided.get(key)
+        kind, *_ = codec.split(key)
+        least[kind] += _gain(value is not None, there is not False)
+        most[kind] += _gain(value is not None, there is True)
+    return CountBounds(_by_kind(least), _by_kind(most))
+
+
+def _gain(sets: bool, existed: bool) -> int:  # noqa: FBT001 - two facts about one message
+    """Return how many objects a message adds to a version in which its key existed, or did not."""
+    return int(sets) - int(existed)
+
+
+def _by_kind(counter: Mapping[str, int]) -> ObjectCounts:
+    return ObjectCounts(counter.get(NAMESPACE, 0), counter.get(TABLE, 0), counter.get(VIEW, 0))
+
+
+def _decide(root: Node, keys: list[str]) -> dict[str, bool]:
+    """Return whether keys exist, of those about which a root decides. In a leaf it decides about all."""
+    if len(keys) > _FEW:
+        here = _existence_in(root)
+        found = {key: here[key] for key in keys if key in here}
+        return dict.fromkeys(keys, False) | found if root.is_leaf else found
+    decided = {}
+    for key in keys:
+        is_decided, value = root.find(key)
+        if is_decided:
+            decided[key] = value is not None
+    return decided
+
+
+def _existence_in(root: Node) -> dict[str, bool]:
+    """Return whether each key exists that stands in a root: in its key table, or in a message."""
+    here = dict.fromkeys(root.keys, True)
+    here.update((key, value is not None) for key, value in root.pending.meanings())
+    return here
+
+
+def _count_columns(own: Messages, may_exist: Any, exists: Any, codec: KeyCodec) -> CountBounds:
+    """Return the result of :func:`count_gain` for messages that are columns, with columns of what is known."""
+    keys, values, _ = own.texts()
+    sets = is_set(values).astype(np.int64)
+    least = sets - may_exist
+    most = sets - exists
+    kinds = {kind: _is_of_kind(keys, codec.range(kind).lo) for kind in KINDS}
+    _refuse_malformed(keys, kinds.values(), codec)
+    sums = [[int(each[of_kind].sum()) for of_kind in kinds.values()] for each in (least, most)]
+    return CountBounds(*(_by_kind(dict(zip(kinds, each, strict=True))) for each in sums))
+
+
+def _existence_columns(keys: pa.Array, existed: Existence, root: Node) -> tuple[Any, Any]:
+    """Return of each key whether it may exist, and whether it does, as columns of numbers 0 and 1."""
+    if existed is not None:
+        column = np.full(len(keys), bool(existed), np.int64)
+        return column, column
+    here = _existence_in(root)
+    exists = _is_among(keys, (key for key, is_there in here.items() if is_there))
+    if root.is_leaf:
+        return exists, exists
+    is_gone = _is_among(keys, (key for key, is_there in here.items() if not is_there))
+    return 1 - is_gone, exists
+
+
+def _is_among(keys: pa.Array, some: Iterable[str]) -> Any:
+    among = pc.is_in(keys, value_set=pa.array(some, pa.string()))
+    return _as_numbers(among)
+
+
+def _is_of_kind(keys: pa.Array, prefix: str) -> Any:
+    return _as_numbers(pc.starts_with(keys, prefix)).astype(bool)
+
+
+def _as_numbers(column: pa.Array) -> Any:
+    """Return a column of booleans as numbers 0 and 1."""
+    return column.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _refuse_malformed(keys: pa.Array, kinds: Iterable[Any], codec: KeyCodec) -> None:
+    """Raise ``InvalidName`` if a key is of no kind."""
+    of_any = np.logical_or.reduce(list(kinds))
+    if not of_any.all():
+        codec.split(keys[int(np.argmin(of_any))].as_py())
