@@ -22,7 +22,7 @@ from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
 from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse
-from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.catalog import codec_of, settle_counts
 from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
@@ -253,8 +253,9 @@ class _Compaction(JobRun[Config, Report]):
             engine=planned.engine,
         )
         counts = None
-        if self.base.counts is None:  # an older writer made the lakehouse: once in its life two `get` per level
-            counts = object_counts(self.backend.nodes, node, codec_of(self.backend.definition(self.base)))
+        if self.base.counts is None:
+            codec = codec_of(self.backend.definition(self.base))
+            counts = settle_counts(self.backend.nodes, node, codec, self.base.count_bounds)
         change = CompactionChange(node, summary, counts)
         root = commit(self.backend, self.base, change, before_commit=self.cancel.check)
         self.watch.lap("commit")

@@ -28,7 +28,7 @@ from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import ObjectCounts
+from trinitylake_core.versions import CountBounds, ObjectCounts
 
 _DIGEST_MASK: Final = 2**128 - 1
 _T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
@@ -284,6 +284,25 @@ def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> Obj
     Two reads per level below the root at the most.
     """
     return _count_keys(reader, node, codec) if node.subtree_messages == 0 else None
+
+
+def settle_counts(
+    reader: search.NodeReader, node: Node, codec: KeyCodec, bounds: CountBounds | None
+) -> ObjectCounts | None:
+    """Return the number of objects below a root for which no message waits, of which ``bounds`` were known before.
+
+    No request if only one kind of objects is uncertain: it has the keys that the others do not have. Otherwise that of
+    :func:`object_counts`.
+    """
+    if bounds is None or node.subtree_messages != 0 or node.subtree_keys is None:
+        return object_counts(reader, node, codec)
+    uncertain = [least != most for least, most in zip(bounds.least, bounds.most, strict=True)]
+    if sum(uncertain) != 1:
+        return object_counts(reader, node, codec)
+    counts = list(bounds.least)
+    kind = uncertain.index(True)
+    counts[kind] += node.subtree_keys - bounds.least.total
+    return ObjectCounts(*counts)
 
 
 def look_up_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:

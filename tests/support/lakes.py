@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trinitylake_core import Lakehouse
-from trinitylake_core.catalog import object_counts
+from trinitylake_core.catalog import settle_counts
 from trinitylake_core.commits.changes import CompactionChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.storage import open_storage
@@ -82,7 +82,7 @@ def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
     writer.flush()
     assert rewriter.is_proved()
     assert node.subtree_messages in {0, None}
-    counts = object_counts(backend.nodes, node, lake.codec) if root.counts is None else None
+    counts = settle_counts(backend.nodes, node, lake.codec, root.count_bounds) if root.counts is None else None
     return commit(backend, root, CompactionChange(node, commit_summary(reason="test"), counts))
 
 
