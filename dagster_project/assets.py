@@ -60,6 +60,8 @@ REPAIRS: Final = {
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
+PREDICTED: Final = "predicted_and_measured"
+"""The table of a compaction's report that the page of the asset shows with what the compaction saves, too."""
 DRAWN: Final = (dg.MarkdownMetadataValue, dg.TableMetadataValue)
 """The kinds of metadata that a run without work keeps from the last one that had some."""
 
@@ -319,6 +321,7 @@ def _compact_tree(launch: Launch) -> Result:
     how = compaction.Config(engine=launch.engine, reason=launch.options.reason)
     report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
     more: reports.Metadata = {}
+    gains: reports.Metadata = {}
     if report.version_after is not None:
         try:
             lake = open_lakehouse(launch.settings)
@@ -327,11 +330,11 @@ def _compact_tree(launch: Launch) -> Result:
                 (f"{when}: version {each.version}", sketch(each))
                 for when, each in (("before", before), ("after", after))
             ]
-            gains = compaction_policy.compare(before, after, report)
-            more = {"picture": pictures.trees(shown), "predicted_and_realised": reports.of_gains(gains)}
+            more = {"picture": pictures.trees(shown)}
+            gains = {PREDICTED: reports.of_gains(compaction_policy.compare(before, after, report))}
         except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
             more = {"picture_not_drawn": str(error)}
-    metadata = reports.of_report(report, **more)
+    metadata = reports.of_report(report, **more) | gains
     if report.version_after is None and not launch.dry:
         # a row of zeros in the plots of what compactions rewrote says less than none
         metadata = page_of_idle_run(launch, {"outcome": metadata["outcome"]})

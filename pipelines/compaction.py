@@ -20,6 +20,7 @@ from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
+from pipelines.trees.prediction import Part, RewriteCost, predict
 from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import codec_of, settle_counts
@@ -27,6 +28,7 @@ from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, com
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.errors import Corrupt, InvalidInput
+from trinitylake_core.tree.leafrun import FILL
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -207,21 +209,32 @@ class _Compaction(JobRun[Config, Report]):
 
     def estimate(self, frontier: list[Ref]) -> Estimate:
         node = self.base.node
-        order = self.writer.order
-        nodes = 0
-        for ref in frontier:
-            nodes += subtrees.nodes_hit(ref.weight(), ref.keys, ref.height, order)
-        cost = subtrees.rewrite_cost(node, order, nodes)
+        cost = self.predict(frontier)
         return Estimate(
             version=self.base.version,
-            engine=expected_engine(self.config.engine, self.spark, nodes, self.config.spark_from_nodes),
+            engine=expected_engine(self.config.engine, self.spark, cost.nodes, self.config.spark_from_nodes),
             objects=node.subtree_keys,
             messages=node.subtree_messages,
             subtrees=len(frontier),
-            nodes=nodes,
+            nodes=cost.nodes,
             bytes=cost.bytes,
             requests=cost.requests,
         )
+
+    def predict(self, frontier: list[Ref]) -> RewriteCost:
+        """Return the expected cost: from the root, or from what was opened below it where that says more."""
+        node = self.base.node
+        if not node.subtree_messages and not len(node.buffer):
+            return RewriteCost(0, 0, 0)
+        height = node.height or 0
+        if height < 2:
+            return predict(self.base, self.writer.order)
+        parts = []
+        for ref in frontier:
+            keys = FILL * self.writer.order if ref.keys is None else ref.keys
+            parts.append(Part(1, round(keys), ref.weight(), ref.height))
+        opened = self.backend.nodes.counts.nodes_read - self.nodes_read
+        return predict(self.base, self.writer.order, parts, opened)
 
     def run(self) -> Report:
         node = self.base.node

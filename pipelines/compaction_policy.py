@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines import compaction
-from pipelines.trees.subtrees import RewriteCost, count_nodes, rewrite_cost
+from pipelines.trees.prediction import RewriteCost, predict
 from trinitylake_core import Lakehouse
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One figure of a compaction: the predicted value and the realised one."""
+    """One figure of a compaction: the predicted value and the measured one."""
 
     what: str
     unit: str
     predicted: int
-    realised: int
+    measured: int
 
 
 def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
@@ -34,19 +34,19 @@ def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
 
 def estimate(lake: Lakehouse) -> RewriteCost:
     """Return the cost of a compaction of a version, from what its root counts of each child."""
-    node, order = lake.root_node.node, lake.definition.order
-    return rewrite_cost(node, order, count_nodes(node, order))
+    return predict(lake.root_node, lake.definition.order)
 
 
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:
-    """Return the expected cost and saving of a compaction, each beside the realised one.
+    """Return the expected cost and saving of a compaction, each beside the measured one.
 
     ``before`` and ``after`` are handles of its two versions. Messages committed in between count as not saved.
     """
-    expected = estimate(before)
+    expected = done.plan
     commit, read = waiting_bytes(before)
     commit_left, read_left = waiting_bytes(after)
     return [
+        Gain("cost: nodes", "nodes", expected.nodes, done.nodes_written),
         Gain("cost: requests", "requests", expected.requests, done.nodes_read + done.nodes_written + 1),
         Gain("cost: written", "bytes", expected.bytes, done.bytes_written),
         Gain("saved by each commit", "bytes", commit, commit - commit_left),

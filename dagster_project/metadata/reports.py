@@ -42,7 +42,7 @@ _LEVELS: Final = ("height", "nodes", "holds")
 _FIGURES: Final = (
     "version", "oldest_version", "operation", "objects", "root_messages", "height", "order", "root_bytes", "root_fill",
 )  # fmt: skip
-_GAINS: Final = ("what", "unit", "predicted", "realised")
+_GAINS: Final = ("what", "unit", "predicted", "measured")
 
 
 def of_report(report: Summarised, tables: Summarised | None = None, **more: Any) -> Metadata:
@@ -187,7 +187,7 @@ def of_waiting(lake: Lakehouse) -> Metadata:
 
 
 def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
-    """Return the expected cost and saving of a compaction beside the realised ones, as a table."""
+    """Return the expected cost and saving of a compaction beside the measured ones, as a table."""
     return table([{name: getattr(each, name) for name in _GAINS} for each in gains], _GAINS)
 
 

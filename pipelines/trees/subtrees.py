@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -179,60 +179,6 @@ _INPUT: Final = pa.schema(
 )
 _OUTPUT: Final = pa.schema({"piece": INT, "row": BINARY})
 """A piece by its number, and, pickled, what :meth:`Flush.run` returned, with the nodes and bytes read for it."""
-
-
-def nodes_hit(messages: int, keys: int | None, height: int, order: int) -> int:
-    """Return about how many nodes of a subtree so many messages hit by chance."""
-    leaves = max(1, (keys or messages) // max(1, order * 2 // 3))
-    hits = min(messages, 1 << 30)
-    total = 0.0
-    width = float(leaves)
-    for _ in range(height + 1):
-        if width > 1:
-            missed = (1 - 1 / width) ** hits
-            total += width * (1 - missed)
-        else:
-            total += 1
-        width = max(1.0, width / (order * 2 / 3))
-    return max(1, round(total))
-
-
-class RewriteCost(NamedTuple):
-    """What a compaction is expected to cost: nodes that it reads and writes, requests, and bytes that it writes."""
-
-    nodes: int
-    requests: int
-    bytes: int
-
-
-def rewrite_cost(root: Node, order: int, nodes: int) -> RewriteCost:
-    """Return the cost of rewriting so many nodes, if their rows are as large as those of the root."""
-    rows = max(1, len(root.keys) + len(root.buffer))
-    bytes_per_node = root.nbytes * order * 2 // (3 * rows)  # a node is about two thirds full
-    return RewriteCost(nodes, 2 * nodes + 2, nodes * bytes_per_node)
-
-
-def count_nodes(root: Node, order: int) -> int:
-    """Return about how many nodes a compaction rewrites, from what a root counts of each child. No request.
-
-    Exact above the leaves of a root: of a lower subtree only its keys and messages are known, not where they are.
-    """
-    keys = root.child_keys
-    waiting = root.child_messages
-    if root.is_leaf or root.height is None or keys is None or waiting is None:
-        messages = root.subtree_messages
-        if messages is None:
-            messages = len(root.buffer)
-        return nodes_hit(messages, root.subtree_keys, root.height or 0, order)
-    below = list(waiting)
-    for key in root.pending.keys:
-        if root.position(key) is None:
-            below[root.child_index(key)] += 1
-    nodes = 1
-    for child, messages in enumerate(below):
-        if messages:
-            nodes += nodes_hit(messages, keys[child], root.height - 1, order)
-    return nodes
 
 
 def flush_all(

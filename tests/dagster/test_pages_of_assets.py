@@ -27,7 +27,7 @@ def test_a_compaction_without_work_leaves_the_picture_on_the_page(
     worked = shown(run(define_lakehouses((local,)), "compaction", instance), assets.COMPACTION)
     idle = shown(run(define_lakehouses((local,)), "compaction", instance), assets.COMPACTION)
     assert worked["picture"] == idle["picture"]
-    assert worked["predicted_and_realised"] == idle["predicted_and_realised"]
+    assert worked["predicted_and_measured"] == idle["predicted_and_measured"]
     assert "nothing to do" in str(idle["outcome"].value)
     assert [] == [name for name, each in idle.items() if isinstance(each, dg.IntMetadataValue)]
     assert "engine" not in idle

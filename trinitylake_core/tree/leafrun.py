@@ -28,7 +28,7 @@ _Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FILL: Final = 0.75
 """How full new leaves are made where a run needs another number of them: room for the next changes on either side."""
 _VIEW: Final = pa.string_view()
-_ROOMY: Final = 0.95
+ROOMY: Final = 0.95
 """Up to which average fill a run keeps its number of leaves."""
 
 
@@ -260,7 +260,7 @@ def pieces_of(rows: int, leaves: int, fewest: int, most: int) -> int | None:
     """
     if rows < fewest:
         return None
-    fits_well = leaves > 0 and _average(rows, leaves) <= most * _ROOMY
+    fits_well = leaves > 0 and _average(rows, leaves) <= most * ROOMY
     if fits_well and _fewest_keys(rows, leaves) >= fewest:
         return leaves
     width = max(fewest, round(most * FILL))
