@@ -12,7 +12,7 @@ import multiprocessing
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -70,8 +70,9 @@ def read_by_duckdb(table: Table) -> int:
     with duckdb.connect() as connection:
         for name in ("avro", "iceberg"):
             connection.load_extension(str(extension(name)))
-        found: Any = connection.execute("SELECT count(*) FROM iceberg_scan(?)", [table.metadata_location]).fetchone()
-    return int(found[0])
+        query = "SELECT count(*) FROM iceberg_scan(?)"
+        ((count,),) = connection.execute(query, [table.metadata_location]).fetchall()
+    return int(count)
 
 
 def extension(name: str) -> Path:

@@ -35,6 +35,19 @@ def test_duckdb_creates_changes_evolves_renames_and_drops(lake: Lakehouse) -> No
     assert [] == list(lake.check())
 
 
+def test_duckdb_creates_a_table_with_the_rows_of_a_query(lake: Lakehouse) -> None:
+    """It stages the table, and writes into its directories, which nobody has made, before it creates it."""
+    with endpoint(lake) as at, connected(at) as connection:
+        run = connection.execute
+        run("CREATE SCHEMA l.a")
+        run("CREATE TABLE l.a.t AS SELECT range AS x, 'y' AS y FROM range(10)")
+        assert [(10, 45)] == run("SELECT count(*), sum(x) FROM l.a.t").fetchall()
+        run("CREATE TABLE l.a.u AS SELECT * FROM l.a.t WHERE x > 6")
+        assert [(3,)] == run("SELECT count(*) FROM l.a.u").fetchall()
+    assert ["t", "u"] == sorted(lake.refresh().tables("a"))
+    assert [] == list(lake.check())
+
+
 def test_two_duckdbs_that_write_at_once_lose_no_acknowledged_row(lake: Lakehouse) -> None:
     """DuckDB sends every commit as `transactions/commit`; exactly one of two that began alike wins."""
     with endpoint(lake) as at:

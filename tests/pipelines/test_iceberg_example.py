@@ -34,4 +34,5 @@ def test_the_code_of_the_page_prints_what_stands_beside_it(tmp_path: Path, capsy
     exec(compile(code, "docs/iceberg.md", "exec"), {})
     said = re.findall(r"^print\(.*  # (.*)$", python, re.MULTILINE)
     assert 4 == len(said)
+    assert not re.search(r"duckdb\.sql|fetchone", python), "relations of DuckDB 2 have no fetchone()"
     assert said == capsys.readouterr().out.splitlines()

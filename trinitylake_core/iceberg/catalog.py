@@ -438,12 +438,16 @@ class TrinityLakeCatalog(MetastoreCatalog):
     ) -> StagedTable:
         """Return a table that is only in memory; a commit that requires that there is none creates it.
 
-        Raises what :meth:`create_table` raises.
+        On a disk the directory of its metadata is made: clients write manifests there before they commit, and DuckDB
+        makes none. Raises what :meth:`create_table` raises.
         """
         name = new_name_of(identifier)
         if self.table_exists(name.identifier):
             raise TableAlreadyExistsError(f"Table already exists: {name}")
-        return self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
+        staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
+        with translate_errors():
+            self._places.make_directory(staged.metadata_location)
+        return staged
 
     def _create_staged_table(
         self,

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.view.metadata import ViewMetadata
 
-from trinitylake_core.errors import FileMissing, NotAFile
+from trinitylake_core.errors import FileMissing, NotAFile, StorageError
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.errors import MetadataMissing
 from trinitylake_core.iceberg.locations import (
@@ -126,6 +126,20 @@ class Places:
         if path_below(self.storage.root, current.metadata_location) is None:
             found += [each.location for each in directories_of(current.metadata)]
         return found
+
+    def make_directory(self, metadata_location: str) -> None:
+        """Make the directory of a metadata file, on a disk: DuckDB writes there before it creates a staged table.
+
+        Object stores have no directories. Raises ``StorageError``.
+        """
+        scheme, has_scheme, path = metadata_location.partition("://")
+        if has_scheme and scheme != "file":
+            return
+        directory = Path(path if has_scheme else metadata_location).parent
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"the directory of a new table cannot be made: {error.strerror}") from None
 
     def own_directory(self, metadata_location: str) -> str | None:
         """Return the directory of a table or a view by one of its metadata files; ``None`` where others share it."""
