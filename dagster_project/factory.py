@@ -25,6 +25,7 @@ from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
 from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
+from dagster_project.table_assets import specs_of
 from dagster_project.tables import has_tables, tables_of
 
 _log: Final = logging.getLogger(__name__)
@@ -50,7 +51,9 @@ def define_lakehouses(
     *,
     shares: bool = False,
 ) -> dg.Definitions:
-    """Return the definitions of several lakehouses, with the resources that they share. Touches no storage.
+    """Return the definitions of several lakehouses, with the resources that they share.
+
+    Touches no storage, except where a stanza names tables that are assets.
 
     ``shares``: they share a code location with other people's definitions, whose executor and failures are not ours.
     """
@@ -60,7 +63,7 @@ def define_lakehouses(
     scheduled = [jobs[each.name] for each in lakehouses if each.schedules.maintenance is not None]
     return dg.Definitions.merge(
         _define_shared_parts(notifications, spark, shares=shares),
-        dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
+        dg.Definitions(assets=specs_of(lakehouses), sensors=[repeats_sensor(scheduled)] if scheduled else []),
         *(_of(one(each), jobs[each.name], Known({each.name: each}), notifications) for each in lakehouses),
     )
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, checks, compaction_policy
+from dagster_project import assets, checks, compaction_policy, table_assets
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
@@ -45,6 +45,7 @@ class SensorState:
         results: whether each check passed at the last poll that evaluated it.
         waiting_since: when messages were first seen after the last compaction; ``None`` without any.
         debt: how many messages were buffered at the last poll.
+        tables_version: up to which version the tables that are assets are recorded.
     """
 
     version: int | None = None
@@ -58,6 +59,7 @@ class SensorState:
     results: Mapping[str, bool] = field(default_factory=dict)
     waiting_since: float | None = None
     debt: int = 0
+    tables_version: int | None = None
 
 
 def states_of(cursor: str | None) -> dict[str, SensorState]:
@@ -85,7 +87,8 @@ def cursor_of(states: Mapping[str, SensorState]) -> str:
 class Poll:
     """What one poll found: the newest version, and the results of the checks that its root suffices for, with assets.
 
-    ``observed`` is what to record, if the version is another one than that recorded last.
+    ``observed`` is what to record, if the version is another one than that recorded last; ``tables`` are the new
+    versions of tables that are assets.
     """
 
     version: int
@@ -93,10 +96,11 @@ class Poll:
     pays: Decision
     state: SensorState
     results: tuple[tuple[str, dg.AssetCheckResult], ...]
+    tables: tuple[dg.AssetMaterialization, ...] = ()
 
 
 def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) -> Poll:
-    """Read the newest root. Costs four requests, and some more where compactions may be stale.
+    """Read the newest root. Costs four requests, and some more where compactions may be stale, or tables are assets.
 
     Raises ``TrinityLakeError``.
     """
@@ -118,8 +122,12 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
         observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, waiting)
     if too_long:
         over_since = now
+    tables: tuple[dg.AssetMaterialization, ...] = ()
+    if settings.assets and lake.version != state.tables_version:
+        tables = tuple(table_assets.new_versions(lake, settings, state.tables_version))
+        state = replace(state, tables_version=lake.version)
     state = replace(state, waiting_since=waiting_since, debt=debt, over_since=over_since)
-    return Poll(lake.version, observed, pays, state, results)
+    return Poll(lake.version, observed, pays, state, results, tables)
 
 
 def _find_waiting_since(state: SensorState, debt: int, now: float) -> float | None:

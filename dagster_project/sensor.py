@@ -53,7 +53,7 @@ _OBSERVED: Final = 50
 """Dagster takes some 10 ms of CPU for each event of a tick, one after the other, and keeps them for ever: a thousand
 lakehouses with a commit a minute would be 1.4 million events a day, and ticks of minutes."""
 PartitionsRequest: TypeAlias = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
-Event: TypeAlias = dg.AssetObservation | dg.AssetCheckEvaluation
+Event: TypeAlias = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 def compaction_sensor(
@@ -130,6 +130,8 @@ class LakehouseTick:
         """Why nothing was requested, by lakehouse."""
         self.new: dict[str, tuple[int, dg.ObserveResult]] = {}
         """The new versions, with what is to be recorded of each."""
+        self.tables: list[dg.AssetMaterialization] = []
+        """The new versions of tables that are assets."""
         self.down: dict[str, Trouble] = {}
         self.up: dict[str, int] = {}
         """Which the webhook is to receive: lakehouses that cannot be opened, or can be again, at which version."""
@@ -154,7 +156,7 @@ class LakehouseTick:
             else:  # an unforeseen error, too, concerns this lakehouse only
                 seconds = settings.compaction.poll.total_seconds()
                 self._record_failure(settings.name, checks.trouble_of(outcome.error, settings), seconds)
-        events = [*self._observations(), *self.check_events()]
+        events = [*self._observations(), *self.tables, *self.check_events()]
         self._report()
         self.requests += self.first_requests()
         return dg.SensorResult(
@@ -209,6 +211,7 @@ class LakehouseTick:
             self.up[name] = found.version
         if found.observed is not None:
             self.new[name] = (found.version, found.observed)
+        self.tables += found.tables
         state = replace(found.state, failing=0)  # alerted until the webhook has accepted that it is over
         reachable = (assets.HEALTH, checks.evaluate_reachable(found.version))
         state = self._record_results(name, state, *found.results, reachable)

@@ -156,7 +156,8 @@ class Stanzas:
         with self._lock:
             path = self._refresh()
             if self._known is None:
-                self._known = _check_together([*self._raw.values()], path)
+                known = _check_together([*self._raw.values()], path)
+                self._known = _refuse_assets_of_tables(known, path)
             return self._known
 
     def _refresh(self) -> Path:
@@ -199,6 +200,17 @@ def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
             slugs[each.slug] = each.name
             roots[each.root] = each.name
     _refuse_shared_targets(good, bad, roots, path)
+    return Known(good, bad)
+
+
+def _refuse_assets_of_tables(known: Known, path: Path) -> Known:
+    """Return the stanzas of a fleet; those that want assets for tables, which a fleet has not, are bad."""
+    good = dict(known.good)
+    bad = dict(known.bad)
+    for name, each in known.good.items():
+        if each.assets:
+            bad[name] = f"{path}: lakehouse {name!r}: assets: with `layout: partitions` no table is an asset"
+            del good[name]
     return Known(good, bad)
 
 

@@ -137,6 +137,12 @@ class Orphans(Model):
         return age
 
 
+def _refuse_no_table(text: str, pattern: Pattern) -> None:
+    """Raise ``ValueError`` for a pattern that can only mean a namespace."""
+    if pattern.is_plain and all(each.kind == NAMESPACE for each in pattern.readings()):
+        raise ValueError(f"{text!r} names no table; write {text + '.*'!r} for those of a namespace")
+
+
 class TablePolicy(Model):
     """What happens to the Iceberg tables of a pattern; their own properties (``history.expire.*``) decide first.
 
@@ -167,8 +173,7 @@ class Tables(Orphans):
         before: list[Pattern] = []
         for text in policies:
             pattern = Pattern(text)
-            if pattern.is_plain and all(each.kind == NAMESPACE for each in pattern.readings()):
-                raise ValueError(f"{text!r} names no table; write {text + '.*'!r} for those of a namespace")
+            _refuse_no_table(text, pattern)
             if wider := next((each.text for each in before if each.covers(text)), None):
                 raise ValueError(f"{text!r} never counts, because {wider!r} stands before it; the first match counts")
             before.append(pattern)
@@ -204,7 +209,10 @@ class Backup(Model):
 
 
 class LakehouseSettings(Model):
-    """One lakehouse: where it is, and how it is maintained."""
+    """One lakehouse: where it is, and how it is maintained.
+
+    ``assets`` are patterns of Iceberg tables that are assets of their own; not with ``layout: partitions``.
+    """
 
     name: str
     root: RootUri
@@ -219,6 +227,7 @@ class LakehouseSettings(Model):
     retention: Retention | None = None
     orphans: Orphans | None = None
     tables: Tables | None = None
+    assets: tuple[str, ...] = ()
     backup: Backup | None = None
     export: Export = Export()
     timeout: Duration = timedelta(hours=6)
@@ -229,6 +238,13 @@ class LakehouseSettings(Model):
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} must be 1 to 63 letters, digits, '-' or '_', starting with a letter or a digit")
         return name
+
+    @field_validator("assets")
+    @classmethod
+    def _each_names_tables(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for text in patterns:
+            _refuse_no_table(text, Pattern(text))
+        return patterns
 
     @model_validator(mode="after")
     def _backup_is_elsewhere(self) -> Self:

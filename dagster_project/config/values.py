@@ -19,7 +19,8 @@ from pipelines.lakehouses import REFUSED, looks_secret
 from trinitylake_core import InvalidInput
 from trinitylake_core.durations import describe_duration, parse_age
 
-_OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
+OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
+"""What Dagster takes for an owner."""
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -88,7 +89,7 @@ def _is(what: str, example: str, field: str) -> BeforeValidator:
 
 
 def _owner(text: str) -> str:
-    if not _OWNER.fullmatch(text):
+    if not OWNER.fullmatch(text):
         raise ValueError(f"{text!r} is not a valid owner; write an e-mail address or team:NAME")
     return text
 
