@@ -43,7 +43,8 @@ def shop(tmp_path: Path) -> TrinityLakeCatalog:
 @pytest.fixture
 def shown(shop: TrinityLakeCatalog) -> LakehouseSettings:
     """Return a stanza that names the first two."""
-    stanza = {"name": "sales-eu", "root": shop.properties["uri"], "assets": ["sales.*", "eu.de.*"], "owners": ["team:data"]}
+    stanza = {"name": "sales-eu", "root": shop.properties["uri"], "owners": ["team:data"]}
+    stanza |= {"assets": ["sales.*", "eu.de.*"]}
     return LakehouseSettings.model_validate(stanza)
 
 
