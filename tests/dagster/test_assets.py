@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from dagster_project.resources import SparkResource
 from pipelines import compaction, engine_choice
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Lakehouse
+from trinitylake_core.storage.local import LocalStorage
 
 STEP = "lakehouse__sales_eu__"
 
@@ -134,24 +136,22 @@ def test_a_corrupt_root_fails_the_measuring_with_advice(
 def test_measuring_the_tree_can_be_terminated(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node is a pipe that nobody writes to; the signal of Terminate comes as soon as somebody reads it."""
+    """The disk hangs at a node; the signal of Terminate comes as soon as somebody reads it."""
     monkeypatch.setattr(supervised, "_STOPS_WITHIN_SECONDS", 0.1)  # nothing wakes a thread that reads: it stays behind
-    leaf, over = node_file(lake, last=True), threading.Event()
-    leaf.unlink()
-    os.mkfifo(leaf)
+    leaf = node_file(lake, last=True)
+    over = threading.Event()
 
-    def terminate() -> None:
-        with leaf.open("wb"):  # waits for a reader
+    def hang(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "get" and leaf.as_posix().endswith(path):
             os.kill(os.getpid(), signal.SIGINT)
-            over.wait(600)  # without the signal, the run would end now with a node that cannot be read
+            over.wait(600)
+        return action()
 
-    terminating = threading.Thread(target=terminate, daemon=True)
-    terminating.start()
+    monkeypatch.setattr(LocalStorage, "interceptor", staticmethod(hang))
     try:
         result = measured(settings, instance, monkeypatch)
     finally:
         over.set()
-        terminating.join(10)
     (failure,) = result.get_step_failure_events()
     assert "the run was cancelled; " in str(failure.event_specific_data)
 

@@ -38,7 +38,7 @@ def test_a_storage_that_hangs_is_named_while_the_command_waits(
 ) -> None:
     """The command goes on, and succeeds as soon as the storage answers."""
     assert 5.0 == patience.FIRST_SECONDS
-    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 1e-6)  # storages that nobody waits for have been silent for 0 s
     monkeypatch.setattr(patience, "_LOOK_SECONDS", 0.01)
     is_said = threading.Event()
 
@@ -53,7 +53,7 @@ def test_a_storage_that_hangs_is_named_while_the_command_waits(
     monkeypatch.setattr(output, "say", say)
     monkeypatch.setattr(LocalStorage, "interceptor", staticmethod(hang))
     assert 0 == cli.main(["ls", lake.root, "--json"])
-    assert f"no answer yet from {lake.root} after " in said[0]
+    assert any(f"no answer yet from {lake.root} after " in each for each in said)
     assert "no answer" not in capsys.readouterr().out
 
 

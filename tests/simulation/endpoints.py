@@ -57,8 +57,8 @@ def _begin(world: World, lake: Lakehouse, *tables: str, **how: Any) -> Transacti
 
 
 def _blame_none_for_others(world: World, entry: Entry) -> None:
-    """Take note of it if a member was refused for keys that it neither writes nor depends on."""
-    if isinstance(entry.error, CommitConflict):
+    """Take note of it if a member was refused for keys that it does not write; a rollback refuses all members."""
+    if isinstance(entry.error, CommitConflict) and "replaced the whole tree" not in str(entry.error):
         keys = entry.error.keys
         if not set(keys) & entry.change.writes.by_key.keys():
             world.violations.append(f"{running_actor()} refused a member for {keys}, which are none of its own")
@@ -207,6 +207,7 @@ def _send(world: World, lake: Lakehouse, key: RequestKey) -> int:
                 version = done.version
             world.acks.append(Ack(running_actor(), version, key.id))
             return version
+        lake.refresh()
     raise CommitConflict("five races were lost")
 
 
