@@ -8,6 +8,7 @@ read: such a file names nothing here, and the product has its own tests for that
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
@@ -203,10 +204,20 @@ def _named_by_metadata(uri: str) -> Iterator[str]:
     path = _real(uri)
     yield path
     try:
-        data = Path(path).read_bytes()
+        data = _content(path)
         metadata = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (OSError, ValueError, RecursionError):
+        named = list(_named_in(metadata))
+    except Exception:  # noqa: BLE001 - whatever a damaged file makes of a reader: it names nothing
         return
+    yield from named
+
+
+def _content(path: str) -> bytes:
+    """Return a regular file; a pipe would be waited for, and a device has no end."""
+    return Path(path).read_bytes() if Path(path).is_file() else b""
+
+
+def _named_in(metadata: Any) -> Iterator[str]:
     for kind in ("statistics", "partition-statistics"):
         yield from (_real(each["statistics-path"]) for each in metadata.get(kind) or () if "statistics-path" in each)
     for snapshot in metadata.get("snapshots") or ():
@@ -222,8 +233,7 @@ def _named_by_metadata(uri: str) -> Iterator[str]:
 
 def _avro(uri: str) -> list[Any]:
     try:
-        with Path(_real(uri)).open("rb") as file:
-            return list(fastavro.reader(file))
+        return list(fastavro.reader(io.BytesIO(_content(_real(uri)))))
     except Exception:  # noqa: BLE001 - whatever a damaged file makes of a reader: it names nothing
         return []
 
