@@ -2,14 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import dagster as dg
 
-from dagster_project import launchpad
+from dagster_project import idle, launchpad
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse
@@ -30,7 +29,6 @@ from pipelines import compaction, compaction_policy, export, stats
 from pipelines.engine_choice import choose_engine
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
-from trinitylake_core.spec import QUIET_OPERATIONS
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
@@ -161,8 +159,13 @@ def step(
             refuse_after_failed_checks(context, scope, settings)
 
         def work_on_lakehouse(lake: Lakehouse, watch: Supervisor) -> Result:
-            result = work(Launch(lake, settings, chosen, chosen.dry_run, context, watch))
-            return result._replace(metadata={**(result.metadata or {}), **watch.engine_metadata()})
+            content = idle.find_content_version(lake)
+            is_idle = idle.has_seen(context.instance, context.asset_key, context.run.tags.get(PARTITION_TAG), content)
+            result = work(Launch(lake, settings, chosen, chosen.dry_run, context, watch, is_idle=is_idle))
+            metadata = {**(result.metadata or {}), **watch.engine_metadata(), idle.CONTENT: str(content)}
+            if is_idle and "engine_chosen" in metadata and settings.compaction.engine == "spark":
+                metadata["engine_chosen"] = f"{idle.WHY}\n{metadata['engine_chosen']}"
+            return result._replace(metadata=metadata)
 
         timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout
         return run_supervised(context, settings, spark, work_on_lakehouse, timeout=timeout)
@@ -255,13 +258,9 @@ def observation(asset: dg.AssetKey, lake: Lakehouse, more: reports.Metadata | No
     maintenance commits changes no object: were it a new data version, every asset downstream would count as outdated
     by the run that has just brought it up to date. One ``get`` for each version of maintenance since.
     """
-    version = lake.version
-    with suppress(TrinityLakeError):  # an older root is damaged, which `verify` reports
-        versions = lake.history(limit=64)
-        version = next((each.version for each in versions if each.operation not in QUIET_OPERATIONS), version)
     return dg.ObserveResult(
         asset_key=asset,
-        data_version=dg.DataVersion(str(version)),
+        data_version=dg.DataVersion(str(idle.find_content_version(lake))),
         metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition) | (more or {}),
     )
 

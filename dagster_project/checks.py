@@ -15,14 +15,23 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from dagster_project import assets, compaction_policy
+from dagster_project import assets, compaction_policy, idle
 from dagster_project.assets import BACKUP_VERIFIED, INTEGRITY, NO_BACKUP, REPAIRS, key, settings_of
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource, open_lakehouse
-from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, advice, is_permanent, run_supervised, sentences, with_advice
+from dagster_project.scope import PARTITION_TAG, Scope
+from dagster_project.supervised import (
+    RETRY,
+    Supervisor,
+    advice,
+    choose_by_settings,
+    is_permanent,
+    run_supervised,
+    sentences,
+    with_advice,
+)
 from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
@@ -169,11 +178,16 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return
 
         def work(lake: Lakehouse, watch: Supervisor) -> backup.Report:
+            content = idle.find_content_version(lake)
+            partition = context.run.tags.get(PARTITION_TAG)
+            # the backup of this very run has seen the same; what counts is the one before
+            copied = key(scope, assets.BACKUP)
+            is_idle = idle.has_seen(context.instance, copied, partition, content, before=context.run.run_id)
             how = backup.Config(
                 max_age_seconds=policy.max_age.total_seconds(),
                 definitions=policy.definitions,
                 tables=policy.tables,
-                engine=settings.compaction.engine,
+                engine=choose_by_settings(settings, is_idle=is_idle),
             )
             there = settings.resolved_target_options(policy.target)
             return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)

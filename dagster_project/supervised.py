@@ -150,7 +150,10 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a job works with: the lakehouse, its settings, the options of the launchpad, and who supervises the run."""
+    """What a job works with: the lakehouse, its settings, the options of the launchpad, and who supervises the run.
+
+    ``is_idle``: no object of the lakehouse has changed since this step ran last.
+    """
 
     lake: Lakehouse
     settings: LakehouseSettings
@@ -158,11 +161,12 @@ class Launch:
     dry: bool
     context: Context
     supervisor: Supervisor
+    is_idle: bool = False
 
     @property
     def engine(self) -> str:
-        """The engine that was chosen, or that of lakehouses.yaml."""
-        return self.options.engine or self.settings.compaction.engine
+        """The engine that was chosen, or that of lakehouses.yaml: not Spark while nothing changes."""
+        return self.options.engine or choose_by_settings(self.settings, is_idle=self.is_idle)
 
     @property
     def spark(self) -> LazySession:
@@ -178,6 +182,15 @@ class Launch:
     def writes(self) -> dict[str, Any]:
         """The arguments that every pipeline which writes takes: also what can stop it, and the review of a dry run."""
         return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
+
+
+def choose_by_settings(settings: LakehouseSettings, *, is_idle: bool) -> str:
+    """Return the engine of lakehouses.yaml; ``auto`` instead of Spark where no object has changed since the last run.
+
+    A lakehouse in which nothing happens costs no Java process then, unless ``auto`` finds the work large enough.
+    """
+    chosen = settings.compaction.engine
+    return "auto" if is_idle and chosen == "spark" else chosen
 
 
 def run_with_review(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: Supervisor, *, dry: bool) -> T:
