@@ -6,6 +6,7 @@ removes their files when those versions have expired. So a table may expire its 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,9 @@ TOGETHER: Final = 100
 _JOB: Final = "tables expire"
 _ROW: Final = re.compile(r".+/(?P<uuid>[0-9a-f-]{36})/(?:snapshot|ref)/(?P<snapshot>-?\d+)(?:/(?P<ref>.+))?", re.DOTALL)
 """What a row of a plan names: a snapshot of a table, or a branch or tag and the snapshot that it named."""
+_SNAPSHOT: Final = "snapshot"
+_TABLE: Final = "table"
+"""The kinds of rows. One of a table is an object: its name, its UUID, and the metadata that the plan was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,7 @@ class _Expiration:
         self.failures: dict[str, str] = {}
         self.forbidden: list[str] = []
         self.losers: dict[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]] = {}
-        self.found: list[tuple[str, str, Expiring, Any]] = []
+        self.found: list[tuple[str, str, Expiring, Any, str]] = []
         self.watch = Stopwatch()
         self.meter = Meter(lake.storage)
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
@@ -214,6 +218,7 @@ class _Expiration:
         managed, external = self.tables()
         counting = {self.policy_of(*each[:2]) for each in managed}
         planned = self.planned(managed)
+        self.note_missing(managed)
         self.watch.lap("plan")
         found = self.with_costs(
             Report(
@@ -243,15 +248,25 @@ class _Expiration:
 
     def read_plan(self, uri: str) -> PlannedSnapshots:
         """Return what a plan takes from tables. Raises ``InvalidInput``, ``PlanOutdated``."""
-        from trinitylake_core.iceberg.snapshot_expiration import PlannedSnapshots
+        from trinitylake_core.iceberg.snapshot_expiration import PlannedSnapshots, PlannedTable
 
         plan = plans.StoredPlan(uri, self.options)
         plans.refuse_other(plan.header, _JOB, self.lake.backend, gc_roots(self.lake.backend))
-        planned = PlannedSnapshots({}, {})
-        for file in plan.files():
-            found = _ROW.fullmatch(file.path)
-            if found is None:
-                raise InvalidInput(f"the plan {uri} names {file.path!r}, which is no snapshot of a table")
+        planned = PlannedSnapshots({}, {}, {})
+        for text in plan.named(_TABLE):
+            try:
+                table = json.loads(text)
+                planned.tables[table["uuid"]] = PlannedTable(table["name"], table["metadata"])
+            except (ValueError, KeyError, TypeError):
+                raise InvalidInput(
+                    f"the plan {uri} names a table in a way that is not known; make a new plan"
+                ) from None
+        for path in plan.named(_SNAPSHOT):
+            found = _ROW.fullmatch(path)
+            if found is None or found["uuid"] not in planned.tables:
+                raise InvalidInput(
+                    f"the plan {uri} names {path!r}, which is no snapshot of a table that it was made for"
+                )
             if found["ref"] is None:
                 planned.snapshots.setdefault(found["uuid"], set()).add(int(found["snapshot"]))
             else:
@@ -259,17 +274,21 @@ class _Expiration:
         return planned
 
     def write_plan(self, uri: str) -> None:
-        """Write what each table would lose, a row for each snapshot, branch and tag."""
+        """Write what each table would lose, a row for it and for each snapshot, branch and tag."""
         rows: list[plans.PlanRow] = []
-        for name, uuid, losing, metadata in sorted(self.found, key=lambda row: row[:2]):
+        for name, uuid, losing, metadata, location in sorted(self.found, key=lambda row: row[:2]):
+            if not (losing.snapshots or losing.refs):
+                continue
+            table = json.dumps({"name": name, "uuid": uuid, "metadata": location})
+            rows.append(plans.PlanRow(Listed(table, 0, None, _TABLE, None), "the plan is for this table as it is here"))
             for number in losing.snapshots:
                 snapshot = metadata.snapshot_by_id(number)
                 when = None if snapshot is None else snapshot.timestamp_ms
-                file = Listed(f"{name}/{uuid}/snapshot/{number}", 0, when, "snapshot", None)
+                file = Listed(f"{name}/{uuid}/snapshot/{number}", 0, when, _SNAPSHOT, None)
                 rows.append(plans.PlanRow(file, "no rule keeps this snapshot"))
             for each in losing.refs:
                 path = f"{name}/{uuid}/ref/{metadata.refs[each].snapshot_id}/{each}"
-                rows.append(plans.PlanRow(Listed(path, 0, None, "snapshot", None), "this branch or tag is old"))
+                rows.append(plans.PlanRow(Listed(path, 0, None, _SNAPSHOT, None), "this branch or tag is old"))
         head = plans.header(_JOB, self.lake.backend, gc_roots(self.lake.backend), (len(rows), 0))
         plans.write(uri, self.options, head, rows)
         self.watch.lap("write")
@@ -300,6 +319,13 @@ class _Expiration:
                 self.losers.setdefault(self.rules_of(table), []).append((*table[0].split("."), table[1]))
         return tuple(planned)
 
+    def note_missing(self, tables: list[tuple[str, str, TableDef]]) -> None:
+        """Name the tables of the plan that are not here any more."""
+        if self.by_plan is not None:
+            known = {f"{namespace}.{name}" for namespace, name, _ in tables} | self.failures.keys()
+            gone = {each.name for each in self.by_plan.tables.values()} - known
+            self.failures |= dict.fromkeys(sorted(gone), "the plan was made for it, and no table has this name")
+
     def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str | None]:
         """Return the losses of a table, or why they are unknown; ``None`` if its owner forbids it. One ``get``."""
         from trinitylake_core.iceberg.errors import REFUSED
@@ -308,15 +334,16 @@ class _Expiration:
         name = f"{table[0]}.{table[1]}"
         try:
             metadata, root = self.catalog.metadata_of(table[2]), self.lake.root
-            if former := former_root(root, metadata_uri(root, table[2]) or "", metadata.location):
+            location = metadata_uri(root, table[2]) or ""
+            if former := former_root(root, location, metadata.location):
                 return name, f"it was written below {former} and came here with its lakehouse: nothing writes it here"
-            found = expiring(metadata, self.rules_of(table), self.now)
+            found = expiring(metadata, self.rules_of(table), self.now, name=name, location=location)
         except Forbidden:
             return name, None
         except (Corrupt, InvalidInput, StorageError, *REFUSED) as error:
             return name, f"{error}"
         if self.config.plan_to is not None:
-            self.found.append((name, str(metadata.table_uuid), found, metadata))
+            self.found.append((name, str(metadata.table_uuid), found, metadata, location))
         return name, Expired(name, len(found.snapshots), found.refs)
 
     def rules_of(self, table: tuple[str, str, TableDef]) -> SnapshotRules | PlannedSnapshots:
@@ -346,7 +373,7 @@ class _Expiration:
             rules, some = waiting.popleft()
             try:
                 lost = self.catalog.expire_snapshots(some, rules, self.now)
-            except REFUSED as error:
+            except (Corrupt, *REFUSED) as error:
                 half = len(some) // 2
                 if half and not isinstance(error.__cause__, LakehouseFrozen):
                     waiting.extendleft([(rules, some[half:]), (rules, some[:half])])

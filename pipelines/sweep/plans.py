@@ -142,6 +142,12 @@ class StoredPlan:
         if self.header.format != _FORMAT or self._file.metadata.num_rows != self.header.files:
             raise InvalidInput(f"the plan {uri} is incomplete, or was made by another release; make a new one")
 
+    def named(self, kind: str) -> Iterator[str]:
+        """Yield what the rows of a kind name, as it was written."""
+        for batch in self._file.iter_batches(_ROWS, columns=["path", "kind"]):
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from (path for path, each in rows if each == kind)
+
     def files(self) -> Iterator[Listed]:
         """Yield the files to delete; their names decide of which kind they are, not the plan."""
         for batch in self._file.iter_batches(_ROWS, columns=["path", "bytes", "modified_millis"]):

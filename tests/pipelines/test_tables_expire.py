@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyarrow import parquet
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
-from pipelines import clean, tables_clean, tables_expire
+from pipelines import clean, restore, tables_clean, tables_expire
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
@@ -252,22 +253,21 @@ def test_its_costs_are_a_read_for_each_table_and_another_with_a_write_for_those_
 
 
 def test_a_plan_is_carried_out_exactly_whatever_was_written_since(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
-    """What came later stays, although the rules would let it go by now; a table that was renamed is the same one."""
+    """What came later stays, although the rules would let it go by now."""
     plan = (tmp_path / "plan.parquet").as_uri()
     tables = [grown(catalog, f"sales.t{number}") for number in range(2)]
     tables[0].manage_snapshots().create_tag(tables[0].metadata.snapshots[0].snapshot_id, "old").commit()
     planned = expire(catalog, plan_to=plan, max_ref_age_seconds=60)
     assert (True, plan, 4) == (planned.dry_run, planned.plan, planned.snapshots)
     rows_of_plan = parquet.read_table(tmp_path / "plan.parquet").to_pylist()
-    assert 5 == len(rows_of_plan)
+    assert {"table": 2, "snapshot": 5} == Counter(row["kind"] for row in rows_of_plan)
     assert any(row["path"].startswith("sales.t0/") and row["path"].endswith("/old") for row in rows_of_plan)
     catalog.load_table("sales.t0").append(rows(7))
-    catalog.rename_table("sales.t1", "sales.other")
     done = expire(catalog, plan=plan)
-    assert {("sales.t0", 2, ("old",)), ("sales.other", 2, ())} == {
+    assert {("sales.t0", 2, ("old",)), ("sales.t1", 2, ())} == {
         (each.table, each.snapshots, each.refs) for each in done.expired
     }
-    assert (2, 1) == tuple(len(catalog.load_table(name).metadata.snapshots) for name in ("sales.t0", "sales.other"))
+    assert (2, 1) == tuple(len(catalog.load_table(name).metadata.snapshots) for name in ("sales.t0", "sales.t1"))
     assert () == expire(catalog, plan=plan).expired, "a second time there is nothing left of it"
 
 
@@ -288,6 +288,43 @@ def test_a_table_that_needs_by_now_what_a_plan_names_is_left_alone(catalog: Trin
     assert {"sales.tagged", "sales.back", "sales.moved"} == done.failures.keys()
     assert all("have changed since the plan was made" in why for why in done.failures.values())
     assert [0] == ids(catalog.load_table("sales.back"))
+
+
+def test_a_plan_is_for_tables_by_name_identity_and_metadata(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """Renamed, exchanged, dropped, or taken back to metadata from before: each is named, and the others go on."""
+    plan = (tmp_path / "plan.parquet").as_uri()
+    back = with_table(catalog, "sales.back")
+    before = catalog.lakehouse.version
+    for number in range(3):
+        back.append(rows(number))
+    for name in ("renamed", "one", "two", "dropped", "free"):
+        grown(catalog, f"sales.{name}")
+    expire(catalog, plan_to=plan)
+    catalog.rename_table("sales.renamed", "sales.other")
+    for old, new in (("one", "x"), ("two", "one"), ("x", "two")):
+        catalog.rename_table(f"sales.{old}", f"sales.{new}")
+    catalog.drop_table("sales.dropped")
+    restore.run(catalog.lakehouse, restore.Config(only=("sales.back",), version=before, reason="a mistake"))
+    catalog.load_table("sales.back").append(rows(9))
+    done = expire(catalog, plan=plan)
+    assert ["sales.free"] == [each.table for each in done.expired]
+    assert {
+        "sales.renamed": "no table has this name",
+        "sales.other": "for this table under the name sales.renamed",
+        "sales.one": "for this table under the name sales.two",
+        "sales.two": "for this table under the name sales.one",
+        "sales.dropped": "no table has this name",
+        "sales.back": "its metadata do not follow those that the plan was made for",
+    } == {name: next(each for each in _REASONS if each in why) for name, why in done.failures.items()}
+
+
+_REASONS = (
+    "no table has this name",
+    "for this table under the name sales.renamed",
+    "for this table under the name sales.one",
+    "for this table under the name sales.two",
+    "its metadata do not follow those that the plan was made for",
+)
 
 
 def test_a_plan_of_another_history_or_job_is_refused(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
 from trinitylake_core.iceberg.references import GC_ENABLED, forbids_deletes
+from trinitylake_core.tables import full_uri
 
 MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 MIN_KEPT: Final = "history.expire.min-snapshots-to-keep"
@@ -60,35 +61,70 @@ class Expiring:
         return tuple(updates)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """The table that a plan was made for: its name, and the metadata file that it had then."""
+
+    name: str
+    metadata_location: str
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedSnapshots:
     """What tables lose by a plan, by their UUIDs: snapshots, and references with the snapshots that they named."""
 
+    tables: dict[str, PlannedTable]
     snapshots: dict[str, set[int]]
     refs: dict[str, dict[str, int]]
 
-    def of(self, metadata: TableMetadata) -> Expiring:
-        """Return what of the plan is there still. Raises ``ValueError`` where a branch or tag has changed since."""
+    def of(self, metadata: TableMetadata, name: str, location: str) -> Expiring:
+        """Return what of the plan is there still, of the table of this name with its metadata file.
+
+        Raises ``ValueError``: it is not the table that the plan was made for, or a branch or tag has changed since.
+        """
         uuid = str(metadata.table_uuid)
+        self._refuse_other(metadata, name, location)
         planned = self.snapshots.get(uuid, set())
         planned_refs = self.refs.get(uuid, {})
         gone_refs: list[str] = []
         moved: list[str] = []
-        for name, ref in sorted(metadata.refs.items()):
+        for ref_name, ref in sorted(metadata.refs.items()):
             number = ref.snapshot_id
-            if planned_refs.get(name) == number:
-                gone_refs.append(name)
-            elif name in planned_refs or number in planned:
-                moved.append(name)
+            if planned_refs.get(ref_name) == number:
+                gone_refs.append(ref_name)
+            elif ref_name in planned_refs or number in planned:
+                moved.append(ref_name)
         if moved:
             raise ValueError(f"these branches or tags have changed since the plan was made: {', '.join(moved)}")
         numbers = [each.snapshot_id for each in metadata.snapshots]
         gone = [number for number in numbers if number in planned]
         return Expiring(tuple(gone), tuple(gone_refs))
 
+    def _refuse_other(self, metadata: TableMetadata, name: str, location: str) -> None:
+        """Refuse a table that has only the UUID, or only the name, of one in the plan, or whose history is another."""
+        planned = self.tables.get(str(metadata.table_uuid))
+        if planned is None:
+            if any(each.name == name for each in self.tables.values()):
+                raise ValueError("the plan was made for another table of this name")
+            return
+        if planned.name != name:
+            raise ValueError(f"the plan was made for this table under the name {planned.name}")
+        known = {full_uri(each.metadata_file) for each in metadata.metadata_log}
+        if full_uri(planned.metadata_location) not in {full_uri(location), *known}:
+            raise ValueError("its metadata do not follow those that the plan was made for; make a new plan")
 
-def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, now_millis: int) -> Expiring:
+
+def expiring(
+    metadata: TableMetadata,
+    rules: SnapshotRules | PlannedSnapshots,
+    now_millis: int,
+    *,
+    name: str = "",
+    location: str = "",
+) -> Expiring:
     """Return the snapshots and references of a table that expire now: by rules, or by a plan. Pure; no file is deleted.
+
+    A plan is for the table of this name, with its metadata at this location.
 
     A snapshot stays if a tag names it, if it is among the newest of a branch, or young and of a branch, or young and of
     no branch or tag at all.
@@ -100,15 +136,15 @@ def expiring(metadata: TableMetadata, rules: SnapshotRules | PlannedSnapshots, n
     if forbids_deletes(metadata.properties):
         raise Forbidden(f"the table has the property {GC_ENABLED}, and it is not true")
     if isinstance(rules, PlannedSnapshots):
-        return rules.of(metadata)
+        return rules.of(metadata, name, location)
     own = _own_rules(metadata, rules)
     snapshots = {each.snapshot_id: each for each in metadata.snapshots}
     gone_refs: list[str] = []
     kept: set[int] = set()
     referenced: set[int] = set()
-    for name, ref in sorted(metadata.refs.items()):
-        if not _stays(name, ref, snapshots, own, now_millis):
-            gone_refs.append(name)
+    for ref_name, ref in sorted(metadata.refs.items()):
+        if not _stays(ref_name, ref, snapshots, own, now_millis):
+            gone_refs.append(ref_name)
         elif ref.snapshot_ref_type == SnapshotRefType.TAG:
             kept.add(ref.snapshot_id)
             referenced.add(ref.snapshot_id)

@@ -279,7 +279,13 @@ def expire_snapshots(
         former = places.former_root(current)
         if former:
             raise refusal_of_moved(str(name), places.storage.root, former)
-        losing = expiring(current.metadata, rules, now_millis)
+        losing = expiring(
+            current.metadata,
+            rules,
+            now_millis,
+            name=str(name),
+            location=current.metadata_location,
+        )
         updates = losing.updates()
         if updates:
             found[name] = losing
