@@ -56,6 +56,7 @@ _HINTS: Final = {
     "there is none, register the table again with the one that its engine uses, or drop it",
     "I20": "copy the file back from a backup of the data, or roll back or restore the table to a version that does not "
     "need it; if no version can be read, drop the table",
+    "I21": "nothing is lost: the next commit, or `trinitylake compact`, pushes down what finds no room in the root",
 }
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
 
@@ -80,7 +81,8 @@ def violation(invariant: str, file: str, message: str) -> Violation:
 
 _FENCES = (spec.VOID_BEFORE_MILLIS, spec.TABLES_VOID_BEFORE_MILLIS)
 _ONLY_GROW = (*_FENCES, spec.REQUESTS_UNTIL_MILLIS)
-_NUMBERS = dict.fromkeys(_ONLY_GROW, "I14") | dict.fromkeys((spec.NAMESPACES, spec.TABLES, spec.VIEWS), "I9")
+_COUNTS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
+_NUMBERS = {spec.FITS: "I21"} | dict.fromkeys(_ONLY_GROW, "I14") | dict.fromkeys(_COUNTS, "I9")
 """Rows of a root that must be numbers, and the invariant that requires it. Others are read to follow the history."""
 
 
@@ -122,6 +124,9 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         text = root.system.get(name, "0")
         if not is_number(text):
             yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
+    fits = root.system.get(spec.FITS, "")
+    if is_number(fits) and root.node.estimated_bytes() > int(fits):
+        yield violation("I21", root.path, f"the root takes {root.node.estimated_bytes()} bytes, more than its {fits}")
     bounds = root.system.get(spec.COUNT_BOUNDS)
     if bounds is not None and parse_bounds(bounds) is None:
         what = f"{spec.COUNT_BOUNDS} is {bounds[:40]!r}, not three pairs of ascending numbers"

@@ -40,6 +40,8 @@ NAMESPACES: Final = "namespaces"
 TABLES: Final = "tables"
 VIEWS: Final = "views"
 COUNT_BOUNDS: Final = "count_bounds"
+BULK_OPERATION: Final = "bulk_operation"
+FITS: Final = "fits"
 
 # Object definition schema IDs (format, section 3).
 SCHEMA_NAMESPACE: Final = 1
@@ -80,6 +82,8 @@ OP_UPGRADE: Final = "upgrade"
 OP_CLEAN: Final = "clean"
 OP_ABORT: Final = "abort"
 OP_ALTER: Final = "alter"
+OP_BULK: Final = "bulk"
+"""In a root: that of a transaction whose messages are not all in it; the row ``bulk_operation`` says which it is."""
 OPERATIONS: Final = (
     OP_CREATE, OP_COMMIT, OP_COMPACT, OP_ROLLBACK, OP_RESTORE, OP_EXPIRE, OP_SNAPSHOT, OP_LOAD, OP_UPGRADE, OP_CLEAN,
     OP_ABORT, OP_ALTER,

@@ -67,8 +67,10 @@ def apply_to(model: dict[str, str], changes: Changes) -> None:
             model[key] = value
 
 
-def flushed(sink: MemorySink, root: Node, policy: object, *, prove: bool = False) -> tuple[Node, Rewriter]:
-    rewriter = Rewriter(sink, 1, prove=prove)
+def flushed(
+    sink: MemorySink, root: Node, policy: object, *, prove: bool = False, partial: bool = False
+) -> tuple[Node, Rewriter]:
+    rewriter = Rewriter(sink, 1, prove=prove, partial=partial)
     node = rooted(rewriter, rewriter.flush(rewriter.ref_of(root), policy))  # type: ignore[arg-type]
     return node, rewriter
 
@@ -113,7 +115,8 @@ def test_messages_mean_the_same_wherever_they_are(
     root = rooted(rewriter, build(rewriter, entries, fill))
     for number, (changes, flush) in enumerate(rounds):
         if flush == "heavy":
-            root, _ = flushed(sink, root, heaviest_children(target))
+            root, proof = flushed(sink, root, heaviest_children(target), prove=True, partial=True)
+            assert proof.is_proved()
         elif flush == "full":
             root, proof = flushed(sink, root, dirty_children, prove=True)
             assert proof.is_proved()
@@ -224,6 +227,56 @@ def test_swapped_values_are_never_a_proof() -> None:
     for number in range(300):
         keys, values = [f"k{number}", f"l{number}"], [f"v{number}", f"w{number}"]
         assert entries_hash(keys, values) != entries_hash(keys, values[::-1])
+
+
+@pytest.mark.parametrize("way", ["lost", "changed", "made a deletion", "doubled"])
+@given(order=ORDERS, number=st.integers(0, 12), target=st.sampled_from([0, 3000, 6000]))
+def test_a_message_that_stays_and_is_not_the_same_is_not_proved(way: str, order: int, number: int, target: int) -> None:
+    """Of messages that a partial flush leaves in the buffers of new nodes, in any one of them."""
+    sink = ColumnMemorySink(order)
+    rewriter = Rewriter(sink, 1)
+    entries = {f"C{key:04}": f"v{key}" for key in range(150)}
+    changes = [(f"C{key:04}x", f"w{key}") for key in range(0, 160, 2)]
+    root = rooted(rewriter, build(rewriter, entries)).with_messages(messages_of(changes))
+    proof = Rewriter(sink, 1, prove=True, partial=True)
+    seen: list[int] = []
+    broken: list[bool] = []
+
+    def seal(ref: Ref) -> Ref:
+        for child in [] if ref.work is None else ref.work.refs:
+            if not len(child.pending):
+                continue
+            seen.append(ref.height)
+            if len(seen) == number + 1:
+                _break_pending(child, way)
+                broken.append(True)
+        return honest(ref)
+
+    honest = proof.seal
+    proof.seal = seal  # type: ignore[method-assign]
+    tree = proof.flush(proof.ref_of(root), heaviest_children(target))
+    proof.open(tree)
+    try:
+        proof.node_of(tree)
+        proved = proof.is_proved()
+    except Corrupt:
+        proved = False
+    assert proved == (True not in broken)
+
+
+def _break_pending(child: Ref, way: str) -> None:
+    """Break what waits for a child."""
+    rows = list(child.pending)
+    key, value, txn = rows[-1]
+    if way == "lost":
+        rows = rows[:-1]
+    elif way == "changed":
+        rows[-1] = key, "other", txn
+    elif way == "made a deletion":
+        rows[-1] = key, None, txn
+    else:
+        rows.append((key + "y", value, txn))
+    child.pending = Messages.of(rows)
 
 
 def test_a_message_lost_on_the_way_down_is_not_proved() -> None:

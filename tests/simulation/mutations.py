@@ -127,8 +127,8 @@ def _no_table_files(self: Any, *kinds: str) -> tuple[int, int, int]:
     return (0, 0, 0) if kinds == copy_plan.OF_TABLES else _copy_files(self, *kinds)
 
 
-def _not_carried_on(base: Any, draft: Any, stamp: int) -> Any:
-    node = _finish(base, draft, stamp)
+def _not_carried_on(base: Any, draft: Any, stamp: int, target_bytes: int) -> Any:
+    node = _finish(base, draft, stamp, target_bytes)
     if TABLES_VOID_BEFORE_MILLIS not in draft.system:
         node.system.pop(TABLES_VOID_BEFORE_MILLIS, None)
     return node

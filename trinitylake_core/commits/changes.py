@@ -8,6 +8,7 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.commits.appended import push_down
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import Draft, finish_root, new_id, now_millis, whoami
 from trinitylake_core.commits.confirm import confirm_commit
@@ -270,9 +271,10 @@ class CompactionChange:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the compacted root, its buffer holding the messages committed since."""
-        del created_at_millis, writer
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
         node = self._node.with_messages(self._replayed)
+        if node.estimated_bytes() > writer.target_bytes:
+            node = push_down(node, writer.target_bytes // 2, created_at_millis, writer)
         return Draft(node, self.operation, self._txn, summary, counts=self._count_objects(base))
 
     def _count_objects(self, base: Root) -> CountBounds | None:
@@ -395,7 +397,7 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None 
     path, data = lakehouse_def_path(), encode(message)
     storage.write_many([(path, data)])
     draft.system = definition_rows(path, data) | draft.system
-    node = finish_root(None, draft, now_millis())
+    node = finish_root(None, draft, now_millis(), message.node_file_max_size_bytes)
     content = encode_node(node, message.order, versions.path(0))
     storage.create(versions.path(0), content)
     node.nbytes = len(content)

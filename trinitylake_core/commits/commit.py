@@ -57,6 +57,8 @@ class Draft:
     system: dict[str, str | None] = field(default_factory=dict)
     counts: CountBounds | None = None
     """How many objects the version holds at least and at most; ``None`` = unknown."""
+    is_bulk: bool = False
+    """Whether messages of the transaction are further down than in the buffer of the root."""
 
 
 class Change(Protocol):
@@ -220,7 +222,7 @@ def _attempt(
     if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(backend.definition(base)) is not None:
         refuse_frozen(backend)
         return None
-    node = finish_root(base, draft, stamp)
+    node = finish_root(base, draft, stamp, writer.target_bytes)
     path = backend.versions.path(base.version + 1)
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
@@ -240,8 +242,8 @@ def _attempt(
     return root
 
 
-def finish_root(base: Root | None, draft: Draft, stamp: int) -> Node:
-    """Return the root node of a draft with all its system rows set."""
+def finish_root(base: Root | None, draft: Draft, stamp: int, target_bytes: int) -> Node:
+    """Return the root node of a draft with all its system rows set. A node may have ``target_bytes``."""
     carried = base.node.system if base is not None else {}
     rows: dict[str, str | None] = {
         spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
@@ -254,7 +256,9 @@ def finish_root(base: Root | None, draft: Draft, stamp: int) -> Node:
         spec.VOID_BEFORE_MILLIS: carried.get(spec.VOID_BEFORE_MILLIS),
         spec.TABLES_VOID_BEFORE_MILLIS: carried.get(spec.TABLES_VOID_BEFORE_MILLIS),
         spec.REQUESTS_UNTIL_MILLIS: str(0 if base is None else base.requests_until_millis),
-        spec.OPERATION: draft.operation,
+        spec.OPERATION: spec.OP_BULK if draft.is_bulk else draft.operation,
+        spec.BULK_OPERATION: draft.operation if draft.is_bulk else None,
+        spec.FITS: str(target_bytes) if draft.node.estimated_bytes() <= target_bytes else None,
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),
     }

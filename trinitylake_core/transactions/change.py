@@ -10,12 +10,13 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.catalog import codec_of
+from trinitylake_core.commits.appended import append_messages
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import transactional
 from trinitylake_core.commits.commit import Draft, refuse_outlived, whoami
 from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
-from trinitylake_core.definitions import commit_buffer_bytes, encode
+from trinitylake_core.definitions import encode
 from trinitylake_core.errors import (
     CommitConflict,
     Corrupt,
@@ -32,10 +33,8 @@ from trinitylake_core.transactions.gains import count_gain
 from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.writes import Writes
 from trinitylake_core.tree import search
-from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import heaviest_children
 from trinitylake_core.versions import CountBounds, Delta, Root
 
 _AGAIN: Final = "read again and retry the transaction"
@@ -215,8 +214,8 @@ class TransactionChange:
         summary = {"author": whoami(), **count_written(own), **self.facts}
         if self.reason:
             summary["reason"] = self.reason
-        node, counts = append_messages(self._backend, base, own, self.count_gained, created_at_millis, writer)
-        return Draft(node, self.operation, self.id, summary, dict(self._system), counts=counts)
+        new = append_messages(self._backend, base, own, self.count_gained, created_at_millis, writer)
+        return Draft(new.node, self.operation, self.id, summary, dict(self._system), new.counts, is_bulk=new.is_bulk)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction.
@@ -282,6 +281,8 @@ class TransactionChange:
                 f"this transaction was aborted by another process, in version {root.version}", version=root.version
             )
         own, found = self.messages(), root.own_messages()
+        if root.is_bulk and not self.saved_paths:  # no other process has this ID, and what changed nothing is not found
+            raise AlreadyCommitted(root.version)
         if root.txn != self.id:  # it is a member of the group that became this version
             found = Messages.of([each for each in found if each[0] in self.writes.by_key])
         if self._are_same(own, found):
@@ -336,49 +337,6 @@ class TransactionChange:
     def _write_new(self, files: Mapping[str, bytes]) -> None:
         self._written |= files.keys()
         self._backend.storage.write_many(files.items())
-
-
-def append_messages(
-    backend: LakehouseBackend,
-    base: Root,
-    own: Messages,
-    count_gained: Callable[[], CountBounds],
-    created_at_millis: int,
-    writer: NodeWriter,
-) -> tuple[Node, CountBounds | None]:
-    """Return the node of ``base`` with messages at the end of its buffer, and the objects that it contains then.
-
-    Older messages are pushed down if with ``own`` the root would grow too large: a write buffer of more than
-    ``commit.buffer.max-bytes``, which every commit writes again, or a node over its target. Then the heaviest children
-    get theirs, until half of either is free; about one ``put`` per such child. So a flush is rare: all commits until
-    the buffer is full again write nothing but the root.
-    """
-    definition, node = backend.definition(base), base.node
-    size = own.nbytes()
-    buffered = node.buffer.nbytes()
-    most = commit_buffer_bytes(definition)
-    is_too_large = buffered + size > most or node.estimated_bytes() + size > writer.target_bytes
-    if buffered and is_too_large:
-        node = _flush_heaviest(node, created_at_millis, writer, size, most)
-    counts = base.count_bounds
-    if counts is None and base.node.is_leaf:  # the root is all there is: no request
-        codec = codec_of(definition, sdk=backend.versions.sdk)
-        counts = CountBounds.exactly(object_counts(backend.nodes, base.node, codec))
-    new_counts = None if counts is None else counts.plus(count_gained())
-    return node.with_messages(own), new_counts
-
-
-def _flush_heaviest(node: Node, created_at_millis: int, writer: NodeWriter, size: int, most: int) -> Node:
-    """Return a root whose heaviest children were given their messages, so that ``size`` bytes more have room."""
-    rewriter = Rewriter(writer, created_at_millis)
-    tree = rewriter.ref_of(node)
-    top = rewriter.open(tree)
-    below = max(writer.target_bytes - size, writer.target_bytes // 2)
-    of_root = heaviest_children(min(node.table_bytes() + most // 2, below))
-    of_others = heaviest_children(below)
-    tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
-    rewriter.open(tree)
-    return rewriter.node_of(tree)
 
 
 def count_written(own: Messages) -> dict[str, int]:

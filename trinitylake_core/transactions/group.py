@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trinitylake_core import spec
+from trinitylake_core.commits.appended import append_messages
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import Draft, commit, new_id, whoami
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown
 from trinitylake_core.short_repr import first_of
-from trinitylake_core.transactions.change import AlreadyCommitted, TransactionChange, append_messages, count_written
+from trinitylake_core.transactions.change import AlreadyCommitted, TransactionChange, count_written
 from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
@@ -174,7 +175,11 @@ class CommitGroup:
         change.id = first.id if change.is_alone else new_id()
         base, fences = self._stand(change)
         root = commit(self._backend, base, change, fences=fences, unknown=change.is_in_doubt)
-        self.remember([root.delta()])
+        delta = root.delta()
+        if root.is_bulk:  # what it changed is not in its root: who stands below it reads that
+            self.requests.note(delta)
+        else:
+            self.remember([delta])
         return root.version
 
     def remember(self, newer: Sequence[Delta]) -> None:
@@ -267,8 +272,9 @@ class _GroupChange:
         def count_gained() -> CountBounds:
             return sum_bounds(gained[entry.change.id] for entry in self.members)
 
-        node, counts = append_messages(self.backend, base, own, count_gained, created_at_millis, writer)
-        return Draft(node, spec.OP_COMMIT, self.id, self._summary(own), self._rows(base), counts=counts)
+        new = append_messages(self.backend, base, own, count_gained, created_at_millis, writer)
+        rows = self._rows(base)
+        return Draft(new.node, spec.OP_COMMIT, self.id, self._summary(own), rows, new.counts, is_bulk=new.is_bulk)
 
     def _messages(self) -> Messages:
         """Return the messages of all members, as those of one transaction."""

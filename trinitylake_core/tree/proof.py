@@ -64,9 +64,13 @@ def ranges(node: Node, within: Range) -> list[Range]:
 
 
 class Proof:
-    """The sums of one rewrite. ``before`` and ``after`` must agree in the end, and nothing may be ``waiting``."""
+    """The sums of one rewrite. ``before`` and ``after`` must agree in the end, and nothing may be ``waiting``.
 
-    def __init__(self) -> None:
+    ``partial`` allows that messages are left in the buffers of new nodes: those that were there for the same children.
+    """
+
+    def __init__(self, *, partial: bool = False) -> None:
+        self.partial = partial
         self.before = 0
         self.after = 0
         self.waiting = 0
@@ -160,20 +164,28 @@ class Proof:
     def add_written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
         """Add what a new node holds, prove its order, and return its range, which is as tight as it can be.
 
-        ``path`` is ``None`` for a root; ``children`` are the ranges of its children. Raises ``Corrupt``: its keys do
-        not ascend, what hangs between two of them does not lie there, or a message is left.
+        Messages that are left in it wait for its children, or have deleted a pivot. ``path`` is ``None`` for a root;
+        ``children`` are the ranges of its children. Raises ``Corrupt``: its keys do not ascend, what hangs between two
+        of them does not lie there, or a message is left in a leaf, or where none may be.
         """
         keys = node.keys
-        if _stumble(keys) or len(node.buffer):
+        may_wait = self.partial and len(node.children) > 0
+        if _stumble(keys) or (len(node.buffer) and not may_wait):
             raise Corrupt(f"{_FAILED}: the rows of a new node do not ascend, or a message is left in it; {_BUG}")
         within = (keys[0], keys[-1] + _LEAST) if keys else EVERYWHERE
-        self.after += entries_hash(keys, node.values)
+        rows: Batch = (keys, node.values)
         if node.children or children:
             _refuse_astray(node, children)
             self.after += sum(map(_hash_subtree, node.children, children))
             lowest, _ = children[0]
             _, highest = children[-1]
             within = (lowest, highest)
+        if len(node.buffer):
+            left = _newest(node.buffer, Messages())
+            rows, below = _carry_out(node, left)
+            self.waiting -= _hash_messages([*below.values()])
+            within = _widen(within, left)
+        self.after += entries_hash(*rows)
         if path is not None:
             self.after -= _hash_subtree(path, within)
         return within
@@ -206,6 +218,14 @@ def _refuse_disorder(node: Node, newest: Messages, path: str | None, within: Ran
     (last,) = newest.slice(-1).keys
     if not low <= first <= last < high:
         raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
+
+
+def _widen(within: Range, messages: Messages) -> Range:
+    """Return a range that contains messages in key order, too."""
+    low, high = within
+    (first,) = messages.slice(0, 1).keys
+    (last,) = messages.slice(-1).keys
+    return min(low, first), max(high, last + _LEAST)
 
 
 def _refuse_astray(node: Node, children: Sequence[Range]) -> None:

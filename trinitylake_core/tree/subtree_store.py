@@ -22,14 +22,18 @@ _PIECES: Final = 4
 class SubtreeStore:
     """Opens and seals subtrees.
 
-    With ``prove`` every node that is opened or written goes through a :class:`~trinitylake_core.tree.proof.Proof`.
-    REQUIRES, then: builds, joins and full flushes only, for no message may stay in a buffer.
+    With ``prove`` every node that is opened or written goes through a :class:`~trinitylake_core.tree.proof.Proof`. No
+    message may stay in a buffer then, unless the rewrite is ``partial``.
+
+    Attributes:
+        largest_bytes: the uncompressed size of the largest node that was written with messages in its buffer.
     """
 
-    def __init__(self, store: NodeSink, created_at_millis: int, *, prove: bool = False) -> None:
+    def __init__(self, store: NodeSink, created_at_millis: int, *, prove: bool = False, partial: bool = False) -> None:
         self.store = store
         self.stamp = created_at_millis
-        self.proof = Proof() if prove else None
+        self.proof = Proof(partial=partial) if prove else None
+        self.largest_bytes = 0
 
     def ref_of(self, node: Node, within: Range = EVERYWHERE) -> Ref:
         """Return a root node that was read as a subtree in memory; all its keys lie ``within`` a range."""
@@ -105,6 +109,8 @@ class SubtreeStore:
         """
         if ref.work is not None:
             node, children = self._node(ref.work, ref.height)
+            if len(node.buffer):
+                self.largest_bytes = max(self.largest_bytes, node.estimated_bytes())
             ref.path = self.store.add(node)
             if self.proof is not None:
                 ref.within = self.proof.add_written(node, ref.path, children)

@@ -131,7 +131,13 @@ class RootRows:
     @property
     def operation(self) -> str | None:
         """What made this version; ``None`` where the writer recorded none."""
-        return self.system.get(spec.OPERATION)
+        stored = self.system.get(spec.OPERATION)
+        return self.system.get(spec.BULK_OPERATION) if stored == spec.OP_BULK else stored
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether the changes of its transaction found no room in its root: the messages there are not all of them."""
+        return self.system.get(spec.OPERATION) == spec.OP_BULK
 
     @property
     def txn(self) -> str | None:
@@ -300,7 +306,7 @@ def version_info(root: Root) -> VersionInfo:
         operation=root.operation,
         txn=root.txn,
         summary=summary,
-        changes=len(root.own_messages()) + _loaded_objects(root.operation, summary),
+        changes=_count_changes(root, summary),
         objects=objects_of(node),
         messages=node.subtree_messages,
         height=node.height,
@@ -315,12 +321,18 @@ def version_info(root: Root) -> VersionInfo:
     )
 
 
-def _loaded_objects(operation: str | None, summary: Mapping[str, Any]) -> int:
-    """Return how many objects a load changed: it writes no messages."""
-    if operation != spec.OP_LOAD:
-        return 0
+def _count_changes(root: Root, summary: Mapping[str, Any]) -> int:
+    """Return how many objects a version changed, from its messages; its summary says it where these are not all."""
+    if root.is_bulk:
+        return _add_facts(summary, "set", "deleted")
+    if root.operation == spec.OP_LOAD:
+        return _add_facts(summary, "added", "replaced")
+    return len(root.own_messages())
+
+
+def _add_facts(summary: Mapping[str, Any], *names: str) -> int:
     total = 0
-    for name in ("added", "replaced"):
+    for name in names:
         count = summary.get(name)
         if isinstance(count, int):
             total += count

@@ -139,7 +139,8 @@ def _has_changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | No
         return True
     if root.operation in spec.QUIET_OPERATIONS:
         return False
-    if root.version > 0 and root.operation in spec.TRANSACTIONAL_OPERATIONS:
+    has_all_messages = root.operation in spec.TRANSACTIONAL_OPERATIONS and not root.is_bulk
+    if root.version > 0 and has_all_messages:
         own = root.own_messages().keys
         return not set(keys).isdisjoint(own)
     if root.version > 0 and before is None:
