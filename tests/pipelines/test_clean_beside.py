@@ -179,8 +179,8 @@ def test_a_node_that_is_gone_from_a_kept_version_is_damage_to_readers(lake: Lake
 def test_a_large_transaction_on_a_base_that_was_cleaned_away_is_refused(lake: Lakehouse) -> None:
     """Its commit flushes the root's buffer into nodes that are gone."""
     txn = reopened(lake).transaction()
-    for number in range(60):
-        txn.create_namespace(f"new{number}")
+    for number in range(120):
+        txn.put(lake.codec.table(f"ns{number % 3}", f"t{number:03}"), f"0101/0101/0101/01010101-table-{number}.binpb")
     cleaned_away(lake)
     with pytest.raises(TransactionExpired):
         txn.commit()

@@ -32,7 +32,7 @@ LOCAL = compaction.Config(engine="local")
 def half_clean(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """A lakehouse of height 3 whose messages lie on one side: most subtrees need nothing."""
     directory = tmp_path_factory.mktemp("half")
-    lake = filled(new_lake(directory, order=4), tables=150, namespaces=3, changes=50)
+    lake = filled(new_lake(directory, order=4, target=1 << 16), tables=150, namespaces=3, changes=50)
     compaction.run(lake, LOCAL)
     with lake.refresh().transaction() as txn:
         for number in range(0, 60, 3):
