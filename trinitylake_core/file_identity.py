@@ -12,6 +12,7 @@ import os
 import posixpath
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
@@ -21,24 +22,30 @@ from trinitylake_core.tables import DIRECTORY, full_uri
 _OWN: Final = re.compile(r"[^/]+-[0-9a-f]{12}/")
 """The name of the directory that this catalog gives to one table."""
 _NESTED_PERCENT: Final = re.compile(r"%(?:25)+")
+_QUERY: Final = re.compile(r"[?#]")
 _DECODINGS: Final = 3
-_PLAIN: Final = re.compile(r"[^%\\]+")
+_PLAIN: Final = re.compile(r"[ -~]+")
+_ODD: Final = frozenset("%?#\\")
 _LOCAL: Final = "file://"
 
 
 def file_keys(name: str) -> Iterator[str]:
     """Yield the keys of a file, given as URI or path: each end of it that begins with a table's own directory.
 
-    A file has one key but for directories of partitions that look like a table's. No request.
+    A file has one key but for directories of partitions that look like a table's. Of a name with ``?`` or ``#`` some
+    readers see only what stands before that, so it has the keys of that, too. No request.
     """
-    path = _canonical(name)
-    for own in _OWN.finditer(path):
-        yield path[own.start() :]
+    cut = _QUERY.split(name, maxsplit=1)[0]
+    for each in (name,) if cut == name else (name, cut):
+        path = _canonical(each)
+        for own in _OWN.finditer(path):
+            yield path[own.start() :]
 
 
 def is_plain(path: str) -> bool:
-    """Whether the path of a file of the area is also its only spelling: nothing in it is percent-encoded."""
-    return path.startswith(DIRECTORY) and _PLAIN.fullmatch(path) is not None and "//" not in path
+    """Whether the path of a file of the area is also its only spelling: nothing in it is encoded in any way."""
+    usual = path.startswith(DIRECTORY) and "//" not in path
+    return usual and _PLAIN.fullmatch(path) is not None and _ODD.isdisjoint(path)
 
 
 def ends_in_area(uri: str) -> Iterator[str]:
@@ -51,12 +58,15 @@ def ends_in_area(uri: str) -> Iterator[str]:
 
 
 def _canonical(name: str) -> str:
-    """Return a path or URI without percent signs, empty segments and dots, whoever has encoded it how often."""
+    """Return a path or URI without percent signs, empty segments and dots, whoever has encoded it how often.
+
+    A letter with an accent may be one character or two: disks of some systems change one into the other.
+    """
     for _ in range(_DECODINGS):
         if "%" not in name:
             break
         name = unquote(_NESTED_PERCENT.sub("%", name))
-    return posixpath.normpath(name.replace("\\", "/"))
+    return posixpath.normpath(unicodedata.normalize("NFC", name).replace("\\", "/"))
 
 
 class LocalLinks:

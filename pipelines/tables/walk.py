@@ -21,7 +21,14 @@ from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
 from pipelines.sweep.listing import kind_of
 from pipelines.tables.files import EVERY, in_sample
 from pipelines.trees.walk import NAMED
-from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
+from trinitylake_core.definitions import (
+    NamespaceDef,
+    TableDef,
+    ViewDef,
+    decode_namespace,
+    decode_table,
+    decode_view,
+)
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
@@ -31,7 +38,7 @@ from trinitylake_core.errors import (
     NotAFile,
     StorageError,
 )
-from trinitylake_core.file_identity import LocalLinks, file_keys, is_plain
+from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
@@ -299,9 +306,13 @@ def _decoded(data: bytes, path: str) -> Iterator[TableDef | ViewDef]:
     elif kind == VIEW:
         yield decode_view(data, path)
     else:
-        for decode in (decode_table, decode_view):
+        found: list[Any] = []
+        for decode in (decode_table, decode_view, decode_namespace):
             with suppress(Corrupt):
-                yield decode(data, path)
+                found.append(decode(data, path))
+        if not found:
+            raise CorruptDefinition(f"{path}: neither a table, nor a view, nor a namespace", path=path)
+        yield from (each for each in found if not isinstance(each, NamespaceDef))
 
 
 def _view(view: ViewDef, path: str, names: _Names) -> Found:
@@ -327,10 +338,10 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool) -> Fo
         yield DOUBT, "", path, label, f"its metadata location is no path of a file: {error}", None
         return
     try:
-        location = _inside(root, table_location(root, table))
-    except InvalidLocation as error:  # its metadata tell its files all the same
+        location = _meant(root, table_location(root, table))
+    except InvalidLocation as error:  # its metadata tell its files all the same, if it has any
         location = ""
-        yield ASTRAY, "", path, label, str(error), None
+        yield DOUBT if file is None else ASTRAY, "", path, label, str(error), None
     if file is None:
         if location:
             why = "it has a location and names no metadata, so nothing tells its files"
@@ -503,17 +514,28 @@ def _inside(root: str, location: str | None) -> str:
 
     Nobody's directory is that of all tables, or of a namespace. Raises nothing: an odd location is no directory.
     """
-    try:
-        path = path_below(root, location) if location else None
-    except InvalidLocation:
+    if not location:
         return ""
-    return _as_own(f"{path}/")
+    try:
+        path = path_below(root, LocalLinks().target(location) or location)
+    except InvalidLocation:
+        path = None
+    return "" if path is None else _as_own(f"{path}/")
 
 
 def directory_of(metadata: str) -> str:
     """Return the directory of the table with this metadata file; empty where that is not in the area."""
     above = metadata.rpartition("/")[0].removesuffix("/metadata")
     return _as_own(f"{above}/")
+
+
+def _meant(root: str, location: str | None) -> str:
+    """Return the directory of the area that a location may mean, by its end if it is elsewhere; else empty."""
+    inside = _inside(root, location)
+    if inside or not location:
+        return inside
+    ends = (_as_own(f"{each}/") for each in ends_in_area(location))
+    return next((each for each in ends if each), "")
 
 
 def _as_own(directory: str) -> str:

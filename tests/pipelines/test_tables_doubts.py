@@ -175,6 +175,34 @@ def test_a_table_whose_definition_has_an_odd_location_keeps_its_files(
     assert [1, 2, 3] == ids(catalog.load_table("sales.lender"))
 
 
+@pytest.mark.parametrize("how", ["", "s3://bucket//lake/", "link"])
+def test_a_table_without_metadata_keeps_its_directory_however_it_is_spelled(
+    catalog: TrinityLakeCatalog, tmp_path: Path, how: str
+) -> None:
+    lender(catalog)
+    lake, directory = catalog.lakehouse, local(catalog.load_table("sales.lender").location())
+    (tmp_path / "link").symlink_to(directory)
+    below = f"tables/sales/{directory.name}"
+    location = {"": below, "link": (tmp_path / "link").as_uri()}.get(how, f"{how}{below}")
+    with lake.refresh().transaction() as txn:
+        txn.drop_table("sales", "lender")
+        kind = "EXTERNAL" if "://" in location else "MANAGED"
+        txn.create_table("sales", "other", table_type=kind, format_properties={LOCATION: location})
+    expire_versions(catalog)
+    before = set(directory.rglob("*"))
+    report = clean(catalog)
+    assert [(f"{below}/", False)] == [(each.directory, each.stops_all) for each in report.doubts]
+    assert before == set(directory.rglob("*"))
+
+
+def test_an_odd_location_without_metadata_ends_the_cleaning(catalog: TrinityLakeCatalog) -> None:
+    lender(catalog)
+    with catalog.lakehouse.refresh().transaction() as txn:
+        txn.create_table("sales", "odd", format_properties={LOCATION: "x"})
+    reset(catalog, "odd", **{LOCATION: "../lake/tables/sales"})
+    assert [True] == [each.stops_all for each in clean(catalog).doubts]
+
+
 def test_a_table_outside_keeps_the_files_inside_that_it_names(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     theirs = with_table(new_iceberg(tmp_path / "other"), "a.b")

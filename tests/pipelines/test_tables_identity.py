@@ -38,6 +38,7 @@ BUCKET: Final = "s3://bucket/lake"
         f"gs://bucket/mirror/{quote(quote(quote(KEY)))}",
         f"file://localhost/mnt/orders/{KEY}",
         f"C:\\lake\\{KEY}",
+        f"s3://bucket/lake/tables/sales/{KEY.replace('/data/', '/%2e/data/x/%2e%2e/')}",
     ],
 )
 def test_a_file_has_one_key_however_it_is_spelled(uri: str) -> None:
@@ -49,8 +50,13 @@ def test_other_files_have_other_keys_or_none() -> None:
     assert [] == list(file_keys("s3://bucket/orders-0123456789ab"))
     nested = list(file_keys("tables/sales/orders-0123456789ab/data/p=x-ffffffffffff/f.parquet"))
     assert ["orders-0123456789ab/data/p=x-ffffffffffff/f.parquet", "p=x-ffffffffffff/f.parquet"] == nested
-    assert is_plain("tables/sales/orders-0123456789ab/data/f.parquet")
-    assert not any(map(is_plain, (f"tables/sales/{quote(KEY)}", f"{BUCKET}/tables/x", "tables//x", "warehouse/x")))
+    cut = list(file_keys("s3://b/orders-0123456789ab/data/f#1"))
+    assert ["orders-0123456789ab/data/f#1", "orders-0123456789ab/data/f"] == cut
+    one, two = (list(file_keys(f"orders-0123456789ab/data/{name}")) for name in ("Zu\u0308rich", "Z\u00fcrich"))
+    assert one == two
+    assert is_plain("tables/sales/orders-0123456789ab/data/p=a b/f.parquet")
+    odd = ("tables/x#1", "tables/x?1", "tables/\u00fc", f"tables/sales/{quote(KEY)}", f"{BUCKET}/tables/x", "tables//x")
+    assert [] == list(filter(is_plain, (*odd, "warehouse/x")))
 
 
 def test_many_percent_signs_cost_no_more_than_their_text() -> None:
