@@ -160,11 +160,13 @@ def step(
 
         def work_on_lakehouse(lake: Lakehouse, watch: Supervisor) -> Result:
             content = idle.find_content_version(lake)
-            is_idle = idle.has_seen(context.instance, context.asset_key, context.run.tags.get(PARTITION_TAG), content)
-            result = work(Launch(lake, settings, chosen, chosen.dry_run, context, watch, is_idle=is_idle))
-            metadata = {**(result.metadata or {}), **watch.engine_metadata(), idle.CONTENT: str(content)}
-            if is_idle and "engine_chosen" in metadata and settings.compaction.engine == "spark":
-                metadata["engine_chosen"] = f"{idle.WHY}\n{metadata['engine_chosen']}"
+            partition = context.run.tags.get(PARTITION_TAG)
+            is_idle = idle.has_seen(context.instance, context.asset_key, partition, content)
+            launch = Launch(lake, settings, chosen, chosen.dry_run, context, watch, is_idle=is_idle)
+            result = work(launch)
+            metadata = dict(result.metadata or {})
+            metadata |= launch.engine_metadata()
+            metadata[idle.CONTENT] = str(content)
             return result._replace(metadata=metadata)
 
         timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout

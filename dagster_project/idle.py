@@ -16,7 +16,6 @@ from trinitylake_core.spec import QUIET_OPERATIONS
 
 CONTENT: Final = "content_version"
 """The metadata of a step with the newest version that had changed objects when the step ran."""
-WHY: Final = "auto instead of spark: no object has changed since this ran last"
 _LOOKS: Final = 64
 _RECORDS: Final = 4
 

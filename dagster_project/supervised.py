@@ -57,6 +57,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.UnsafeStorage, "This storage lets two writers win one race, so writing to it is unsafe: use another one."),
     (errors.StorageError, "The storage failed: launch again when it is available."),
 )
+IDLE: Final = "auto instead of spark: no object has changed since this ran last"
 _EXPECTED: Final = (errors.Refused, errors.InvalidInput, errors.NotFound, errors.AlreadyExists)
 _FLAG: Final = re.compile(r"--(allow-recent|damaged|dry-run|exact|force|history|others)\b")
 _LAUNCHPAD: Final = re.compile(r" \(in a launchpad [^)]*\)")
@@ -167,6 +168,15 @@ class Launch:
     def engine(self) -> str:
         """The engine that was chosen, or that of lakehouses.yaml: not Spark while nothing changes."""
         return self.options.engine or choose_by_settings(self.settings, is_idle=self.is_idle)
+
+    def engine_metadata(self) -> dict[str, Any]:
+        """Return which engine ran and why; also why it was not Spark, where lakehouses.yaml asks for it."""
+        found = self.supervisor.engine_metadata()
+        ran = found.get("engine_chosen")
+        is_other = self.is_idle and self.settings.compaction.engine == "spark"
+        if is_other and ran is not None and not self.options.engine:
+            found["engine_chosen"] = f"{IDLE}\n{ran}"
+        return found
 
     @property
     def spark(self) -> LazySession:

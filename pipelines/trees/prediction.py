@@ -1,8 +1,8 @@
 """What a compaction is going to cost, from what a root counts of its children: no request.
 
 Above the leaves of a root it is known where messages wait; of a lower subtree only how many keys and messages it has,
-and they are taken to be spread evenly. How many objects there are is known exactly, so splits are predicted, too: nodes
-that come to hold more than they may.
+and they are taken to be spread evenly. How many objects there are is known, or between bounds, so splits are predicted,
+too: nodes that come to hold more than they may.
 """
 
 from __future__ import annotations
@@ -96,13 +96,18 @@ def predict(root: Root, order: int, parts: Iterable[Part] | None = None, opened:
 
 
 def _growth(root: Root) -> float:
-    """Return how many keys a message adds, on average: 1 where all of them create objects, -1 where all drop some."""
+    """Return how many keys a message adds, on average: 1 where all of them create objects, -1 where all drop some.
+
+    Where it is not known of each message whether its key is there, the truth is taken to lie half-way.
+    """
     node = root.node
     messages = len(node.buffer) if node.subtree_messages is None else node.subtree_messages
     keys = len(node.keys) if node.subtree_keys is None else node.subtree_keys
-    if root.counts is None or not messages:
+    bounds = root.count_bounds
+    if bounds is None or not messages:
         return 0.0
-    return max(-1.0, min(1.0, (root.counts.total - keys) / messages))
+    objects = (bounds.least.total + bounds.most.total) / 2
+    return max(-1.0, min(1.0, (objects - keys) / messages))
 
 
 def dirty_parts(node: Node) -> Iterator[Part]:
@@ -191,13 +196,21 @@ def _row_bytes(node: Node) -> tuple[float, float]:
 
     What deletes a key is shorter than the entry that it deletes, so the pivots are asked, too.
     """
+    pivots = max(1, len(node.keys))
     table = node.table_bytes() - _PLAIN_BYTES
-    buffered = node.buffer.nbytes()
-    pivot = table / max(1, len(node.keys))
-    children = text_bytes(node.children) / max(1, len(node.keys))
-    row = max(buffered / max(1, len(node.buffer)), pivot - children)
-    share = max(0, node.nbytes - _FILE_BYTES - _ROOT_BYTES) / max(1, table + buffered)
-    rows = len(node.keys) + len(node.buffer) - 2 * node.buffer.deletions()
-    if rows < _MANY_ROWS:
-        share = _USUAL
+    pivot = table / pivots
+    without_child = pivot - text_bytes(node.children) / pivots
+    message = node.buffer.nbytes() / max(1, len(node.buffer))
+    row = max(message, without_child)
+    share = _share_in_file(node, table)
     return share * row, share * max(pivot, row)
+
+
+def _share_in_file(node: Node, table: int) -> float:
+    """Return to which share rows shrink in a file, as far as the root can tell."""
+    usable = len(node.keys) + len(node.buffer) - 2 * node.buffer.deletions()
+    if usable < _MANY_ROWS:
+        return _USUAL
+    plain = table + node.buffer.nbytes()
+    packed = max(0, node.nbytes - _FILE_BYTES - _ROOT_BYTES)
+    return packed / max(1, plain)

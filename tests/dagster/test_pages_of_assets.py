@@ -12,7 +12,7 @@ import pytest
 from dagster_project import assets, idle
 from dagster_project.config.settings import Backup, LakehouseSettings, Orphans, Retention
 from dagster_project.factory import define_lakehouses
-from dagster_project.supervised import choose_by_settings
+from dagster_project.supervised import IDLE, choose_by_settings
 from tests.dagster.test_assets import run
 from trinitylake_core import Lakehouse
 
@@ -76,7 +76,7 @@ def test_maintenance_of_a_lakehouse_that_has_not_changed_starts_no_spark(
     on_spark = settings.model_copy(update=policies)
     later = run(define_lakehouses((on_spark,)), "maintenance", instance)
     assert [] == list_on_spark(later)
-    assert idle.WHY in shown(later, assets.BACKUP)["engine_chosen"].value
+    assert IDLE in shown(later, assets.BACKUP)["engine_chosen"].value
     content = idle.find_content_version(lake.refresh())
     for asset in (assets.BACKUP, assets.ORPHANS, assets.COMPACTION):
         assert idle.has_seen(instance, assets.key(settings, asset), None, content)

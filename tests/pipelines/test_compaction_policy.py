@@ -56,9 +56,11 @@ def prove_near(lake: Lakehouse) -> None:
 SPLITS = {
     "into an empty root": lambda there: change(new_lake(there, order=128, target=1 << 20), range(2_000)),
     "into small leaves": lambda there: change(new_lake(there, order=5), range(40)),
-    "behind the last keys": lambda there: change(wide(there, 5_000, 128), range(5_000, 8_000)),
-    "into full leaves": lambda there: change(wide(there, 5_000, 128), range(0, 5_000, 8)),
-    "everywhere, below two levels": lambda there: change(wide(there, 20_000, 64), scattered(20_000, 1_000)),
+    "behind the last keys": lambda there: change(wide(there, 5_000, 128), range(5_000, 8_000), replaces=False),
+    "into full leaves": lambda there: change(wide(there, 5_000, 128), range(0, 5_000, 8), replaces=True),
+    "everywhere, below two levels": lambda there: change(
+        wide(there, 20_000, 64), scattered(20_000, 1_000), replaces=True
+    ),
     "beside a few": lambda there: change(wide(there, 46, 512), range(40)),
 }
 

@@ -24,12 +24,15 @@ def wide(directory: Path, objects: int, order: int, **definition: Any) -> Lakeho
     return lake.refresh()
 
 
-def change(lake: Lakehouse, numbers: Iterable[int]) -> Lakehouse:
-    """Give tables other definitions, in one version; return the lakehouse at that version."""
+def change(lake: Lakehouse, numbers: Iterable[int], *, replaces: bool | None = None) -> Lakehouse:
+    """Give tables other definitions, in one version; return the lakehouse at that version.
+
+    ``replaces``: whether these tables are there, if the writer is to know that.
+    """
     with lake.transaction() as txn:
         for number in numbers:
             key = lake.codec.table(f"ns{number % NAMESPACES}", f"t{number:06}")
-            txn.put(key, f"0000/0000/0000/00000000-table-{txn.id[:8]}-{number}.binpb")
+            txn.put(key, f"0000/0000/0000/00000000-table-{txn.id[:8]}-{number}.binpb", replaces=replaces)
     return lake.refresh()
 
 
