@@ -22,6 +22,8 @@ from trinitylake_core.tables import DIRECTORY, full_uri
 _OWN: Final = re.compile(r"[^/]+-[0-9a-f]{12}/")
 """The name of the directory that this catalog gives to one table."""
 _NESTED_PERCENT: Final = re.compile(r"%(?:25)+")
+_OWN_IN_AREA: Final = re.compile(rf"(?=(?:/|\A)({DIRECTORY}[^/]+/[^/]+-[0-9a-f]{{12}}/))")
+"""The same below the area; a look ahead, so that the area of one lakehouse in that of another is found, too."""
 _QUERY: Final = re.compile(r"[?#]")
 _DECODINGS: Final = 3
 _PLAIN: Final = re.compile(r"[ -~]+")
@@ -49,12 +51,10 @@ def is_plain(path: str) -> bool:
 
 
 def ends_in_area(uri: str) -> Iterator[str]:
-    """Yield each end of a URI that begins with the cleaned area, without percent signs and empty segments."""
+    """Yield each end of a URI that is the path of a file that a cleaning may remove, in one spelling. No request."""
     path = _canonical(uri)
-    at = path.find(f"/{DIRECTORY}")
-    while at >= 0:
-        yield path[at + 1 :]
-        at = path.find(f"/{DIRECTORY}", at + 1)
+    for own in _OWN_IN_AREA.finditer(path):
+        yield path[own.start(1) :]
 
 
 def _canonical(name: str) -> str:

@@ -534,8 +534,7 @@ def _meant(root: str, location: str | None) -> str:
     inside = _inside(root, location)
     if inside or not location:
         return inside
-    ends = (_as_own(f"{each}/") for each in ends_in_area(location))
-    return next((each for each in ends if each), "")
+    return next(ends_in_area(f"{location}/x"), "x").removesuffix("x")
 
 
 def _as_own(directory: str) -> str:

@@ -148,6 +148,27 @@ def test_added_registered_and_staged_files_are_held_to_the_same(catalog: Trinity
     assert [("sales", "other")] == catalog.list_tables("sales")
 
 
+def test_a_table_elsewhere_that_names_files_here_is_held_to_the_same(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """A cleaning that has marked before would remove them, and nobody would have told."""
+    table = with_table(catalog, "sales.orders", 1)
+    inside = Path(table.location().removeprefix("file://")) / "data/mine.parquet"
+    pq.write_table(rows(8), inside)
+    (tmp_path / "other").mkdir()
+    other = new_iceberg(tmp_path / "other")
+    catalog.register_table("sales.sound", with_table(other, "a.sound", 1).metadata_location)
+    theirs = with_table(other, "a.b", 1)
+    theirs.add_files([inside.as_uri()])
+    fence(catalog)
+    with pytest.raises(CommitFailedException, match=VOID):
+        catalog.register_table("sales.theirs", theirs.metadata_location)
+    assert [1] == ids(catalog.load_table("sales.sound"))
+    inside.write_bytes(inside.read_bytes())
+    catalog.register_table("sales.theirs", theirs.metadata_location)
+    assert [1, 8] == ids(catalog.load_table("sales.theirs"))
+
+
 def _twice(catalog: TrinityLakeCatalog, late: Transaction) -> None:
     """Commit what a transaction of PyIceberg prepared, and a second change of the same table, in one version."""
     owner = SetPropertiesUpdate(updates={"owner": "me"})

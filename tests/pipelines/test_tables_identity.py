@@ -67,8 +67,12 @@ def test_many_percent_signs_cost_no_more_than_their_text() -> None:
 
 
 def test_the_end_of_a_uri_that_lies_in_the_area_is_found() -> None:
-    assert ["tables/a/tables/b", "tables/b"] == list(ends_in_area("s3://other//tables/a/tables/b"))
-    assert [] == list(ends_in_area("s3://other/mytables/a"))
+    path = f"tables/sales/{KEY}"
+    assert [path] == list(ends_in_area(path)) == list(ends_in_area(f"s3://other//{quote(path)}"))
+    assert [f"tables/a/b-ffffffffffff/{path}", path] == list(ends_in_area(f"s3://other/tables/a/b-ffffffffffff/{path}"))
+    assert [] == [
+        each for uri in ("mytables/a/b-ffffffffffff/c", "tables/a/b/c") for each in ends_in_area(f"s3://x/{uri}")
+    ]
 
 
 def test_links_are_followed_and_what_is_none_stays(tmp_path: Path) -> None:

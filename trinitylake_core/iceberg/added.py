@@ -14,10 +14,10 @@ from typing import Final
 from pyiceberg.table.metadata import TableMetadata
 
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
-from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
+from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.file_identity import LocalLinks, ends_in_area
 from trinitylake_core.iceberg.reading.files import read_file
-from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
+from trinitylake_core.iceberg.references import files_in, manifests_in
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import Located, area_path, full_uri, path_below
 from trinitylake_core.versions import RootRows
@@ -39,6 +39,7 @@ class _Added:
     after: TableMetadata | None
     location: str
     is_own: bool
+    is_here: bool
 
     def new_lists(self) -> set[str]:
         """Return the manifest lists that only the new metadata name; the simulation takes this repair out."""
@@ -71,11 +72,13 @@ class AddedFiles:
     ) -> None:
         """Note a metadata file, with those of a table before and after, of a view with none of both.
 
+        One that lies elsewhere may name files of this lakehouse, which a cleaning marks and removes like all others.
+
         ``is_own`` means that this commit wrote the file itself.
         """
-        if path_below(self._storage.root, location) is not None:  # no cleaning marks or removes files of others
-            self._tables.append(_Added(before, after, location, is_own))
-            self._paths = None
+        is_here = path_below(self._storage.root, location) is not None
+        self._tables.append(_Added(before, after, location, is_own, is_here))
+        self._paths = None
 
     def refuse_void(self, base: RootRows) -> None:
         """Refuse files that a cleaning up to ``base`` may have removed.
@@ -137,18 +140,23 @@ class AddedFiles:
         """Yield the paths of files in the cleaned area that are new; of some it is only not known that they are old."""
         new_lists: set[str] = set()
         parent_lists: set[str] = set()
+        elsewhere: set[str] = set()
         found: set[str] = set()
         for table in self._tables:
             new_lists |= table.new_lists()
+            elsewhere |= set() if table.is_here else table.new_lists()
             parent_lists |= table.parent_lists()
             found.add(table.location)
             found |= _statistics(table.after) - _statistics(table.before)
-        manifests_by_list = dict(self._read(new_lists | parent_lists, manifests_in, lenient=parent_lists))
+        # What this process cannot read of a table elsewhere stops each cleaning that meets it.
+        lenient = parent_lists | elsewhere
+        manifests_by_list = dict(self._read(new_lists | parent_lists, manifests_in, lenient=lenient))
         newer = _union(manifests_by_list[uri] for uri in new_lists)
         older = _union(manifests_by_list[uri] for uri in parent_lists)
         new_manifests = newer - older
         replaced = older - newer
-        files_by_manifest = dict(self._read(new_manifests | replaced, _uris_in, lenient=replaced))
+        lenient = replaced | _union(manifests_by_list[uri] for uri in elsewhere)
+        files_by_manifest = dict(self._read(new_manifests | replaced, _uris_in, lenient=lenient))
         named = _union(files_by_manifest[uri] for uri in new_manifests)
         # A manifest that merges or rewrites others names files that its parents have named.
         taken_over = _union(files_by_manifest[uri] for uri in replaced)
@@ -193,7 +201,9 @@ class AddedFiles:
             try:
                 storage, path = self._located.find(uri)
                 return uri, list(parse(read_file(storage, path, uri), uri))
-            except (FileMissing, UnreadableTable, InvalidLocation) as error:
+            except (FileMissing, Corrupt, InvalidInput, StorageError) as error:
+                if isinstance(error, StorageError) and self._located.is_own(uri):
+                    raise
                 if uri in lenient:
                     return uri, []
                 raise TableFilesVoid(
