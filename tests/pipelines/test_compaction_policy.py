@@ -55,7 +55,7 @@ def prove_near(lake: Lakehouse) -> None:
 
 SPLITS = {
     "into an empty root": lambda there: change(new_lake(there, order=128, target=1 << 20), range(2_000)),
-    "into small leaves": lambda there: change(new_lake(there, order=5), range(40)),
+    "into small leaves": lambda there: change(new_lake(there, order=5, target=1 << 20), range(40)),
     "behind the last keys": lambda there: change(wide(there, 5_000, 128), range(5_000, 8_000), replaces=False),
     "into full leaves": lambda there: change(wide(there, 5_000, 128), range(0, 5_000, 8), replaces=True),
     "everywhere, below two levels": lambda there: change(
