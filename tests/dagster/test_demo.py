@@ -44,7 +44,7 @@ def test_the_demo_makes_every_figure_better_and_brings_the_rows_back(
     operations = [each.operation for each in lake.history(limit=4)]
     assert ["rollback", "commit", "compact", "commit"] == operations
     assert (directory / "before-and-after.png").stat().st_size > 5_000
-    assert 6 == printed.count("proved: ")
+    assert 7 == printed.count("proved: ")
     quoted = (ROOT / "README.md").read_text(encoding="utf-8").partition("`make demo` ends with:\n\n")[2]
     block = quoted.partition("\n\n![")[0].replace("./lakehouse", str(directory / "lakehouse"))
     assert 8 < len(mask(block))
