@@ -26,8 +26,8 @@ _OWN_IN_AREA: Final = re.compile(rf"(?=(?:/|\A)({DIRECTORY}[^/]+/[^/]+-[0-9a-f]{
 """The same below the area; a look ahead, so that the area of one lakehouse in that of another is found, too."""
 _QUERY: Final = re.compile(r"[?#]")
 _DECODINGS: Final = 3
-_PLAIN: Final = re.compile(r"[ -~]+")
-_ODD: Final = frozenset("%?#\\")
+_PLAIN: Final = re.compile(r"[ -\"$&->@-\[\]-~]+")
+"""Characters that have one spelling: printable ones, but for the percent sign, ``?``, ``#`` and the backslash."""
 _LOCAL: Final = "file://"
 
 
@@ -46,8 +46,7 @@ def file_keys(name: str) -> Iterator[str]:
 
 def is_plain(path: str) -> bool:
     """Whether the path of a file of the area is also its only spelling: nothing in it is encoded in any way."""
-    usual = path.startswith(DIRECTORY) and "//" not in path
-    return usual and _PLAIN.fullmatch(path) is not None and _ODD.isdisjoint(path)
+    return path.startswith(DIRECTORY) and "//" not in path and _PLAIN.fullmatch(path) is not None
 
 
 def ends_in_area(uri: str) -> Iterator[str]:
@@ -83,14 +82,19 @@ class LocalLinks:
         spelled = full_uri(uri)
         if not spelled.startswith(f"{_LOCAL}/"):
             return None
-        path = spelled.removeprefix(_LOCAL)
+        found = self.target_of_path(spelled.removeprefix(_LOCAL))
+        return None if found is None else f"{_LOCAL}{found}"
+
+    def target_of_path(self, path: str) -> str | None:
+        """Return the same of an absolute path, as a path."""
         directory, _, name = path.rpartition("/")
-        if directory not in self._directories:
-            self._directories[directory] = _real(directory).rstrip("/")
-        found = f"{self._directories[directory]}/{name}"
+        real = self._directories.get(directory)
+        if real is None:
+            real = self._directories[directory] = _real(directory).rstrip("/")
+        found = path if real == directory else f"{real}/{name}"
         if _is_link(found):
             found = _real(found)
-        return None if found == path else f"{_LOCAL}{found}"
+        return None if found == path else found
 
 
 def _is_link(path: str) -> bool:

@@ -479,6 +479,7 @@ class _Names:
     def __init__(self, root: str) -> None:
         self.root = root
         self._links = LocalLinks()
+        self._disk = base_uri(root).removeprefix("file://") if root.startswith("file:") else ""
 
     def rows(self, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:
         """Yield files, given as role, URI and size, that ``parent`` names."""
@@ -490,10 +491,19 @@ class _Names:
 
     def aliases(self, role: str, path: str, parent: str, size: int | None = None) -> Found:
         """Yield the keys of a file that may be another one here than its path says: by a link, or another spelling."""
-        target = self._links.target(uri_of(self.root, path))
-        spelled = [] if is_plain(path) else [path]
-        keys = {key for name in (*spelled, target) if name is not None for key in file_keys(name)}
-        yield from ((ALIAS, key, parent, role, path, size) for key in sorted(keys))
+        names = [] if is_plain(path) else [path]
+        target = self._target(path)
+        if target is not None:
+            names.append(target)
+        if names:
+            keys = {key for name in names for key in file_keys(name)}
+            yield from ((ALIAS, key, parent, role, path, size) for key in sorted(keys))
+
+    def _target(self, path: str) -> str | None:
+        """Return where a link leads that a file on a disk is, or lies behind; ``None`` if there is none."""
+        if "://" in path:
+            return self._links.target(path)
+        return self._links.target_of_path(f"{self._disk}{path}") if self._disk else None
 
 
 def keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
