@@ -29,18 +29,23 @@ Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
 
 
 class Spark(Model):
-    """Which Spark runs the jobs: this machine, a cluster, or a Spark Connect server."""
+    """Which Spark runs the jobs: this machine, a cluster, or a Spark Connect server.
+
+    ``iceberg`` is the release of Iceberg whose procedures compact tables, such as 1.11.0: its runtime comes from Maven
+    Central when the session starts. A Spark Connect server brings its own.
+    """
 
     mode: Literal["local", "master", "connect"] = "local"
     master: str = "local[*]"
     remote: MaybeEnv = None
     conf: Options = Field(default_factory=dict)
     parallelism: int | None = Field(default=None, ge=1)
+    iceberg: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         remote = self.remote if self.remote is None or isinstance(self.remote, str) else "sc://from-the-environment"
-        SessionConfig(mode=self.mode, master=self.master, remote=remote)
+        SessionConfig(mode=self.mode, master=self.master, remote=remote, iceberg=self.iceberg)
         return self
 
     def session_config(self, app_name: str) -> SessionConfig:
@@ -55,6 +60,7 @@ class Spark(Model):
             app_name=app_name,
             conf=conf,
             parallelism=self.parallelism,
+            iceberg=self.iceberg,
         )
 
 

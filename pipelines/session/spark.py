@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 import pipelines
 import trinitylake_core
 from pipelines.session import compat
+from pipelines.session.iceberg import iceberg_settings
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -241,6 +242,7 @@ class SessionConfig:
         conf: more Spark settings; they win over ours. No place for secrets.
         log_level: from which level on Spark logs to standard error.
         parallelism: how many tasks run at once; by default found out when the first job needs to know.
+        iceberg: the release of Iceberg whose runtime the session has, from Maven Central; ``None``: none.
     """
 
     mode: str = "local"
@@ -250,8 +252,13 @@ class SessionConfig:
     conf: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "ERROR"
     parallelism: int | None = None
+    iceberg: str | None = None
 
     def __post_init__(self) -> None:
+        if self.iceberg is not None and self.mode == "connect":
+            raise InvalidInput("with mode 'connect' the server brings Iceberg's runtime: leave iceberg out")
+        if self.iceberg is not None:
+            iceberg_settings(self.iceberg, {})  # it says now what would fail at the start
         if self.mode not in MODES:
             raise InvalidInput(f"the mode of a Spark session must be one of {', '.join(MODES)}, not {self.mode!r}")
         if self.mode == "connect" and not (self.remote or "").startswith("sc://"):
@@ -559,6 +566,8 @@ def _settings(config: SessionConfig) -> dict[str, str]:
             settings[PARTITIONS] = str(PARTITIONS_PER_CORE * cores)
     for name, value in config.conf.items():
         settings[name] = str(value)
+    if config.iceberg is not None:
+        settings.update(iceberg_settings(config.iceberg, config.conf))
     return settings
 
 
