@@ -21,16 +21,14 @@ from pipelines.sweep.listing import everything, table_shards
 from pipelines.tables.walk import (
     ALIAS,
     DOUBT,
-    KEYS,
     LIST,
-    LISTED_TOGETHER,
     LIVE,
     MANIFEST,
     METADATA,
     UNKNOWN,
     UNREADABLE,
     TableWalk,
-    keys_of_listed,
+    key_files,
 )
 from pipelines.trees.walk import NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
@@ -165,7 +163,7 @@ class CopyPlan:
         aliases = tables.ask(query).keep("path")
         if not aliases.count():
             return self.engine.table((), _MEANT).keep("named")
-        keyed = self.engine.map(keys_of_listed, here, KEYS, each=LISTED_TOGETHER)
+        keyed = key_files(self.engine, here)
         query = """SELECT k.path, coalesce(a.size, k.size) AS size, a.role, a.named
             FROM keyed k JOIN aliases a ON a.path = k.key"""
         return self.engine.sql(query, keyed=keyed, aliases=aliases).keep("named")

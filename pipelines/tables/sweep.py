@@ -25,13 +25,11 @@ from pipelines.tables.walk import (
     BY_WISH,
     CLAIM,
     DOUBT,
-    KEYS,
-    LISTED_TOGETHER,
     UNKNOWN,
     UNREADABLE,
     TableWalk,
     directory_of,
-    keys_of_listed,
+    key_files,
     uri_of,
 )
 from pipelines.trees.walk import Start, walk
@@ -141,7 +139,7 @@ class TableSweep(Sweep):
         if not aliases.count():
             return
         names = self.engine.sql("SELECT path, bytes AS size FROM files", files=self._listed)
-        keyed = self.engine.map(keys_of_listed, names, KEYS, each=LISTED_TOGETHER)
+        keyed = key_files(self.engine, names)
         query = "SELECT DISTINCT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
         self._live.append(self.engine.sql(query, keyed=keyed, aliases=aliases).keep("path"))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
@@ -69,6 +70,7 @@ _NOUNS: Final = {METADATA: "metadata files"}
 BESIDE: Final = "beside"
 ALIAS: Final = "alias"
 CLAIM: Final = "claim"
+COUNT: Final = "count"
 DOUBT: Final = "doubt"
 ASTRAY: Final = "astray"
 UNREADABLE: Final = "unreadable"
@@ -76,7 +78,11 @@ UNKNOWN: Final = "unknown"
 """What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, the key of a file
 that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
 known which), a table whose location is none, a file that is missing or cannot be read, or one elsewhere whose storage
-this process cannot read."""
+this process cannot read. A count has no path: its ``size`` is how many files were given to read, or how many rows that
+made."""
+_GIVEN: Final = "given"
+_MADE: Final = "made"
+"""The labels of counts."""
 _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
@@ -84,9 +90,9 @@ _FOUND: Final = pa.schema(
 role of its file. ``about``: the identity of a table that claims a directory; why a directory is in doubt, or what is
 wrong with a file; of a key the name that the file is given; of lists and manifests the root that their table was
 written below, if that was another one."""
-KEYS: Final = pa.schema({"path": TEXT, "size": pa.int64(), "key": TEXT})
-LISTED_TOGETHER: Final = 10_000
-"""The columns of :func:`keys_of_listed`, and how many files keep a task busy with it."""
+_KEYS: Final = pa.schema({"path": TEXT, "size": pa.int64(), "key": TEXT})
+_LISTED_TOGETHER: Final = 10_000
+"""How many files keep a task busy that makes keys of them."""
 _EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
 _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
@@ -202,7 +208,7 @@ class TableWalk:
         self._asked.setdefault(role, []).append(pending)
         files = pending.count()
         self.read[role] = self.read.get(role, 0) + files
-        counted = _CountedWork(work)
+        counted = CountedWork(work, _as_rows)
         found = self._engine.map(counted, pending, _FOUND, self._storage, each=READ_AHEAD)
         phase = f"read {_NOUNS.get(role, f'{role}s')}"
         # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
@@ -210,10 +216,17 @@ class TableWalk:
             found.keep(
                 "path",
                 repeatable=self._repeatable,
-                progress=lambda _: self._progress(phase, counted.files, files),
+                progress=lambda _: self._progress(phase, counted.given, files),
             )
         )
+        refuse_lost(_NOUNS.get(role, f"{role}s"), files, self._counts(self.found[-1]))
         self._progress(phase, files, files)
+
+    def _counts(self, found: Rows) -> Counts:
+        query = f"""SELECT coalesce(sum(CASE WHEN role = {COUNT!r} AND label = {_GIVEN!r} THEN size END), 0) AS given,
+            coalesce(sum(CASE WHEN role = {COUNT!r} AND label = {_MADE!r} THEN size END), 0) AS made,
+            coalesce(sum(CASE WHEN role = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept FROM found"""
+        return Counts(**self._engine.sql(query, found=found).one())
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
@@ -246,20 +259,9 @@ def _drop_since(kept: list[Rows], count: int) -> None:
     del kept[count:]
 
 
-class _CountedWork:
-    """Work on files, and how many of them it has begun with where it runs in this process."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self.files = 0
-
-    def __call__(self, rows: Iterator[Row], *storages: Storage) -> Any:
-        return self._work(self._count(rows), *storages)
-
-    def _count(self, rows: Iterator[Row]) -> Iterator[Row]:
-        for row in rows:
-            self.files += 1
-            yield row
+def _as_rows(given: int, made: int) -> Found:
+    yield COUNT, "", "", _GIVEN, "", given
+    yield COUNT, "", "", _MADE, "", made
 
 
 # -- what files contain --------------------------------------------------------------------------------
@@ -506,10 +508,27 @@ class _Names:
         return self._links.target_of_path(f"{self._disk}{path}") if self._disk else None
 
 
-def keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
-    """Yield each listed file, given as path and size, under its keys. No request."""
+def key_files(engine: Engine, files: Rows) -> Rows:
+    """Return listed files, given as path and size, under each of their keys: path, size, key. No request.
+
+    Raises ``StorageError``: the engine lost rows.
+    """
+    keyed = engine.map(CountedWork(_keys_of_listed, _key_counts), files, _KEYS, each=_LISTED_TOGETHER).keep("key")
+    query = f"""SELECT coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_GIVEN!r} THEN size END), 0) AS given,
+        coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_MADE!r} THEN size END), 0) AS made,
+        coalesce(sum(CASE WHEN key = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept FROM keyed"""
+    refuse_lost("names of files", files.count(), Counts(**engine.sql(query, keyed=keyed).one()))
+    return keyed
+
+
+def _keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
     for row in rows:
         yield from ((row["path"], row["size"], key) for key in file_keys(row["path"]))
+
+
+def _key_counts(given: int, made: int) -> Iterator[tuple[str, int | None, str]]:
+    yield _GIVEN, given, COUNT
+    yield _MADE, made, COUNT
 
 
 def _beside(root: str, path: str) -> Found:

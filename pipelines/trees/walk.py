@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work, union
 from pipelines.job import Progress
@@ -42,8 +43,10 @@ NAMED: Final = 2
 KEYS: Final = 3
 MESSAGES: Final = 4
 TEXT_BYTES: Final = 5
+COUNT: Final = 6
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
-"""A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node."""
+"""A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node. A
+count has no path: the nodes that were given to visit, as the height, and the rows that this made, as the size."""
 _NODES_PER_TASK: Final = 32
 _NAMES_TOGETHER: Final = 1 << 17
 """Names in leaves that are put together: versions share nearly all names, and few leaves."""
@@ -168,6 +171,7 @@ class Visitor:
         choose: called before each level with what is kept of the levels above, and its height (:data:`ROOT` for the
             roots, of any height); returns what is done with its nodes.
         key: the column by which the kept rows are looked up.
+        counted: whether a :data:`COUNT` among the rows tells how many they are, so that none is lost unseen.
     """
 
     phase: str
@@ -175,6 +179,7 @@ class Visitor:
     kept: pa.Schema
     choose: Callable[[Walk, int], Work]
     key: str = ""
+    counted: bool = False
 
     def children(self, height: int, *, in_place: bool) -> str:
         """Return the query of the distinct children of a height, with the tightest of what their parents record.
@@ -225,11 +230,13 @@ def walk(
     """Walk from roots to all nodes reachable from them, and return what it kept. One ``get`` per node.
 
     Nodes in the tables ``known``, kept by their key ``path``, and what only they reach, are left out. Every path in the
-    levels is that of a file that is reached. Raises as :func:`descend`, and ``CorruptNode`` for the first damaged node.
+    levels is that of a file that is reached, or empty. Raises as :func:`descend`, ``CorruptNode`` for the first damaged
+    node, and ``StorageError`` where the engine lost rows.
     """
     visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
     rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
-    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path")
+    counted = CountedWork(visit, _as_rows)
+    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: counted, "path", counted=True)
     return descend(engine, trees.storage, visitor, rows, progress, known=known)
 
 
@@ -294,7 +301,21 @@ def _visit_level(found: Walk, pending: Rows, height: int) -> int:
     """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
     visit = found.visitor.choose(found, height)
     level = found.engine.map(visit, pending, found.visitor.kept, found.storage, each=_NODES_PER_TASK)
-    return _keep_level(found, level, lambda _: found.progress(found.visitor.phase, found.nodes_read, None))
+    below = _keep_level(found, level, lambda _: found.progress(found.visitor.phase, found.nodes_read, None))
+    if found.visitor.counted:
+        refuse_lost("nodes", pending.count(), _counts(found.engine, found.levels[-1]))
+    return below
+
+
+def _as_rows(given: int, made: int) -> Iterator[tuple[Any, ...]]:
+    yield COUNT, "", given, None, None, made
+
+
+def _counts(engine: Engine, level: Rows) -> Counts:
+    query = f"""SELECT coalesce(sum(CASE WHEN role = {COUNT} THEN height END), 0) AS given,
+        coalesce(sum(CASE WHEN role = {COUNT} THEN size END), 0) AS made,
+        coalesce(sum(CASE WHEN role = {COUNT} THEN 0 ELSE 1 END), 0) AS kept FROM level"""
+    return Counts(**engine.sql(query, level=level).one())
 
 
 def _keep_level(found: Walk, level: Rows, progressed: Kept | None = None) -> int:

@@ -1,0 +1,67 @@
+"""Whether an engine gave all rows: what must not be lost is counted where it is made, and again where it is kept.
+
+A node, a manifest or a name that an engine lost on its way is a live file that nothing marks. So work whose result
+decides what is deleted also yields how many rows it was given and how many it made, and both are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pipelines.engine.model import Row, Work
+from trinitylake_core.errors import StorageError
+
+
+class Counts(NamedTuple):
+    """What work was given, what it made of that, and what was kept of it: rows."""
+
+    given: int
+    made: int
+    kept: int
+
+
+class CountedWork:
+    """Work that also yields, at its end, how many rows it was given, and how many it made of them.
+
+    Attributes:
+        given: the rows that it was given so far, where it runs in this process.
+    """
+
+    def __init__(self, work: Work, as_rows: Callable[[int, int], Iterable[tuple[Any, ...]]]) -> None:
+        """``as_rows`` makes the last rows of both numbers."""
+        self._work = work
+        self._as_rows = as_rows
+        self.given = 0
+
+    def __call__(self, rows: Iterator[Row], *storages: Any) -> Iterable[tuple[Any, ...]]:
+        """Yield what the work makes of rows, and then the counts."""
+        before, made = self.given, 0
+        for row in self._work(self._count(rows), *storages):
+            made += 1
+            yield row
+        yield from self._as_rows(self.given - before, made)
+
+    def _count(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            self.given += 1
+            yield row
+
+
+def refuse_lost(what: str, asked: int, found: Counts) -> None:
+    """Refuse a result that lacks rows, or has too many of them.
+
+    Args:
+        what: what the rows are of, for the message.
+        asked: how many rows there were to work on.
+        found: the counts.
+
+    Raises:
+        StorageError: rows were lost.
+    """
+    if found.given != asked or found.made != found.kept:
+        raise StorageError(
+            f"the engine lost rows: of {asked:,} {what} it gave the work {found.given:,}, and of {found.made:,} rows "
+            f"that the work made it kept {found.kept:,}. Nothing was deleted or copied; run it again, and if it "
+            "happens again, with another engine (--engine local)"
+        )
