@@ -29,8 +29,8 @@ GENERATED: Final = "_pb2.py"
 
 MAX_NODES_A_LINE: Final = 9.45
 """Of the whole product."""
-MAX_DENSE_FUNCTIONS: Final = 8
-MAX_PARTICIPLES: Final = 72
+MAX_DENSE_FUNCTIONS: Final = 12
+MAX_PARTICIPLES: Final = 80
 
 DENSE_NODES_A_LINE: Final = 17
 """Above this a function of :data:`DENSE_FROM_LINES` code lines is dense."""

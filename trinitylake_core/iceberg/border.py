@@ -24,10 +24,23 @@ from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationError
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    read_manifest_list,
+    write_manifest,
+    write_manifest_list,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3, new_table_metadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
@@ -286,6 +299,106 @@ def _refuse_contradictions(metadata: TableMetadata, what: str) -> None:
         missing = f"its current-snapshot-id {metadata.current_snapshot_id} is not among its snapshots"
     if missing:
         raise ValidationError(f"{what}: {missing}")
+
+
+# -- manifests ---------------------------------------------------------------------------------------
+
+PARQUET: Final = FileFormat.PARQUET
+STATUS_ADDED: Final = ManifestEntryStatus.ADDED
+STATUS_EXISTING: Final = ManifestEntryStatus.EXISTING
+STATUS_DELETED: Final = ManifestEntryStatus.DELETED
+
+
+def manifests_in(data_of_list: FileIO, location: str) -> list[ManifestFile]:
+    """Return the manifests in a manifest list. REQUIRES: our own reader has read the same content, in its bounds.
+
+    Raises ``ValidationError``: PyIceberg cannot read it.
+    """
+    with in_our_words("a manifest list of the table"):
+        return list(read_manifest_list(data_of_list.new_input(location)))
+
+
+def entries_in(files: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """Return the entries of a manifest, without DELETED ones. REQUIRES, and raises, as :func:`manifests_in`."""
+    with in_our_words("a manifest of the table"):
+        return list(manifest.fetch_manifest_entry(files, discard_deleted=True))
+
+
+def holds_deletes(manifest: ManifestFile) -> bool:
+    """Whether the files in a manifest are delete files."""
+    return bool(manifest.content == ManifestContent.DELETES)
+
+
+def new_entry(status: ManifestEntryStatus, snapshot_id: int | None, entry: ManifestEntry) -> ManifestEntry:
+    """Return an entry of the same file with another status, as of a snapshot."""
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def new_data_file(location: str, size: int, spec_id: int, partition: Any, figures: Mapping[str, Any]) -> DataFile:
+    """Return a new Parquet file of a partition, with the figures of its columns."""
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=PARQUET,
+        partition=partition,
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **figures,
+    )
+    file.spec_id = spec_id  # no field of the file: it stands in the manifest
+    return file
+
+
+def added_entry(snapshot_id: int, file: Any) -> ManifestEntry:
+    """Return the entry of a new data file; its sequence number will be that of its snapshot."""
+    return ManifestEntry.from_args(
+        status=STATUS_ADDED, snapshot_id=snapshot_id, sequence_number=None, file_sequence_number=None, data_file=file
+    )
+
+
+def write_entries(
+    metadata: TableMetadata, spec_id: int, entries: Iterable[ManifestEntry], snapshot_id: int, files: FileIO, to: str
+) -> ManifestFile:
+    """Write a manifest of data files by one partition spec. Raises ``ValidationError``."""
+    with in_our_words("a new manifest of the table"):
+        spec = metadata.specs()[spec_id]
+        writer = write_manifest(
+            metadata.format_version, spec, schema_of_spec(metadata, spec), files.new_output(to), snapshot_id, "deflate"
+        )
+        with writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+
+def write_list(metadata: TableMetadata, manifests: Iterable[ManifestFile], snapshot: Snapshot, files: FileIO) -> None:
+    """Write the manifest list of a snapshot, to the place that it names. Raises ``ValidationError``."""
+    with in_our_words("a new manifest list of the table"):
+        writer = write_manifest_list(
+            format_version=metadata.format_version,
+            output_file=files.new_output(snapshot.manifest_list),
+            snapshot_id=snapshot.snapshot_id,
+            parent_snapshot_id=snapshot.parent_snapshot_id,
+            sequence_number=snapshot.sequence_number,
+            avro_compression="deflate",
+        )
+        with writer:
+            writer.add_manifests(list(manifests))
+
+
+def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """Return the newest schema that has all columns that a partition spec names: one may have been dropped since."""
+    wanted = {each.source_id for each in spec.fields}
+    schemas = [metadata.schema(), *reversed(metadata.schemas)]
+    return next((each for each in schemas if wanted <= set(each.field_ids)), schemas[0])
 
 
 # -- requests ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ begins, is tried again, and ends, and what PyIceberg's callers call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -55,6 +55,7 @@ from trinitylake_core.iceberg.locations import Locations, Place
 from trinitylake_core.iceberg.names import ObjectName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
 from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_index import TableIndex
@@ -544,6 +545,29 @@ class TrinityLakeCatalog(MetastoreCatalog):
             lost = self._change(expire, f"expire snapshots of {len(names)} tables")
         return {name.identifier: each for name, each in lost.items()}
 
+    def replace_files(self, rewrites: Mapping[Identifier, FileRewrite]) -> dict[Identifier, int]:
+        """Make rewrites of several tables count as one version, or none; return the new snapshot of each.
+
+        What the rewrites have read is compared with the newest metadata, again after each lost race: the files that
+        they replace are there still, and nobody deleted rows of them. Costs what ``tables.replace_files`` does, and a
+        commit.
+
+        Raises:
+            RewriteLost: some of them cannot count, each with the reason; the others may be tried without them.
+            CommitFailedException, CommitStateUnknownException, ForbiddenError, ValidationError: as
+                :meth:`commit_table`.
+        """
+        wanted = {name_of(each, NoSuchTableError): rewrite for each, rewrite in rewrites.items()}
+        with translate_errors():
+            made = self._change(partial(tables.replace_files, rewrites=wanted), _reason_of_rewrite(list(wanted)))
+        return {name.identifier: number for name, number in made.items()}
+
+    def stored_table(self, identifier: Identifier) -> tuple[Places, Stored]:
+        """Return the newest metadata of a table, with what reads and writes beside them. Raises as ``load_table``."""
+        name = name_of(identifier, NoSuchTableError)
+        with translate_errors():
+            return self._places, self._read(lambda view: tables.load_table(view, self._places, name))
+
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Rename a table, in one version. Its files stay where they are.
 
@@ -787,6 +811,12 @@ class CatalogTransaction(TrinityLakeCatalog):
             self.commit()
         else:
             self.abort()
+
+
+def _reason_of_rewrite(names: Sequence[ObjectName]) -> str:
+    """Return what the history says of a rewrite."""
+    named = ", ".join(str(each) for each in names[:_NAMED])
+    return f"compact {named}" if len(names) <= _NAMED else f"compact {named}, ... ({len(names)} tables)"
 
 
 def _open_past(lake: Lakehouse, properties: dict[str, str]) -> Lakehouse | None:

@@ -35,7 +35,7 @@ class FileGroup:
         delete_files: the delete files that may apply, with ``deletes``: rows of position deletes, and of equality
             deletes, of which each may delete any number of rows.
         newest_millis: when the newest data or delete file was added; 0 where its snapshot has expired.
-        paths: the URIs of the data files, if they were asked for.
+        paths: the URIs of the data files, each with its size, if they were asked for.
         small_paths: those of the small ones.
     """
 
@@ -48,8 +48,8 @@ class FileGroup:
     deletes: int = 0
     equality_deletes: int = 0
     newest_millis: int = 0
-    paths: list[str] = field(default_factory=list)
-    small_paths: list[str] = field(default_factory=list)
+    paths: dict[str, int] = field(default_factory=dict)
+    small_paths: dict[str, int] = field(default_factory=dict)
 
     def add_delete(self, file: DescribedFile, added_millis: int) -> None:
         """Count a delete file that may apply."""
@@ -83,12 +83,12 @@ class FileGroups:
         group.rows += file.rows
         group.newest_millis = max(group.newest_millis, added_millis)
         if self._with_paths:
-            group.paths.append(file.uri)
+            group.paths[file.uri] = file.size
         if file.size < SMALL * self._target:
             group.small_files += 1
             group.small_bytes += file.size
             if self._with_paths:
-                group.small_paths.append(file.uri)
+                group.small_paths[file.uri] = file.size
 
     def finish(self) -> dict[GroupKey, FileGroup]:
         """Return the groups, each with the delete files that may apply.

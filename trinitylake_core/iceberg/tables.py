@@ -6,11 +6,12 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from pyiceberg.exceptions import (
+    CommitFailedException,
     NoSuchIcebergTableError,
     NoSuchTableError,
     TableAlreadyExistsError,
@@ -30,6 +31,8 @@ from trinitylake_core.iceberg.moved import refusal_of_moved
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
 from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.iceberg.replacing import RewriteLost, replacing_snapshot
+from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_index import identity_of, identity_of_metadata
@@ -301,6 +304,48 @@ def expire_snapshots(
     for name, new in places.storage.map(changes, write):
         _change_definition(attempt, name, new)
     return found
+
+
+def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) -> dict[ObjectName, int]:
+    """Make rewrites of several tables count; return the snapshot of each.
+
+    For each table one ``get`` for its metadata, manifest list and manifests, and one ``put`` for each new manifest, the
+    list and the metadata.
+
+    Raises:
+        RewriteLost: others changed some of the tables in a way that their rewrites cannot stand on; it names them all.
+        TableForbidden: a table whose new metadata would be written elsewhere.
+        ValidationError, UnreadableTable: metadata that cannot be read.
+    """
+    places = attempt.places
+    lost = dict.fromkeys(rewrites, "it was dropped or renamed")
+
+    def replace_in(found: tuple[ObjectName, Stored]) -> tuple[ObjectName, Stored, int] | tuple[ObjectName, str]:
+        name, current = found
+        try:
+            made = replacing_snapshot(places, current, rewrites[name])
+            new = _updated(places, Commit(name, (), made.updates), current)
+        except CommitFailedException as error:
+            return name, str(error)
+        places.refuse_change(new, current)
+        made.files.store()
+        attempt.write_metadata(new.metadata, new.metadata_location, current)
+        return name, new, made.number
+
+    made: dict[ObjectName, tuple[Stored, int]] = {}
+    loaded = list(load_tables(attempt.txn, places, list(rewrites)))
+    for outcome in places.storage.map(loaded, replace_in, nested=True):
+        if len(outcome) == 2:
+            lost[outcome[0]] = outcome[1]
+        else:
+            name, new, number = outcome
+            del lost[name]
+            made[name] = new, number
+    if lost:
+        raise RewriteLost(lost)
+    for name, (new, _) in made.items():
+        _change_definition(attempt, name, new)
+    return {name: number for name, (_, number) in made.items()}
 
 
 def rename_table(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:

@@ -1,0 +1,58 @@
+"""The choice of the engine, table by table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pipelines.job import Cancel, Session
+from pipelines.tables.compact.local import LocalEngine
+from pipelines.tables.compact.model import Outcome, PlannedTable, Settings, TableEngine
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+
+LOCAL: Final = "local"
+SPARK: Final = "spark"
+
+
+class Engines:
+    """The engines of one run: that of this process, and Spark, which is started only if a table needs it.
+
+    Attributes:
+        default: the name of the engine that is asked first.
+    """
+
+    def __init__(self, lake: Lakehouse, engine: str, settings: Settings, spark: Session, cancel: Cancel) -> None:
+        """Raise ``InvalidInput`` if an engine was asked for that is not there."""
+        self._engines: list[TableEngine] = []
+        if engine == SPARK:
+            raise InvalidInput("tables are not compacted by engine 'spark' yet: choose 'local', or 'auto'")
+        self._engines.append(LocalEngine(lake, settings, cancel))
+        del spark
+        self.default = self._engines[0].name
+
+    @property
+    def versions(self) -> int:
+        """How many versions they have committed."""
+        return sum(each.versions for each in self._engines)
+
+    def why_not(self, table: PlannedTable) -> str | None:
+        """Return why no engine can rewrite a table as planned; ``None`` if one can. Starts nothing."""
+        reasons = [each.why_not(table) for each in self._engines]
+        return None if None in reasons else reasons[-1]
+
+    def of(self, table: PlannedTable) -> TableEngine:
+        """Return the engine of a table: the first that can. REQUIRES: one can."""
+        return next(each for each in self._engines if each.why_not(table) is None)
+
+    def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
+        """Have each table rewritten by its engine; yield what became of it. Raises as ``TableEngine.rewrite``."""
+        for engine in self._engines:
+            own = [each for each in tables if self.of(each) is engine]
+            if own:
+                yield from engine.rewrite(own)
+
+    def close(self) -> None:
+        """Give back what the engines hold."""
+        for each in self._engines:
+            each.close()

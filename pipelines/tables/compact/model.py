@@ -1,0 +1,213 @@
+"""What a compaction of tables plans, what becomes of each table, and what an engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pipelines.tables.compact.decision import GroupDecision, GroupRules
+from trinitylake_core.errors import InvalidInput
+
+BINPACK: Final = "binpack"
+SORT: Final = "sort"
+ZORDER: Final = "zorder"
+STRATEGIES: Final = (BINPACK, SORT, ZORDER)
+COUNTS: Final = "counts"
+HASH: Final = "hash"
+UNPROVED: Final = "none"
+PROOFS: Final = (COUNTS, HASH, UNPROVED)
+
+DONE: Final = "done"
+LOST: Final = "lost to a writer"
+UNREADABLE: Final = "unreadable"
+UNSUPPORTED: Final = "not by this engine"
+TOO_LARGE: Final = "too large"
+VOID: Final = "void files"
+FROZEN: Final = "frozen"
+TIMEOUT: Final = "timeout"
+WRONG: Final = "proof failed"
+OUTCOMES: Final = (DONE, LOST, UNREADABLE, UNSUPPORTED, TOO_LARGE, VOID, FROZEN, TIMEOUT, WRONG)
+"""What can become of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the tables of a pattern are compacted; their own properties win.
+
+    Attributes:
+        pattern: only tables of these names: ``sales.*``.
+        enabled: whether they are compacted at all.
+        rules: when a partition is rewritten.
+        where: a predicate over partition columns: only partitions that lie wholly within it.
+        manifests: tables with so many manifests of data files get fewer; ``None``: their manifests are left alone.
+    """
+
+    pattern: str | None = None
+    enabled: bool = True
+    rules: GroupRules = field(default_factory=GroupRules)
+    where: str | None = None
+    manifests: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.manifests is not None and self.manifests < 2:
+            raise InvalidInput(f"manifests is at least 2, not {self.manifests}: one manifest cannot be merged")
+        if self.where is not None and not self.where.strip():
+            raise InvalidInput("where is empty; leave it out to compact all partitions")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How files are rewritten, whatever the table.
+
+    Attributes:
+        strategy: ``binpack``; ``sort`` by the table's sort order; ``zorder``, which needs Spark.
+        prove: ``counts``, ``hash`` or ``none``.
+        partial: commits of one table, for engines that commit a part of it at a time; 1: all or nothing.
+        at_once: tables at the same time.
+        seconds: no table is begun after so long; ``None``: no limit.
+    """
+
+    strategy: str = BINPACK
+    prove: str = COUNTS
+    partial: int = 10
+    at_once: int = 2
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, not {self.strategy!r}")
+        if self.prove not in PROOFS:
+            raise InvalidInput(f"prove must be one of {', '.join(PROOFS)}, not {self.prove!r}")
+        if self.partial < 1 or self.at_once < 1:
+            raise InvalidInput("partial and the number of tables at the same time are at least 1")
+        if self.seconds is not None and self.seconds <= 0:
+            raise InvalidInput("a budget of no time is none: give a time above zero, or leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """The files of one partition by one spec that are to be replaced.
+
+    Attributes:
+        spec_id: the partition spec.
+        paths: the URIs of the files, with their ``sizes``.
+        decision: why, and what it will make of them.
+        delete_files: how many delete files may apply.
+    """
+
+    spec_id: int
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    decision: GroupDecision
+    delete_files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table of which files are to be replaced.
+
+    Attributes:
+        name: its name, ``sales.orders``.
+        uuid: its identity; ``metadata_location`` and ``snapshot_id`` are what was read.
+        format_version: of its metadata.
+        target: the size that its data files shall have, in bytes.
+        groups: what is to be replaced, the best first.
+        equality_deletes: how many of them delete by equality.
+        refs: tags, and branches but ``main``, which keep the files that are replaced.
+    """
+
+    name: str
+    uuid: str
+    metadata_location: str
+    snapshot_id: int
+    format_version: int
+    target: int
+    groups: tuple[PlannedGroup, ...]
+    equality_deletes: int = 0
+    refs: tuple[str, ...] = ()
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """Its name, as the catalog takes it."""
+        return tuple(self.name.split("."))
+
+    @property
+    def files(self) -> int:
+        """How many data files are to be replaced."""
+        return sum(each.decision.files for each in self.groups)
+
+    @property
+    def bytes(self) -> int:
+        """Their sizes together."""
+        return sum(each.decision.bytes for each in self.groups)
+
+    @property
+    def after(self) -> int:
+        """How many files shall be made of them."""
+        return sum(each.decision.after for each in self.groups)
+
+    @property
+    def delete_files(self) -> int:
+        """How many delete files may apply to them, counted for each partition."""
+        return sum(each.delete_files for each in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one table.
+
+    Attributes:
+        table: its name.
+        outcome: one of :data:`OUTCOMES`.
+        engine: what rewrote it.
+        reason: why, where it was not done, and what to do.
+        partitions: how many groups of files were replaced.
+        files: the data files that went, of ``bytes``; ``after`` those that came, of ``bytes_after``.
+        seconds: how long it took.
+        commits: how many commits; changes of other tables may be in the same.
+        conflicts: how often a writer came first.
+        proved: the proof that held; empty without one.
+    """
+
+    table: str
+    outcome: str
+    engine: str = ""
+    reason: str = ""
+    partitions: int = 0
+    files: int = 0
+    after: int = 0
+    bytes: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    commits: int = 0
+    conflicts: int = 0
+    proved: str = ""
+
+
+class TableEngine(Protocol):
+    """Rewrites files of tables.
+
+    Attributes:
+        name: ``local`` or ``spark``, for the report.
+        versions: how many versions it has committed.
+    """
+
+    name: str
+    versions: int
+
+    def why_not(self, table: PlannedTable) -> str | None:
+        """Return why this engine cannot rewrite a table as planned, and what to do; ``None`` if it can. No request."""
+
+    def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
+        """Replace the files of tables, prove it, and commit; yield an outcome for each table, in any order.
+
+        What one table's files or writers cause is its outcome. REQUIRES: :meth:`why_not` of each is ``None``.
+
+        Raises:
+            StorageError: the storage fails for all.
+            Whatever ``cancel.check`` raises, which was given to the engine: nothing more is committed.
+        """
+
+    def close(self) -> None:
+        """Give back what the engine holds."""

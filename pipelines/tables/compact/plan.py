@@ -1,0 +1,113 @@
+"""The plan of a compaction of tables: by their metadata, which files of which partitions are to be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pipelines.tables.compact.decision import GroupDecision, decide_table, take_within
+from pipelines.tables.compact.model import PlannedGroup, PlannedTable, Policy
+from trinitylake_core.definitions import TableDef
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
+from trinitylake_core.iceberg.health import CurrentFiles, grouped_files, read_current
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import Located, former_root, metadata_uri
+
+if TYPE_CHECKING:
+    from trinitylake_core.iceberg import TrinityLakeCatalog
+
+_SWITCHED_OFF: Final = "self-optimizing.enabled"
+"""The property by which owners of tables switch such jobs off, Amoro's as well as this one."""
+
+
+class LeftAlone(Exception):
+    """A table that is not compacted, because of what its owner or its place says."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A MANAGED Iceberg table: its name, and its definition."""
+
+    name: str
+    definition: TableDef
+
+
+def plan_table(located: Located, table: NamedTable, policy: Policy, now_millis: int) -> PlannedTable:
+    """Return what is to be replaced in a table, perhaps nothing.
+
+    One ``get`` for its metadata, for its manifest list, and for each manifest.
+
+    Raises:
+        LeftAlone: its owner switched this off, or it came here with its lakehouse from elsewhere.
+        FileMissing, UnreadableTable, InvalidInput, StorageError: it cannot be read.
+    """
+    location = metadata_uri(located.storage.root, table.definition) or ""
+    read = read_current(located, location, with_old=False)
+    properties = read.properties
+    if str(properties.get(_SWITCHED_OFF, "true")).lower() != "true":
+        raise LeftAlone(f"it has the property {_SWITCHED_OFF}, and it is not true")
+    former = former_root(located.storage.root, location, read.references.location)
+    if former:
+        raise LeftAlone(f"it was written below {former} and came here with its lakehouse: nothing writes it here")
+    target = target_of(properties, policy.rules.target or TARGET_DEFAULT)
+    groups = grouped_files(read, target)
+    decided = decide_table(groups, target, policy.rules, now_millis)
+    return PlannedTable(
+        name=table.name,
+        uuid=read.references.uuid,
+        metadata_location=location,
+        snapshot_id=int(read.snapshot.get("snapshot-id", -1)),
+        format_version=int(read.document["format-version"]),
+        target=target,
+        groups=tuple(_planned(groups[key], key, each) for key, each in decided.groups),
+        equality_deletes=sum(each.equality_deletes for each in groups.values()),
+        refs=_refs_of(read),
+    )
+
+
+def _planned(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:
+    paths = group.paths if group.delete_files else group.small_paths
+    return PlannedGroup(key.spec_id, tuple(paths), tuple(paths.values()), decision, group.delete_files)
+
+
+def _refs_of(read: CurrentFiles) -> tuple[str, ...]:
+    """Return the names of tags, and of branches but ``main``."""
+    refs: Mapping[str, object] = read.document.get("refs") or {}
+    return tuple(sorted(name for name in refs if name != "main"))
+
+
+def within_budget(tables: Sequence[PlannedTable], budget_bytes: int | None) -> tuple[list[PlannedTable], int]:
+    """Return the tables with those groups that a budget is enough for, the best of all first, and how many are left."""
+    groups = [(number, each) for number, table in enumerate(tables) for each in table.groups]
+    taken = list(take_within([each.decision for _, each in groups], budget_bytes))
+    kept: dict[int, list[PlannedGroup]] = {}
+    for number in taken:
+        of_table, group = groups[number]
+        kept.setdefault(of_table, []).append(group)
+    chosen = [replace(tables[number], groups=tuple(some)) for number, some in kept.items()]
+    return chosen, len(groups) - len(taken)
+
+
+def refuse_no_budget(budget_bytes: int | None) -> None:
+    """Refuse a budget of nothing. Raises ``InvalidInput``."""
+    if budget_bytes is not None and budget_bytes <= 0:
+        raise InvalidInput("a budget of no bytes rewrites nothing: give a size above zero, or leave it out")
+
+
+def within_condition(
+    catalog: TrinityLakeCatalog, storage: Storage, table: PlannedTable, where: str, now_millis: int
+) -> PlannedTable:
+    """Return a table with those groups whose partitions lie wholly within a condition.
+
+    What ``live_files`` costs. Raises ``ValidationError``: the condition does not parse.
+    """
+    from trinitylake_core.iceberg.partition_filter import partition_filter
+    from trinitylake_core.iceberg.replacing import live_files
+
+    _, stored = catalog.stored_table(table.identifier)
+    is_within = partition_filter(stored.metadata, where, now_millis)
+    firsts = frozenset(each.paths[0] for each in table.groups)
+    found = {each.uri: is_within(each) for each in live_files(Located(storage), stored).data_files(firsts)}
+    return replace(table, groups=tuple(each for each in table.groups if found.get(each.paths[0])))

@@ -1,0 +1,78 @@
+"""Plans of compactions of tables as data: a row for each file that is to be replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pipelines.sweep import plans
+from pipelines.sweep.kept_roots import gc_roots
+from pipelines.sweep.listing import Listed
+from pipelines.tables.compact.decision import GroupDecision
+from pipelines.tables.compact.model import PlannedGroup, PlannedTable
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+
+JOB: Final = "tables compact"
+_PLANNED: Final = "it is in the plan"
+_ROW: Final = re.compile(
+    r"(?P<uuid>[0-9a-f-]{36})/(?P<snapshot>-?\d{1,20})/(?P<group>\d{1,9})/(?P<spec>\d{1,9})/(?P<uri>.+)", re.DOTALL
+)
+"""What a row names: a table, its snapshot, a group of files, their partition spec, and a file."""
+
+
+@dataclass(slots=True)
+class _Group:
+    spec_id: int
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StoredTable:
+    """What a plan has about one table: the snapshot that it was made at, and the groups of files."""
+
+    snapshot_id: int
+    groups: dict[int, _Group] = field(default_factory=dict)
+
+    def applied_to(self, table: PlannedTable) -> PlannedTable:
+        """Return a table, as it is now, with the groups of the plan."""
+        groups: list[PlannedGroup] = []
+        for each in self.groups.values():
+            files, size = len(each.sizes), sum(each.sizes.values())
+            after = max(1, -(-size // max(1, table.target)))
+            decision = GroupDecision(True, _PLANNED, files, size, after, files - after, max(1, 2 * size))
+            groups.append(PlannedGroup(each.spec_id, tuple(each.sizes), tuple(each.sizes.values()), decision))
+        return replace(table, groups=tuple(groups))
+
+
+def write_plan(uri: str, options: Mapping[str, Any], lake: Lakehouse, tables: Sequence[PlannedTable]) -> None:
+    """Write what is to be replaced. One ``put``."""
+    rows = list(_rows_of(tables))
+    head = plans.header(JOB, lake.backend, gc_roots(lake.backend), (len(rows), sum(each.file.bytes for each in rows)))
+    plans.write(uri, options, head, rows)
+
+
+def _rows_of(tables: Sequence[PlannedTable]) -> Iterator[plans.PlanRow]:
+    for table in sorted(tables, key=lambda each: each.name):
+        for number, group in enumerate(table.groups):
+            above = f"{table.uuid}/{table.snapshot_id}/{number}/{group.spec_id}"
+            for path, size in zip(group.paths, group.sizes, strict=True):
+                file = Listed(f"{above}/{path}", size, None, "data", None)
+                yield plans.PlanRow(file, f"{table.name}: {group.decision.reason}")
+
+
+def read_plan(uri: str, options: Mapping[str, Any], lake: Lakehouse) -> dict[str, StoredTable]:
+    """Return what a plan has about each table, by UUID. Raises ``InvalidInput``, ``PlanOutdated``."""
+    plan = plans.StoredPlan(uri, options)
+    plans.refuse_other(plan.header, JOB, lake.backend, gc_roots(lake.backend))
+    found: dict[str, StoredTable] = {}
+    for file in plan.files():
+        row = _ROW.fullmatch(file.path)
+        if row is None:
+            raise InvalidInput(f"the plan {uri} names {file.path!r}, which is no file of a table")
+        table = found.setdefault(row["uuid"], StoredTable(int(row["snapshot"])))
+        group = table.groups.setdefault(int(row["group"]), _Group(int(row["spec"])))
+        group.sizes[row["uri"]] = file.bytes
+    return found

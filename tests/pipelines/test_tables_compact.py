@@ -1,0 +1,385 @@
+"""Compaction of tables in this process: the rows stay, many tables are one version, and a writer is never overruled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField, StringType
+
+from pipelines import rollback, tables_clean, tables_compact, tables_expire, verify
+from pipelines.job import dry_run
+from pipelines.tables.compact import model
+from pipelines.tables.compact.decision import GroupRules
+from pipelines.tables.compact.local import LocalEngine
+from pipelines.tables_compact import Config, Policy, Settings
+from tests.support.engines import connected
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
+from trinitylake_core.errors import InvalidInput, LakehouseFrozen
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.rest import endpoint
+
+FILES: Final = 20
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    return new_iceberg(tmp_path)
+
+
+def small_files(catalog: TrinityLakeCatalog, name: str = "sales.orders", files: int = FILES, **more: Any) -> Table:
+    """Return a table with a row in each of many small files."""
+    table = with_table(catalog, name, **more)
+    for number in range(files):
+        table.append(rows(number))
+    return table
+
+
+def contents(table: Table, snapshot_id: int | None = None) -> Counter[tuple[Any, ...]]:
+    """Return the rows of a snapshot as a multiset, read by DuckDB from its data files: not by what wrote them."""
+    files = [each.file.file_path for each in table.scan(snapshot_id=snapshot_id).plan_files()]
+    if not files:
+        return Counter()
+    found = duckdb.execute("SELECT * FROM read_parquet($1, union_by_name=true)", [files]).fetchall()
+    return Counter(found)
+
+
+def data_files(catalog: TrinityLakeCatalog, name: str = "sales.orders") -> int:
+    return len(list(catalog.load_table(name).scan().plan_files()))
+
+
+def test_small_files_become_one_and_the_rows_of_every_version_stay(catalog: TrinityLakeCatalog) -> None:
+    table = small_files(catalog)
+    before = {each.snapshot_id: contents(table, each.snapshot_id) for each in table.metadata.snapshots}
+    version = catalog.lakehouse.version
+    report = tables_compact.run(catalog.lakehouse)
+    assert ({}, 1, FILES, 1, "local") == (
+        report.failures, report.versions, report.files_before, report.files_made, report.engine,
+    )  # fmt: skip
+    assert (version + 1, version + 1) == (report.version_after, catalog.lakehouse.version)
+    table = catalog.load_table("sales.orders")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert "replace" == snapshot.summary.operation.value
+    assert str(FILES) == snapshot.summary["total-records"] == snapshot.summary["deleted-data-files"]
+    assert "1" == snapshot.summary["total-data-files"]
+    assert 1 == data_files(catalog)
+    assert (
+        before[table.metadata.snapshots[-2].snapshot_id]
+        == contents(table)
+        == Counter((number, f"n{number}") for number in range(FILES))
+    )
+    assert before == {number: contents(table, number) for number in before}
+    assert list(range(FILES)) == ids(table)
+    again = tables_compact.run(catalog.lakehouse)
+    assert ((), None, version + 1) == (again.planned, again.version_after, catalog.lakehouse.version)
+
+
+def test_many_tables_are_one_version_and_a_rollback_brings_the_files_back(catalog: TrinityLakeCatalog) -> None:
+    for number in range(5):
+        small_files(catalog, f"sales.t{number}", 6)
+    with_table(catalog, "sales.empty")
+    version = catalog.lakehouse.version
+    report = tables_compact.run(catalog.lakehouse, Config(pattern="sales.*"))
+    assert (5, 1, 30, 5, {}) == (
+        len(report.outcomes), report.versions, report.files_before, report.files_made, report.failures,
+    )  # fmt: skip
+    reason = next(iter(catalog.lakehouse.history())).reason or ""
+    assert "compact sales.t0" in reason, reason
+    rollback.run(catalog.lakehouse, rollback.Config(version=version, reason="it was too early"))
+    assert 6 == data_files(catalog, "sales.t3")
+    assert list(range(6)) == ids(catalog.load_table("sales.t3"))
+    rollback.run(catalog.lakehouse, rollback.Config(version=report.version_after, reason="it was not"))
+    assert 1 == data_files(catalog, "sales.t3")
+
+
+def test_afterwards_expiring_and_cleaning_remove_the_old_files_and_no_others(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog)
+    tables_compact.run(catalog.lakehouse)
+    tables_expire.run(catalog.lakehouse, tables_expire.Config(older_than_seconds=0))
+    assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
+    tables_clean.run(catalog.lakehouse, tables_clean.Config(older_than_seconds=0, allow_recent=True))
+    found = verify.run(catalog.lakehouse.storage, verify.Config(tables=1.0, deep=True))
+    assert [] == list(found.findings)
+    catalog.load_table("sales.orders").append(rows(99))
+    assert [*range(FILES), 99] == ids(catalog.load_table("sales.orders"))
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_partitions_and_old_specs_are_rewritten_each_by_itself(catalog: TrinityLakeCatalog, version: str) -> None:
+    table = small_files(catalog, files=6, properties={"format-version": version})
+    table.update_spec().add_identity("name").commit()
+    for _ in range(6):
+        table.append(rows(1, 2))
+    before = contents(table)
+    report = tables_compact.run(catalog.lakehouse)
+    assert (3, 18, 3) == (report.outcomes[0].partitions, report.files_before, report.files_made)
+    table = catalog.load_table("sales.orders")
+    assert before == contents(table)
+    by_partition = sorted(
+        (each.file.spec_id, each.file.record_count, str(each.file.partition)) for each in table.scan().plan_files()
+    )
+    assert [(0, 6), (1, 6), (1, 6)] == [each[:2] for each in by_partition]
+    assert [1] * 6 == table.scan(row_filter="name = 'n1' and id > 0").to_arrow()["id"].to_pylist()[:6]
+    assert () == tables_compact.run(catalog.lakehouse).planned
+
+
+def test_evolved_schemas_are_read_by_the_newest(catalog: TrinityLakeCatalog) -> None:
+    table = small_files(catalog, files=6)
+    with table.update_schema() as change:
+        change.rename_column("name", "label")
+        change.add_column("more", StringType())
+    with table.update_schema() as change:
+        change.delete_column("label")
+        change.add_column("name", LongType())
+    table.append(pa.table({"id": [100], "more": ["x"], "name": pa.array([7], pa.int64())}))
+    before = Counter(map(str, table.scan().to_arrow().to_pylist()))
+    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
+    assert ({}, 7, 1) == (report.failures, report.files_before, report.files_made)
+    table = catalog.load_table("sales.orders")
+    assert before == Counter(map(str, table.scan().to_arrow().to_pylist()))
+    oldest = table.metadata.snapshots[5]
+    assert 6 == table.scan(snapshot_id=oldest.snapshot_id).to_arrow().num_rows
+
+
+def test_tags_and_branches_stay_and_are_named(catalog: TrinityLakeCatalog) -> None:
+    table = small_files(catalog, files=6)
+    current = table.metadata.current_snapshot_id
+    assert current is not None
+    table.manage_snapshots().create_tag(current, "audit").create_branch(current, "test").commit()
+    planned = tables_compact.run(catalog.lakehouse, review=dry_run)
+    assert ("audit", "test") == planned.planned[0].refs
+    assert planned.takes_bytes == planned.bytes > 0
+    assert "keep the old files" in " ".join(planned.summary())
+    tables_compact.run(catalog.lakehouse)
+    refs = catalog.load_table("sales.orders").metadata.refs
+    assert {current} == {refs["audit"].snapshot_id, refs["test"].snapshot_id}
+    assert refs["main"].snapshot_id != current
+
+
+def test_large_targets_make_several_files_of_about_that_size(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders", properties={"write.target-file-size-bytes": "4000"})
+    for number in range(30):
+        table.append(rows(*range(number * 50, number * 50 + 50)))
+    report = tables_compact.run(catalog.lakehouse)
+    assert {} == report.failures
+    assert 1 < report.files_made == report.after < 30
+    assert list(range(1500)) == ids(catalog.load_table("sales.orders"))
+    sizes = [each.file.record_count for each in catalog.load_table("sales.orders").scan().plan_files()]
+    assert max(sizes) - min(sizes) < 150
+
+
+def test_a_sort_order_is_followed(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders")
+    with table.update_sort_order() as change:
+        from pyiceberg.transforms import IdentityTransform
+
+        change.desc("id", IdentityTransform())
+    for number in (3, 1, 4, 15, 9, 2, 6):
+        table.append(rows(number))
+    small_files(catalog, "sales.plain", 6)
+    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(strategy=model.SORT, prove=model.HASH)))
+    assert {"sales.plain"} == set(report.failures)
+    assert "it has no sort order" in report.failures["sales.plain"]
+    assert [15, 9, 6, 4, 3, 2, 1] == catalog.load_table("sales.orders").scan().to_arrow()["id"].to_pylist()
+
+
+# -- writers ---------------------------------------------------------------------------------------------
+
+
+class WriterBetween(LocalEngine):
+    """An engine beside which a writer commits, between the writing of the files and the commit."""
+
+    act: Callable[[], Any]
+    times = 1
+
+    def _commit(self, batch: Any) -> Any:
+        if batch and self.times:
+            type(self).times -= 1
+            type(self).act()
+        yield from super()._commit(batch)
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what has a writer commit between the writing of the new files and the commit."""
+
+    def between(act: Callable[[], Any], times: int = 1) -> None:
+        engine = type("Between", (WriterBetween,), {"act": staticmethod(act), "times": times})
+        monkeypatch.setattr("pipelines.tables.compact.engines.LocalEngine", engine)
+
+    return between
+
+
+def test_appends_beside_it_stay(catalog: TrinityLakeCatalog, beside: Callable[..., None]) -> None:
+    table = small_files(catalog)
+    beside(lambda: table.append(rows(1000)))
+    report = tables_compact.run(catalog.lakehouse)
+    assert ({}, FILES) == (report.failures, report.files_before)
+    assert [*range(FILES), 1000] == ids(catalog.load_table("sales.orders"))
+    assert 2 == data_files(catalog)
+
+
+def test_deletes_beside_it_win_and_the_table_is_planned_again(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    table = small_files(catalog)
+    small_files(catalog, "sales.other")
+    beside(lambda: table.delete("id = 3"))
+    report = tables_compact.run(catalog.lakehouse)
+    assert {} == report.failures
+    assert {"sales.orders": 1, "sales.other": 0} == {each.table: each.conflicts for each in report.outcomes}
+    assert [number for number in range(FILES) if number != 3] == ids(catalog.load_table("sales.orders"))
+    assert (1, 1) == (data_files(catalog), data_files(catalog, "sales.other"))
+
+
+def test_a_table_that_loses_twice_is_named_and_the_others_go_on(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    table = small_files(catalog)
+    small_files(catalog, "sales.other")
+    beside(lambda: table.delete(f"id = {min(ids(catalog.load_table('sales.orders')))}"), times=9)
+    report = tables_compact.run(catalog.lakehouse)
+    assert ["sales.orders"] == list(report.failures)
+    assert "lost to a writer: a writer replaced or deleted files" in report.failures["sales.orders"]
+    assert 1 == data_files(catalog, "sales.other")
+
+
+def test_position_deletes_beside_it_win(catalog: TrinityLakeCatalog, beside: Callable[..., None]) -> None:
+    """DuckDB deletes by position: its rows would come back if the rewrite of their file counted."""
+    table = small_files(catalog)
+
+    def delete_by_position() -> None:
+        with endpoint(catalog.lakehouse) as at, connected(at) as connection:
+            connection.execute("DELETE FROM l.sales.orders WHERE id = 0")
+
+    beside(delete_by_position)
+    report = tables_compact.run(catalog.lakehouse)
+    assert ["sales.orders"] == list(report.failures)
+    assert "a writer deleted rows of the files that were rewritten" in report.failures["sales.orders"]
+    assert list(range(1, FILES)) == ids(table.refresh())
+
+
+def test_tables_that_are_dropped_or_replaced_meanwhile_are_named(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    small_files(catalog)
+    small_files(catalog, "sales.other")
+
+    def replace_it() -> None:
+        catalog.drop_table("sales.orders")
+        catalog.create_table("sales.orders", SCHEMA)
+
+    beside(replace_it)
+    report = tables_compact.run(catalog.lakehouse)
+    assert "another table has its name" in report.failures["sales.orders"]
+    assert (0, 1) == (data_files(catalog), data_files(catalog, "sales.other"))
+
+
+# -- plans, policies, budgets ----------------------------------------------------------------------------
+
+
+def test_a_plan_is_carried_out_as_it_is(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    table = small_files(catalog)
+    small_files(catalog, "sales.other")
+    plan = (tmp_path / "plan.parquet").as_uri()
+    version = catalog.lakehouse.version
+    written = tables_compact.run(catalog.lakehouse, Config(plan_to=plan))
+    assert (version, 2, plan) == (catalog.lakehouse.version, len(written.planned), written.plan)
+    table.append(rows(100))
+    report = tables_compact.run(catalog.lakehouse, Config(plan=plan))
+    assert {"sales.orders": "it has changed since the plan was made; make a new plan"} == report.failures
+    assert (1, FILES + 1) == (data_files(catalog, "sales.other"), data_files(catalog))
+    with pytest.raises(InvalidInput, match="cannot be combined"):
+        Config(plan=plan, pattern="sales.*")
+
+
+def test_a_budget_takes_the_best_first_and_says_what_is_left(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog, "sales.many", 12)
+    small_files(catalog, "sales.few", 5)
+    size = tables_compact.run(catalog.lakehouse, Config(pattern="sales.many"), review=dry_run).bytes
+    report = tables_compact.run(catalog.lakehouse, Config(budget_bytes=size))
+    assert (["sales.many"], 1) == ([each.table for each in report.outcomes], report.over_budget)
+    assert "left for the next run" in " ".join(report.summary())
+
+
+def test_conditions_choose_partitions(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders")
+    table.update_spec().add_identity("name").commit()
+    for _ in range(6):
+        table.append(rows(1, 2))
+    report = tables_compact.run(catalog.lakehouse, Config(where="name = 'n1'"))
+    assert (6, 1, 7) == (report.files_before, report.files_made, data_files(catalog))
+    assert () == tables_compact.run(catalog.lakehouse, Config(where="id > 0")).planned
+    for wrong in ("name = ", "nothing = 1"):
+        found = tables_compact.run(catalog.lakehouse, Config(where=wrong))
+        assert "where" in found.failures["sales.orders"]
+
+
+def test_days_are_compared_with_today(catalog: TrinityLakeCatalog) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from pyiceberg.types import DateType
+
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType()))
+    catalog.create_namespace("logs")
+    table = catalog.create_table("logs.days", schema)
+    table.update_spec().add_identity("day").commit()
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=number) for number in range(3)]
+    for _ in range(5):
+        table.append(pa.table({"id": [1, 2, 3], "day": days}))
+    assert 10 == tables_compact.run(catalog.lakehouse, Config(where="day < current_date()"), review=dry_run).files
+    assert 5 == tables_compact.run(catalog.lakehouse, Config(where="day < current_date() - 1"), review=dry_run).files
+
+
+def test_policies_and_owners_decide(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog, "logs.one", 6)
+    small_files(catalog, "raw.one", 6)
+    small_files(catalog, "raw.own", 6, properties={"self-optimizing.enabled": "false"})
+    policies = (
+        Policy("raw.one", enabled=False),
+        Policy("logs.*", rules=GroupRules(settled_seconds=3600)),
+        Policy("nothing.*"),
+    )
+    config = Config(policies=policies)
+    report = tables_compact.run(catalog.lakehouse, config)
+    assert ((), {"raw.one", "raw.own"}) == (report.planned, set(report.left_alone))
+    assert ("nothing.*",) == report.idle
+    later = replace(config, now_millis=catalog.load_table("logs.one").metadata.last_updated_ms + 3_600_001)
+    assert ["logs.one"] == [each.table for each in tables_compact.run(catalog.lakehouse, later).outcomes]
+
+
+# -- bad input -------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_cannot_be_read_is_named_and_the_others_are_done(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog)
+    broken = small_files(catalog, "sales.broken", 6)
+    Path(next(iter(broken.scan().plan_files())).file.file_path.removeprefix("file://")).write_bytes(b"garbage")
+    gone = small_files(catalog, "sales.gone", 6)
+    Path(next(iter(gone.scan().plan_files())).file.file_path.removeprefix("file://")).unlink()
+    zero = small_files(catalog, "sales.same-size", 6)
+    file = Path(next(iter(zero.scan().plan_files())).file.file_path.removeprefix("file://"))
+    file.write_bytes(b"x" * file.stat().st_size)
+    report = tables_compact.run(catalog.lakehouse)
+    assert {"sales.broken", "sales.gone", "sales.same-size"} == set(report.failures)
+    assert not [text for text in report.failures.values() if "garbage" in text or "xxxx" in text]
+    assert 1 == data_files(catalog)
+
+
+def test_a_frozen_lakehouse_is_told_before_anything_is_read(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog, files=6)
+    catalog.lakehouse.freeze(reason="audit")
+    with pytest.raises(LakehouseFrozen):
+        tables_compact.run(catalog.lakehouse)
+    assert 6 == tables_compact.run(catalog.lakehouse, review=dry_run).files
