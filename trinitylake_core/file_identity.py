@@ -49,6 +49,11 @@ def is_plain(path: str) -> bool:
     return path.startswith(DIRECTORY) and "//" not in path and _PLAIN.fullmatch(path) is not None
 
 
+def plain_name(path: str) -> str:
+    """Return the path of a listed file as one would spell it that encodes nothing: some stores encode names."""
+    return _canonical(path)
+
+
 def ends_in_area(uri: str) -> Iterator[str]:
     """Yield each end of a URI that is the path of a file that a cleaning may remove, in one spelling. No request."""
     path = _canonical(uri)

@@ -134,6 +134,7 @@ class TableSweep(Sweep):
         """
         if not found:
             return
+        self._mark_encoded(found)
         query = f"SELECT DISTINCT path FROM found WHERE role = {ALIAS!r}"
         aliases = self.engine.sql(query, found=union(self.engine, found)).keep("path")
         if not aliases.count():
@@ -142,6 +143,15 @@ class TableSweep(Sweep):
         keyed = key_files(self.engine, names)
         query = "SELECT DISTINCT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
         self._live.append(self.engine.sql(query, keyed=keyed, aliases=aliases).keep("path"))
+
+    def _mark_encoded(self, found: Sequence[Rows]) -> None:
+        """Mark listed files whose names are encoded, by the path without percent signs: metadata may name that."""
+        query = "SELECT path, bytes AS size FROM files WHERE instr(path, '%') > 0"
+        encoded = self.engine.sql(query, files=self._listed)
+        if encoded.count():
+            keyed = key_files(self.engine, encoded, plain=True)
+            query = "SELECT DISTINCT k.path FROM keyed k JOIN named n ON n.path = k.key"
+            self._live += [self.engine.sql(query, keyed=keyed, named=each).keep("path") for each in found]
 
     def remove_live(self) -> Totals:
         """Take off the orphans what was marked, and what was written again since it was listed; return the totals.

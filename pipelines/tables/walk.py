@@ -39,7 +39,7 @@ from trinitylake_core.errors import (
     NotAFile,
     StorageError,
 )
-from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain
+from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain, plain_name
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
@@ -508,12 +508,15 @@ class _Names:
         return self._links.target_of_path(f"{self._disk}{path}") if self._disk else None
 
 
-def key_files(engine: Engine, files: Rows) -> Rows:
+def key_files(engine: Engine, files: Rows, *, plain: bool = False) -> Rows:
     """Return listed files, given as path and size, under each of their keys: path, size, key. No request.
+
+    With ``plain`` the key is the path as it is without percent signs.
 
     Raises ``StorageError``: the engine lost rows.
     """
-    keyed = engine.map(CountedWork(_keys_of_listed, _key_counts), files, _KEYS, each=_LISTED_TOGETHER).keep("key")
+    work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _key_counts)
+    keyed = engine.map(work, files, _KEYS, each=_LISTED_TOGETHER).keep("key")
     query = f"""SELECT coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_GIVEN!r} THEN size END), 0) AS given,
         coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_MADE!r} THEN size END), 0) AS made,
         coalesce(sum(CASE WHEN key = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept FROM keyed"""
@@ -524,6 +527,11 @@ def key_files(engine: Engine, files: Rows) -> Rows:
 def _keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
     for row in rows:
         yield from ((row["path"], row["size"], key) for key in file_keys(row["path"]))
+
+
+def _plain_names_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
+    for row in rows:
+        yield row["path"], row["size"], plain_name(row["path"])
 
 
 def _key_counts(given: int, made: int) -> Iterator[tuple[str, int | None, str]]:

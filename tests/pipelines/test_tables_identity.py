@@ -178,6 +178,15 @@ def test_partitions_whose_values_need_percent_signs_keep_their_files(tmp_path: P
     assert list(range(len(values))) == ids(catalog.load_table("sales.parts"))
 
 
+def test_a_file_whose_name_the_store_has_encoded_stays(tmp_path: Path) -> None:
+    catalog, table = _odd_table(tmp_path)
+    (data, *_) = [each for each in needed_by(table) if each.suffix == ".parquet"]
+    respell_data(table, lambda uri: uri.replace("-0-", " 0 "))
+    encoded = data.rename(data.with_name(data.name.replace("-0-", "%200%20")))
+    clean(catalog)
+    assert encoded.exists()
+
+
 def test_a_table_elsewhere_that_was_copied_from_here_keeps_no_other_files(tmp_path: Path) -> None:
     """Its files have the names of files here, and that is all that is known of them: they stay, and the rest goes."""
     catalog, table = _odd_table(tmp_path)
