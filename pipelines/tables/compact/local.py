@@ -7,7 +7,7 @@ sequence number at which it began. Files stay in the partition spec that they we
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -76,8 +76,6 @@ class LocalEngine:
         self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
         self._cancel = cancel
         self._catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
-        self._change: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-        """Changes rows between reading and writing: tests take it to prove the proof."""
 
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why this engine cannot rewrite a table as planned."""
@@ -204,7 +202,7 @@ class LocalEngine:
                 for batch in reader.rows(file, data):
                     if proves_rows:
                         before += hash_rows([batch])
-                    yield batch if self._change is None else self._change(batch)
+                    yield batch
 
         rows = sum(each.rows for each in old)
         for part in _split(self._sorted(metadata, read()), -(-rows // group.decision.after)):
