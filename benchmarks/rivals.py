@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from benchmarks import lakes
 from pipelines import compaction
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path
@@ -80,8 +79,9 @@ class Ours:
         return self._lake
 
     def create(self, rows: pa.Table) -> None:
-        """Build the tree bottom up."""
-        lakes.create(self._root, rows)
+        """Commit all rows by one transaction."""
+        with Lakehouse.create(self._root).transaction() as txn:
+            txn.put_many(rows)
 
     def commit(self, key: str, path: str) -> None:
         """Commit a transaction."""

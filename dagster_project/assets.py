@@ -29,6 +29,7 @@ from pipelines import compaction, compaction_policy, export, stats
 from pipelines.engine_choice import choose_engine
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
+from trinitylake_core.commits.commit import now_millis
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
@@ -95,12 +96,14 @@ class Options:
         reason: recorded in the history.
         engine: spark, local or auto.
         dry_run: show what would be done; change nothing.
+        full: push every message all the way, whatever that rewrites.
         delete_without_policy: delete by the default policy where lakehouses.yaml has none for this lakehouse.
     """
 
     reason: str = "maintenance"
     engine: str | None = None
     dry_run: bool = False
+    full: bool = False
     delete_without_policy: bool = False
 
 
@@ -311,15 +314,19 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
         COMPACTION,
         _compact_tree,
         after=[HEALTH],
-        description="Pushes all buffered messages down to the nodes where their keys live. Reads and rewrites only "
+        description="Pushes buffered messages down, towards the nodes where their keys live, as far as that is worth "
+        "rewriting nodes; all of them, with `full` or once per `compaction.settle`. Reads and rewrites only "
         "nodes that have messages waiting, and proves that the content is unchanged before it commits. Terminating the "
         "run stops Spark; nothing is committed.",
-        options={"reason": "maintenance", "engine": None, "dry_run": False},
+        options={"reason": "maintenance", "engine": None, "dry_run": False, "full": False},
     )
 
 
 def _compact_tree(launch: Launch) -> Result:
-    how = compaction.Config(engine=launch.engine, reason=launch.options.reason)
+    settle = launch.settings.compaction.settle
+    seconds = None if settle is None else settle.total_seconds()
+    full = launch.options.full or compaction_policy.settle_due(launch.lake, seconds, now_millis())
+    how = compaction.Config(engine=launch.engine, full=full, reason=launch.options.reason)
     report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
     more: reports.Metadata = {}
     gains: reports.Metadata = {}

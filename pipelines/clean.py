@@ -169,7 +169,7 @@ class Report:
             if self.replaced_in_buffers:
                 yield (
                     f"what {count(self.replaced_in_buffers, 'message')} in write buffers replaced still counts as "
-                    f"used: `compact`, and `clean` once the versions before it have expired, would free up to "
+                    f"used: `compact --full`, and `clean` once the versions before it have expired, would free up to "
                     f"{count(self.replaced_in_buffers, 'file')}"
                 )
         else:

@@ -1,4 +1,6 @@
-"""Compaction: push all buffered messages down to the nodes where their keys live (format, section 6).
+"""Compaction: push buffered messages down, towards the nodes where their keys live (format, section 6).
+
+By default a message goes as deep as that is worth rewriting nodes (``PayingChildren``); a full one goes all the way.
 
 The driver opens the top of the tree until it holds enough dirty subtrees, the messages above them
 handed down. Each task flushes subtrees, one path in memory, and proves by an order-independent hash
@@ -9,7 +11,7 @@ Nothing is visible before that root exists; a task that ran twice leaves harmles
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -27,12 +29,13 @@ from trinitylake_core.catalog import codec_of, settle_counts
 from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
+from trinitylake_core.definitions import commit_buffer_bytes
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.tree.leafrun import FILL
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import Ref, dirty_children
+from trinitylake_core.tree.subtree import PayingChildren, Ref, Work, dirty_children
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ class Config:
     Attributes:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on other machines from
             ``spark_from_nodes`` nodes on.
+        full: push every message all the way, whatever that rewrites. It settles counts, and frees all definitions that
+            waiting messages replace.
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
         spark_from_nodes: where ``auto`` changes from this process to Spark.
@@ -58,6 +63,7 @@ class Config:
     """
 
     engine: str = "auto"
+    full: bool = False
     reason: str | None = None
     tasks: int | None = None
     spark_from_nodes: int = 50_000
@@ -77,11 +83,12 @@ class Estimate:
         version: the version it was computed at.
         engine: what it will run on.
         objects: keys in the tree; ``None`` where the root does not contain their number.
-        messages: buffered messages that would be pushed down.
+        messages: buffered messages that would be pushed down, perhaps not all the way.
         subtrees: dirty subtrees, the units of work.
         nodes: nodes to rewrite, and about as many to read.
         bytes: what they take, if their rows are as large as the root's.
         requests: storage requests.
+        full_bytes: what a full compaction would write.
     """
 
     version: int
@@ -92,6 +99,7 @@ class Estimate:
     nodes: int
     bytes: int
     requests: int
+    full_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,14 @@ class Report:
     proved: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def bytes_per_message(self) -> int | None:
+        """How many bytes were written for each message that was pushed down; ``None`` if none was."""
+        return None if self.version_after is None else self._per_message(self.bytes_written)
+
+    def _per_message(self, size: int) -> int | None:
+        return size // self.plan.messages if self.plan.messages else None
+
     def summary(self) -> Iterator[str]:
         """Yield what the compaction did."""
         plan = self.plan
@@ -124,8 +140,14 @@ class Report:
             written = f"{count(self.nodes_written, 'node')} written, {human_bytes(self.bytes_written)}"
             proved = ", proved to mean what was there before" if self.proved else ""
             yield f"version {self.version_after} committed: {messages} pushed down, {written}{proved}"
-        elif plan.messages == 0:
+            if self.messages_after and not self.rebased_over:
+                left = count(self.messages_after, "message")
+                yield f"{left} left in buffers, where they cost less than rewriting nodes (`--full` pushes them down)"
+        elif self.messages_before == 0:
             yield f"nothing to do: no message is buffered in version {self.version_before}"
+        elif plan.messages == 0:
+            waiting = count(self.messages_before, "message")
+            yield f"nothing to do: {waiting} in buffers, where they cost less than rewriting nodes (`--full`)"
         else:
             nodes = f"about {count(plan.nodes, 'node')} ({human_bytes(plan.bytes)})"
             cost = f"{nodes} and {count(plan.requests, 'request')}"
@@ -143,6 +165,8 @@ class Report:
             pairs = [
                 ("nodes to rewrite", self.plan.nodes, self.nodes_written),
                 ("bytes", self.plan.bytes, self.bytes_written),
+                ("bytes per message", self._per_message(self.plan.bytes), self.bytes_per_message),
+                ("bytes of a full compaction", self.plan.full_bytes, None),
             ]
             yield Table("predicted and measured", ("what", "predicted", "measured"), pairs, detail=True)
 
@@ -197,7 +221,9 @@ class _Compaction(JobRun[Config, Report]):
         self.base: Root = self.lake.root_node
         self.writer = NodeWriter(self.backend.nodes)
         stamp = max(now_millis(), self.base.created_at_millis)
-        self.rewriter = Rewriter(self.writer, stamp, prove=True)
+        self.rewriter = Rewriter(self.writer, stamp, prove=True, partial=not self.config.full)
+        definition = self.backend.definition(self.base)
+        self.paying = PayingChildren(self.writer.order, commit_buffer_bytes(definition) // 2)
         self.nodes_read = self.backend.nodes.counts.nodes_read
         self.bytes_read = self.backend.nodes.counts.bytes_read
 
@@ -205,20 +231,35 @@ class _Compaction(JobRun[Config, Report]):
         """Return the tree, opened at its top, and its dirty subtrees."""
         require_writable(self.backend, self.base)
         tree = self.rewriter.ref_of(self.base.node)
-        return tree, self.rewriter.frontier(tree, tasks)
+        self.top = self.rewriter.open(tree)
+        if self.config.full or tree.height == 0:
+            return tree, self.rewriter.frontier(tree, tasks)
+        paying = [self.top.refs[index] for index in sorted(self.choose(self.top) or ())]
+        return tree, self.rewriter.split_heavy(paying, tasks)
+
+    def choose(self, work: Work) -> Collection[int] | None:
+        """Choose the children of a node to flush."""
+        if self.config.full:
+            return dirty_children(work)
+        return self.paying.of_root(work) if work is self.top else self.paying.of_others(work)
 
     def estimate(self, frontier: list[Ref]) -> Estimate:
         node = self.base.node
         cost = self.predict(frontier)
+        messages = node.subtree_messages
+        if not self.config.full and node.height:
+            messages = sum(len(ref.pending) + (ref.messages or 0) for ref in frontier)
+        full = predict(self.base, self.writer.order) if node.subtree_messages else RewriteCost(0, 0, 0)
         return Estimate(
             version=self.base.version,
             engine=expected_engine(self.config.engine, self.spark, cost.nodes, self.config.spark_from_nodes),
             objects=node.subtree_keys,
-            messages=node.subtree_messages,
+            messages=messages,
             subtrees=len(frontier),
             nodes=cost.nodes,
             bytes=cost.bytes,
             requests=cost.requests,
+            full_bytes=max(full.bytes, cost.bytes),
         )
 
     def predict(self, frontier: list[Ref]) -> RewriteCost:
@@ -227,14 +268,17 @@ class _Compaction(JobRun[Config, Report]):
         if not node.subtree_messages and not len(node.buffer):
             return RewriteCost(0, 0, 0)
         height = node.height or 0
+        if height and not self.config.full and not frontier:
+            return RewriteCost(0, 0, 0)
+        paying = None if self.config.full else self.paying
         if height < 2:
-            return predict(self.base, self.writer.order)
+            return predict(self.base, self.writer.order, paying=paying)
         parts = []
         for ref in frontier:
             keys = FILL * self.writer.order if ref.keys is None else ref.keys
             parts.append(Part(1, round(keys), ref.weight(), ref.height))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
-        return predict(self.base, self.writer.order, parts, opened)
+        return predict(self.base, self.writer.order, parts, opened, paying)
 
     def run(self) -> Report:
         node = self.base.node
@@ -244,6 +288,8 @@ class _Compaction(JobRun[Config, Report]):
         tree, frontier = self.open(self.config.tasks or worker_pool.cores())
         planned = self.estimate(frontier)
         self.watch.lap("plan")
+        if node.height and planned.messages == 0:  # nothing is worth it
+            return self.review_plan(planned) or self.report(planned)
         refused = self.review_plan(planned)
         if refused is not None:
             return refused
@@ -299,7 +345,10 @@ class _Compaction(JobRun[Config, Report]):
         if engine.name == "spark":
             self.watch.lap("session")
         pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
-        flushed = subtrees.flush_all(engine, self.backend.nodes, pieces, self.rewriter.stamp, tasks, self.progress)
+        paying = None if self.config.full else self.paying
+        flushed = subtrees.flush_all(
+            engine, self.backend.nodes, pieces, self.rewriter.stamp, tasks, self.progress, paying
+        )
         if not all(result["proved"] for result in flushed):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
         self.watch.lap("tasks")
@@ -312,9 +361,13 @@ class _Compaction(JobRun[Config, Report]):
             done = flushed.get(id(ref))
             if done is not None:
                 return done
-            return self.rewriter.flush(ref, dirty_children, descend)
+            return self.rewriter.flush(ref, choose, descend)
 
-        joined = self.rewriter.flush(tree, dirty_children, descend if flushed else None)
+        def choose(work: Work) -> Collection[int] | None:
+            done = {index for index, ref in enumerate(work.refs) if id(ref) in flushed}
+            return done.union(self.choose(work) or ()) or None
+
+        joined = self.rewriter.flush(tree, choose, descend if flushed else None)
         self.rewriter.open(joined)
         node = self.rewriter.node_of(joined)
         self.writer.flush()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pipelines import compaction
 from pipelines.trees.prediction import RewriteCost, predict
 from trinitylake_core import Lakehouse
+from trinitylake_core.tree.subtree import PayingChildren
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,23 @@ def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
     return round(in_root), round(in_root + row * below / max(1, len(node.keys) + 1))
 
 
+def excess_messages(messages: int, objects: int | None, height: int | None, order: int) -> int:
+    """Return how many messages are more than may wait in buffers, by the policy of compactions. No request."""
+    return max(0, messages - PayingChildren(order, 0).allowed_messages(objects, height or 0))
+
+
+def settle_due(lake: Lakehouse, settle_seconds: float | None, now_millis: int) -> bool:
+    """Whether messages have waited for so long that all of them are to be pushed down. No request."""
+    root = lake.root_node
+    if settle_seconds is None or root.node.subtree_messages == 0:
+        return False
+    return now_millis - root.settled_at_millis >= 1000 * settle_seconds
+
+
 def estimate(lake: Lakehouse) -> RewriteCost:
     """Return the cost of a compaction of a version, from what its root counts of each child."""
-    return predict(lake.root_node, lake.definition.order)
+    order = lake.definition.order
+    return predict(lake.root_node, order, paying=PayingChildren(order, 0))
 
 
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:

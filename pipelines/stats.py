@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Final
 
 from pipelines import compaction
+from pipelines.compaction_policy import excess_messages
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.job import Progress, silent
@@ -229,7 +230,7 @@ class Debt:
 
     Attributes:
         version: the newest version.
-        messages: what is buffered in it.
+        messages: what is buffered in it, and more than may wait there.
         threshold: from how many on that is too much.
         since: a time at which there already were too many; no version read between then and now had fewer.
         looks: the number of versions that were read.
@@ -256,14 +257,14 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
     ago, and 16 between that one and this.
     """
     root = lake.root_node
-    found = Debt(root.version, messages_of(root), threshold)
+    found = Debt(root.version, _excess(lake, root), threshold)
     if not found.over or lake.read_only:
         return found
     if now is None:
         now = now_millis()
     before = now - round(max_age_seconds * 1000)
     roots = _sample_roots(lake, before)
-    over = list(takewhile(lambda each: messages_of(each) >= threshold, roots))
+    over = list(takewhile(lambda each: _excess(lake, each) >= threshold, roots))
     since = over[-1].created_at_millis
     stale = len(over) == len(roots) and since <= before
     return replace(found, since=from_millis(since), looks=len(roots), stale=stale)
@@ -287,6 +288,12 @@ def _sample_roots(lake: Lakehouse, before: int) -> list[Root]:
             roots.append(each)
     roots.append(first)
     return roots
+
+
+def _excess(lake: Lakehouse, root: Root) -> int:
+    """Return the number of buffered messages that are more than may wait there, by the policy of compactions."""
+    node = root.node
+    return excess_messages(messages_of(root), node.subtree_keys, node.height, lake.definition.order)
 
 
 def messages_of(root: Root) -> int:

@@ -42,6 +42,7 @@ VIEWS: Final = "views"
 COUNT_BOUNDS: Final = "count_bounds"
 BULK_OPERATION: Final = "bulk_operation"
 FITS: Final = "fits"
+SETTLED_AT_MILLIS: Final = "settled_at_millis"
 
 # Object definition schema IDs (format, section 3).
 SCHEMA_NAMESPACE: Final = 1

@@ -79,7 +79,9 @@ class Compaction(Model):
     """When a compaction pays, and how it runs.
 
     The sensor reads the root every ``poll``. It requests a compaction once ``messages`` messages are buffered, those in
-    the root take ``root_bytes``, or they have waited for ``older_than``, but at most one per ``min_interval``. A
+    the root take ``root_bytes``, or they have waited for ``older_than``, but at most one per ``min_interval``; what
+    costs less in buffers than rewriting nodes is not counted. Once no version of the last ``settle`` was without
+    messages, the next compaction pushes all of them down, so that cleanings find what they replace. A
     compaction that takes longer than ``timeout`` is stopped. If the backlog stays above that number of messages for
     ``max_age``, compactions count as stale.
     """
@@ -88,6 +90,7 @@ class Compaction(Model):
     messages: int = Field(default=10_000, ge=1)
     root_bytes: int | None = Field(default=262_144, ge=1)
     older_than: Duration | None = _DAY
+    settle: Duration | None = _DAY
     min_interval: Duration = timedelta(minutes=15)
     poll: Duration = timedelta(minutes=1)
     max_age: Duration = _DAY

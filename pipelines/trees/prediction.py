@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from trinitylake_core.tree.leafflush import FEWEST_ROWS, SHORTEST
 from trinitylake_core.tree.leafrun import FILL, ROOMY
 from trinitylake_core.tree.node import Node, text_bytes
+from trinitylake_core.tree.subtree import PayingChildren
 from trinitylake_core.versions import Root
 
 _FILE_BYTES: Final = 1_850
@@ -58,7 +59,13 @@ class _Sums:
     splits: float = 0.0
 
 
-def predict(root: Root, order: int, parts: Iterable[Part] | None = None, opened: int = 0) -> RewriteCost:
+def predict(
+    root: Root,
+    order: int,
+    parts: Iterable[Part] | None = None,
+    opened: int = 0,
+    paying: PayingChildren | None = None,
+) -> RewriteCost:
     """Return the cost of a compaction of a version.
 
     Args:
@@ -66,16 +73,19 @@ def predict(root: Root, order: int, parts: Iterable[Part] | None = None, opened:
         order: that of the lakehouse.
         parts: the dirty subtrees, where more is known of them than the root counts.
         opened: nodes between the root and ``parts``: they are in memory, and are written again.
+        paying: the policy of one that is not full.
     """
     node = root.node
+    if paying is not None and paying.worth == 1:  # then it is a full one
+        paying = None
     growth = _growth(root)
     sums = _Sums(inner=opened)
     rows_of_root: float = len(node.keys)
     if node.is_leaf:
         rows_of_root = max(0.0, len(node.keys) + growth * len(node.buffer))
     else:
-        for part in dirty_parts(node) if parts is None else parts:
-            _add_part(sums, part, growth, order)
+        for part in dirty_parts(node, paying) if parts is None else parts:
+            _add_part(sums, part, growth, order, paying)
         if opened:
             _add_splits_of_inner_nodes(sums, order)
         rows_of_root = max(0.0, rows_of_root + sums.splits)
@@ -110,8 +120,11 @@ def _growth(root: Root) -> float:
     return max(-1.0, min(1.0, (objects - keys) / messages))
 
 
-def dirty_parts(node: Node) -> Iterator[Part]:
-    """Yield the children of a root that have messages waiting; neighbours among its leaves are one part."""
+def dirty_parts(node: Node, paying: PayingChildren | None = None) -> Iterator[Part]:
+    """Yield the children of a root that have messages waiting; neighbours among its leaves are one part.
+
+    With ``paying`` only those leaves for which enough wait.
+    """
     keys = node.child_keys
     waiting = node.child_messages
     if node.height is None or keys is None or waiting is None:  # an older writer: all of it is one subtree
@@ -122,6 +135,8 @@ def dirty_parts(node: Node) -> Iterator[Part]:
     for key in node.pending.keys:
         if node.position(key) is None:
             below[node.child_index(key)] += 1
+    if paying is not None and node.height == 1:
+        below = [waiting if waiting >= paying.worth else 0 for waiting in below]
     yield from _join_neighbours(keys, below, node.height - 1)
 
 
@@ -137,7 +152,7 @@ def _join_neighbours(keys: Sequence[int], messages: Sequence[int], height: int) 
         yield joined
 
 
-def _add_part(sums: _Sums, part: Part, growth: float, order: int) -> None:
+def _add_part(sums: _Sums, part: Part, growth: float, order: int, paying: PayingChildren | None) -> None:
     """Add what is written of neighbouring leaves, or of a subtree whose messages are spread evenly."""
     if part.height == 0:
         written = _leaves_after(part.subtrees, part.keys, part.keys + growth * part.messages, order)
@@ -147,7 +162,11 @@ def _add_part(sums: _Sums, part: Part, growth: float, order: int) -> None:
         sums.splits += written - part.subtrees
         return
     leaves = max(1.0, part.keys / (FILL * (order - 1)))
-    hit = _hit(leaves, part.messages)
+    hit = _hit(leaves, part.messages) if paying is None else _leaves_that_pay(leaves, part, paying)
+    if not hit:  # all of it stays in the buffers of the nodes on its way
+        sums.inner += part.height
+        sums.reads += part.height
+        return
     share = hit / leaves
     run = min(leaves, 1 / max(1 / leaves, 1 - share))  # how many neighbours are hit at a time, on average
     rows = max(0.0, part.keys * share + growth * part.messages)
@@ -164,6 +183,22 @@ def _add_part(sums: _Sums, part: Part, growth: float, order: int) -> None:
         sums.inner += max(1.0, hit + splits)
         sums.reads += hit
     sums.splits += splits
+
+
+def _leaves_that_pay(leaves: float, part: Part, paying: PayingChildren) -> float:
+    """Return about how many leaves get their messages, if those with the fewest keep what may wait above them."""
+    each = part.messages / leaves
+    room = paying.allowed_messages(part.keys, part.height)
+    if part.messages <= room and each < paying.worth:
+        return 0.0
+    share = math.exp(-each)  # of leaves without a message, then with one, two, ..., spread by chance
+    hit = leaves * (1 - share)
+    for messages in range(1, paying.worth):
+        share *= each / messages
+        staying = min(leaves * share, room / messages)
+        hit -= staying
+        room -= round(staying * messages)
+    return max(0.0, hit)
 
 
 def _hit(nodes: float, messages: int) -> float:

@@ -28,7 +28,7 @@ from trinitylake_core.tree.nodefile import decode, encode
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter, WriteBehind
 from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work, dirty_children
+from trinitylake_core.tree.subtree import DeletedPivot, PayingChildren, Ref, Work, dirty_children
 
 PIECES: int = 4
 """Slices of a task's share, at least, where the leaves allow it."""
@@ -188,8 +188,11 @@ def flush_all(
     stamp: int,
     tasks: int,
     progress: Callable[[str, int, int | None], None],
+    paying: PayingChildren | None = None,
 ) -> list[Row]:
     """Flush pieces of a tree in at most so many tasks; return the results in the order of ``frontier``.
+
+    ``paying`` is the policy for subtrees; ``None`` flushes all, as slices always are.
 
     Memory: one subtree's path and its cache per task or process.
 
@@ -207,7 +210,7 @@ def flush_all(
     given = engine.table(rows, _INPUT).keep("task", repeatable=True)
     report = partial(progress, "flush subtrees")
     flushed = engine.map_groups(
-        partial(flush_groups, order=store.order, target_bytes=store.target_bytes, stamp=stamp),
+        partial(flush_groups, order=store.order, target_bytes=store.target_bytes, stamp=stamp, paying=paying),
         given,
         _OUTPUT,
         store.storage,
@@ -254,14 +257,16 @@ def subtree_row(piece: Piece, order: int) -> Row:
     return {"path": path, "height": height, "low": low, "high": high, "pending": bytes(encode(node, order))}
 
 
-def _receive(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Flush:
+def _receive(
+    store: NodeStore, row: Row, stamp: int, behind: WriteBehind, paying: PayingChildren | None = None
+) -> Flush:
     """Return the flush of what is in a row of :func:`subtree_row`."""
     node = decode(row["pending"], "the messages for a task")
     within = (row["low"], row["high"])
     if row["path"] is None:
         return SliceFlush(store, node, within, stamp, behind)
     ref = Ref(row["height"], path=row["path"], pending=node.buffer, within=within)
-    return Flush(store, ref, stamp, behind)
+    return Flush(store, ref, stamp, behind, paying)
 
 
 def flush_groups(
@@ -271,6 +276,7 @@ def flush_groups(
     order: int,
     target_bytes: int,
     stamp: int,
+    paying: PayingChildren | None = None,
 ) -> Iterator[list[tuple[int, bytes]]]:
     """Flush the pieces of each group, in a task or a process; yield rows of the output. See :func:`flush_subtrees`."""
     taken: deque[list[int]] = deque()
@@ -286,7 +292,7 @@ def flush_groups(
         rows = list(rows)
     store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
     done: list[tuple[int, bytes]] = []
-    for made in flush_subtrees(store, rows, stamp):
+    for made in flush_subtrees(store, rows, stamp, paying):
         group = taken[0]
         done.append((group[len(done)], pickle.dumps(made, pickle.HIGHEST_PROTOCOL)))
         if len(done) == len(group):
@@ -295,7 +301,9 @@ def flush_groups(
             done = []
 
 
-def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterator[dict[str, Any]]:
+def flush_subtrees(
+    store: NodeStore, rows: Iterable[Row], stamp: int, paying: PayingChildren | None = None
+) -> Iterator[dict[str, Any]]:
     """Flush pieces in rows of :func:`subtree_row` one after another; while one is worked on, the next ones are read.
 
     Yields for each what :meth:`Flush.run` returns, and what was read: of what is read ahead, the row that comes first
@@ -303,7 +311,7 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     written. Of a list many pieces are read ahead, and few of an iterator: what is taken from it no other process takes.
     """
     behind = WriteBehind(store)
-    taken = _Taken(store, rows, stamp, behind)
+    taken = _Taken(store, rows, partial(_receive, store, stamp=stamp, behind=behind, paying=paying))
     before = replace(store.counts)
     with store.prefetch(taken.leaf_paths_ahead()):
         while (flush := taken.next()) is not None:
@@ -323,13 +331,13 @@ class _Taken:
     What is read ahead is bounded by the store's own window (``NodeStore.prefetch``). This says only which leaves come.
     """
 
-    def __init__(self, store: NodeStore, rows: Iterable[Row], stamp: int, behind: WriteBehind) -> None:
+    def __init__(self, store: NodeStore, rows: Iterable[Row], receive: Callable[[Row], Flush]) -> None:
         self._store = store
         self._rows = iter(rows)
         self._most = _TAKEN
         if isinstance(rows, Sequence):
             self._most = min(_OPENED, len(rows))
-        self._receive = partial(_receive, store, stamp=stamp, behind=behind)
+        self._receive = receive
         self._waiting: deque[Flush] = deque()
 
     def next(self) -> Flush | None:
@@ -379,11 +387,14 @@ class Flush:
         begun: whether it is being flushed, or was: then there is nothing to read ahead for it.
     """
 
-    def __init__(self, store: NodeStore, ref: Ref, stamp: int, behind: WriteBehind) -> None:
+    def __init__(
+        self, store: NodeStore, ref: Ref, stamp: int, behind: WriteBehind, paying: PayingChildren | None = None
+    ) -> None:
         self.ref = ref
+        self._choose = dirty_children if paying is None else paying.of_others
         self.begun = False
         self._writer = NodeWriter(store, behind)
-        self._rewriter = Rewriter(self._writer, stamp, prove=True)
+        self._rewriter = Rewriter(self._writer, stamp, prove=True, partial=paying is not None)
         self._rewriter.enter(ref)
 
     @property
@@ -397,12 +408,12 @@ class Flush:
 
     def leaf_paths_ahead(self) -> Iterator[str]:
         """Yield the leaves that will be read, in their order, and open the nodes above them."""
-        return self._rewriter.leaf_paths_ahead(self.ref, choose=dirty_children)
+        return self._rewriter.leaf_paths_ahead(self.ref, choose=self._choose)
 
     def run(self) -> dict[str, Any]:
         """Flush the subtree, prove it, and begin to write its nodes; an underfull root comes back inline."""
         self.begun = True
-        flushed = self._rewriter.flush(self.ref, dirty_children)
+        flushed = self._rewriter.flush(self.ref, self._choose)
         return subtree_result(self._rewriter, self._writer, flushed) | self._counts()
 
     def _counts(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trinitylake_core.tree import leafrun
 from trinitylake_core.tree.leafrun import Columns, Plan, cut, is_exact, laid_out, pieces_of, plan_merge
+from trinitylake_core.tree.noderows import Texts, text_array
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
 MIXED = FIXED | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D", "C00011"])
@@ -119,3 +121,11 @@ def test_a_run_is_cut_into_leaves_that_are_full_enough_and_fit(count: int, leave
     counts = cut(count, pieces)
     assert all(fewest <= each <= most for each in counts)
     assert counts.sum() + pieces - 1 == count
+
+
+@given(st.sets(MIXED), st.sets(MIXED, min_size=1))
+def test_few_keys_are_found_among_many_as_many_among_few(keys: set[str], sought: set[str]) -> None:
+    here, wanted = (Texts(text_array(sorted(each))) for each in (keys, sought))
+    at, there = leafrun._positions_among_few(here, wanted)
+    expected_at, expected_there = leafrun._positions_of_texts(here, wanted)
+    assert (at.tolist(), there.tolist()) == (expected_at.tolist(), expected_there.tolist())

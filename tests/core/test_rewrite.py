@@ -16,7 +16,7 @@ from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import entries_hash
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import Ref, dirty_children, heaviest_children
+from trinitylake_core.tree.subtree import PayingChildren, Ref, dirty_children, heaviest_children
 
 ORDERS = st.integers(3, 9)
 
@@ -67,6 +67,13 @@ def apply_to(model: dict[str, str], changes: Changes) -> None:
             model[key] = value
 
 
+def eager(order: int) -> PayingChildren:
+    """Return the policy of a compaction that pays, as it is of larger orders: two messages are worth a leaf."""
+    policy = PayingChildren(order, 0)
+    policy.worth, policy._kept = 2, 3
+    return policy
+
+
 def flushed(
     sink: MemorySink, root: Node, policy: object, *, prove: bool = False, partial: bool = False
 ) -> tuple[Node, Rewriter]:
@@ -101,7 +108,9 @@ def test_two_trees_joined_are_one(order: int, entries: dict[str, str], cut: str,
     assert higher + 1 >= (root.height or 0)
 
 
-@given(ORDERS, TARGETS, ENTRIES, st.lists(st.tuples(CHANGES, st.sampled_from(["none", "full", "heavy"]))), FILLS)
+@given(
+    ORDERS, TARGETS, ENTRIES, st.lists(st.tuples(CHANGES, st.sampled_from(["none", "full", "heavy", "pays"]))), FILLS
+)
 def test_messages_mean_the_same_wherever_they_are(
     order: int,
     target: int,
@@ -116,6 +125,9 @@ def test_messages_mean_the_same_wherever_they_are(
     for number, (changes, flush) in enumerate(rounds):
         if flush == "heavy":
             root, proof = flushed(sink, root, heaviest_children(target), prove=True, partial=True)
+            assert proof.is_proved()
+        elif flush == "pays":
+            root, proof = flushed(sink, root, eager(order).of_others, prove=True, partial=True)
             assert proof.is_proved()
         elif flush == "full":
             root, proof = flushed(sink, root, dirty_children, prove=True)

@@ -79,7 +79,7 @@ def test_the_estimate_of_bytes_holds_for_definitions_with_random_names(tmp_path:
         for number in range(1_000):
             txn.create_table("sales", f"t{number:04}", schema=pa.schema([("id", pa.int64())]))
     compacted(lake.refresh())
-    for number in (7, *range(0, 1_000, 100)):
+    for number in range(0, 1_000, 20):  # enough for each leaf to be worth its rewriting
         with lake.refresh().transaction() as txn:
             txn.alter_table("sales", f"t{number:04}", properties={"owner": "ada"})
     prove_near(lake.refresh())

@@ -57,10 +57,17 @@ def _dirty(lake: Lakehouse, seed: int, deleted: float) -> Lakehouse:
 
 
 def _in_turn(
-    pieces: list[Piece], engine: object, store: NodeStore, frontier: list[Piece], stamp: int, tasks: int, progress: Any
+    pieces: list[Piece],
+    engine: object,
+    store: NodeStore,
+    frontier: list[Piece],
+    stamp: int,
+    tasks: int,
+    progress: Any,
+    paying: object,
 ) -> list[Row]:
     """Flush pieces as tasks do that know nothing of one another."""
-    del engine, progress
+    del engine, progress, paying
     pieces += frontier
     tasks_of = subtrees.assign_tasks([piece.weight() for piece in frontier], tasks)
     done: dict[int, Row] = {}

@@ -18,7 +18,7 @@ from trinitylake_core.tree.leafrun import Columns, is_exact, plan_merge
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import Policy, Work, dirty_children, heaviest_children
+from trinitylake_core.tree.subtree import PayingChildren, Policy, Work, dirty_children, heaviest_children
 from trinitylake_core.versions import CountBounds, Root
 
 _FAILED: Final = "the proof of a large commit failed: nothing was committed; please report this as a bug"
@@ -102,7 +102,8 @@ def push_down(node: Node, most: int, created_at_millis: int, writer: NodeWriter)
         pushed = _build(node, rewriter)
     else:
         of_root = heaviest_children(min(node.table_bytes() + most // 2, writer.target_bytes))
-        pushed = _flush(node, of_root, heaviest_children(writer.target_bytes), rewriter)
+        of_others = PayingChildren(writer.order, 0).over(writer.target_bytes)
+        pushed = _flush(node, of_root, of_others, rewriter)
     if max(pushed.estimated_bytes(), rewriter.largest_bytes) > writer.target_bytes:  # nodes that were joined
         rewriter = Rewriter(writer, created_at_millis, prove=True)
         pushed = _flush(node, dirty_children, dirty_children, rewriter)

@@ -258,6 +258,7 @@ def finish_root(base: Root | None, draft: Draft, stamp: int, target_bytes: int) 
         spec.REQUESTS_UNTIL_MILLIS: str(0 if base is None else base.requests_until_millis),
         spec.OPERATION: spec.OP_BULK if draft.is_bulk else draft.operation,
         spec.BULK_OPERATION: draft.operation if draft.is_bulk else None,
+        spec.SETTLED_AT_MILLIS: str(stamp) if draft.node.subtree_messages == 0 else carried.get(spec.SETTLED_AT_MILLIS),
         spec.FITS: str(target_bytes) if draft.node.estimated_bytes() <= target_bytes else None,
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),

@@ -28,6 +28,8 @@ _Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FILL: Final = 0.75
 """How full new leaves are made where a run needs another number of them: room for the next changes on either side."""
 _VIEW: Final = pa.string_view()
+_FEWER: Final = 8
+"""With so many times fewer keys than are sought, each key is searched for, and not the others among them."""
 ROOMY: Final = 0.95
 """Up to which average fill a run keeps its number of leaves."""
 
@@ -233,10 +235,26 @@ def positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
     fixed = fixed_width(keys)
     fixed_sought = fixed_width(sought)
     if fixed is None or fixed_sought is None or fixed.dtype != fixed_sought.dtype:
+        if len(keys) * _FEWER < len(sought):
+            return _positions_among_few(Texts(keys), Texts(sought))
         return _positions_of_texts(Texts(keys), Texts(sought))
     at = np.searchsorted(fixed, fixed_sought)
     neighbour = np.minimum(at, len(fixed) - 1)
     return at, fixed[neighbour] == fixed_sought
+
+
+def _positions_among_few(keys: Texts, sought: Texts) -> tuple[_Rows, _Mask]:
+    """Return what :func:`positions` does: each of few keys is found among the many that are sought."""
+    there = np.zeros(len(sought), dtype=bool)
+    behind = np.zeros(len(keys), dtype=np.int64)
+    for row in range(len(keys)):
+        key = keys[row]
+        place = bisect_left(sought, key)
+        is_there = place < len(sought) and sought[place] == key
+        if is_there:
+            there[place] = True
+        behind[row] = place + is_there  # from this one on, what is sought is larger than the key
+    return np.searchsorted(behind, np.arange(len(sought)), side="right"), there
 
 
 def _positions_of_texts(keys: Texts, sought: Texts) -> tuple[_Rows, _Mask]:

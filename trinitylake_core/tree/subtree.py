@@ -20,6 +20,8 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import EVERYWHERE, Range
 from trinitylake_core.tree.search import Batch, NodeReader
 
+_WORTH: Final = 64
+"""A child is rewritten for one message for each so many keys that it has room for: 7 of 511 (``docs/costs.md``)."""
 _MANY_MESSAGES: Final = 1 << 40
 """Stands for the number of messages in a subtree that does not count them."""
 
@@ -168,6 +170,73 @@ def heaviest_children(target_bytes: int) -> Policy:
         return chosen
 
     return choose
+
+
+class PayingChildren:
+    """The policy of a compaction that pays: it flushes a child when the messages for it are worth its rewriting.
+
+    That is one message for each 64 keys that a node has room for. What is worth less waits in the buffer above, as deep
+    as it goes; no node keeps more messages than half of its keys, so that it is read as fast as without (the heaviest
+    children go first). A root keeps fewer, ``root_bytes``: every commit writes it. With room for fewer than 128 keys
+    every message is worth a node: then all of them go all the way.
+    """
+
+    def __init__(self, order: int, root_bytes: int) -> None:
+        self._width = max(2, order * 2 // 3)
+        """The keys of a node that is about two thirds full."""
+        self.worth = max(1, (order - 1) // _WORTH)
+        """So many messages are worth a leaf."""
+        self._kept = (order - 1) // 2 if self.worth > 1 else 0
+        self._root_bytes = root_bytes if self.worth > 1 else 0
+
+    def allowed_messages(self, keys: int | None, height: int) -> int:
+        """Return how many messages may wait in the buffers of a subtree: those that are left in its inner nodes."""
+        inner = 0
+        nodes = keys or 0
+        for _ in range(height):
+            nodes //= self._width
+            inner += max(1, nodes // self._width)
+        return inner * self._kept
+
+    def over(self, target_bytes: int) -> Policy:
+        """Return the policy of a large commit: too large a node flushes the heaviest children, and all that pay."""
+        heaviest = heaviest_children(target_bytes)
+
+        def choose(work: Work) -> Collection[int] | None:
+            chosen = heaviest(work)
+            if chosen is None:
+                return None
+            return {*chosen, *(index for index, ref in enumerate(work.refs) if self._pays(ref))}
+
+        return choose
+
+    def of_root(self, work: Work) -> Collection[int] | None:
+        """Choose the children of a root."""
+        return self._choose(work, self._root_bytes)
+
+    def of_others(self, work: Work) -> Collection[int] | None:
+        """Choose the children of a node below the root."""
+        return self._choose(work, None)
+
+    def _choose(self, work: Work, most_bytes: int | None) -> Collection[int] | None:
+        if not self._kept:
+            return dirty_children(work)
+        chosen = {index for index, ref in enumerate(work.refs) if self._pays(ref)}
+        light = [index for index, ref in enumerate(work.refs) if len(ref.pending) and index not in chosen]
+        light.sort(key=lambda index: len(work.refs[index].pending))
+        messages = sum(len(work.refs[index].pending) for index in light)
+        size = sum(work.refs[index].pending.nbytes() for index in light)
+        while light and (messages > self._kept or (most_bytes is not None and size > most_bytes)):
+            heaviest = light.pop()
+            chosen.add(heaviest)
+            messages -= len(work.refs[heaviest].pending)
+            size -= work.refs[heaviest].pending.nbytes()
+        return chosen or None
+
+    def _pays(self, ref: Ref) -> bool:
+        if ref.work is not None or len(ref.pending) >= self.worth:  # what was opened is written again anyway
+            return True
+        return ref.height > 0 and ref.weight() > self.allowed_messages(ref.keys, ref.height)
 
 
 def route_messages(work: Work, messages: Messages) -> None:

@@ -109,6 +109,11 @@ class RootRows:
         return self.created_at_millis + spec.REQUESTS_AHEAD_MILLIS
 
     @property
+    def settled_at_millis(self) -> int:
+        """When the last version was made in which no message waited, in epoch milliseconds; 0 where that is unknown."""
+        return self._number(spec.SETTLED_AT_MILLIS)
+
+    @property
     def counts(self) -> ObjectCounts | None:
         """How many objects this version holds, exactly; ``None`` where its writer did not know."""
         return counts_in(self.system)

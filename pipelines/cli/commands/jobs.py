@@ -116,9 +116,16 @@ def _register(call: Call, catalog: str) -> Result:
 @command(
     "compact",
     "trinitylake compact file:///data/lake --engine auto --dry-run",
-    options=(ENGINE, DRY_RUN, VERBOSE, REASON, *SPARK),
-    details="Changes no object, and writers may commit meanwhile. With nothing to do, it commits nothing and does not\n"
-    "start Spark.",
+    options=(
+        option("--full", is_flag=True, help="push every message all the way, whatever that rewrites; settles counts"),
+        ENGINE,
+        DRY_RUN,
+        VERBOSE,
+        REASON,
+        *SPARK,
+    ),
+    details="Pushes messages down as far as that is worth rewriting nodes. Changes no object, and writers may commit\n"
+    "meanwhile. With nothing to do, it commits nothing and does not start Spark.",
 )
 def compact(call: Call) -> Result:
     """Compact the newest version."""
