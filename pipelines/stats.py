@@ -18,7 +18,7 @@ from pipelines.engine.local import LocalEngine
 from pipelines.job import Progress, silent
 from pipelines.sweep.kept_roots import gc_roots, live_transactions
 from pipelines.sweep.sweep import Size, Sweep, UnknownFiles
-from pipelines.trees.walk import CHILD, FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
+from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
@@ -151,7 +151,8 @@ def _measure_levels(lake: Lakehouse, engine: Engine, progress: Progress) -> tupl
             sum(CASE WHEN role = {MESSAGES} THEN size ELSE 0 END) AS messages,
             sum(CASE WHEN role = {NODE} THEN size ELSE 0 END) AS bytes,
             sum(CASE WHEN role = {TEXT_BYTES} AND size > {target} THEN 1 ELSE 0 END) AS over_target
-            FROM walked WHERE role <> {CHILD} AND size IS NOT NULL GROUP BY height ORDER BY height DESC"""
+            FROM walked WHERE role IN ({NODE}, {KEYS}, {MESSAGES}, {TEXT_BYTES}) AND size IS NOT NULL
+            GROUP BY height ORDER BY height DESC"""
         ).list()
     levels = []
     for row in rows:

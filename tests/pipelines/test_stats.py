@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipelines import stats
 from pipelines.stats import debt, messages_of
 from tests.support.lakes import compacted, new_lake
+from tests.support.wide import wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 
@@ -65,3 +67,12 @@ def test_many_versions_cost_sixteen_looks_and_a_search(tmp_path: Path) -> None:
 
 def test_what_another_generation_wrote_cannot_be_compacted_and_is_not_stale(java_lakehouse: str) -> None:
     assert not debt(Lakehouse.open(java_lakehouse), 0, 0).stale
+
+
+def test_levels_are_those_of_the_tree_alone(tmp_path: Path) -> None:
+    """Forty leaves: what the walk counts of itself, to lose no row, is no level of forty."""
+    lake = wide(tmp_path, 2_000, 64)
+    found = stats.deep(lake)
+    assert [1, 0] == [each.height for each in found.levels]
+    assert 1 < found.levels[-1].nodes
+    assert sum(1 for _ in lake.objects()) == found.keys
