@@ -65,11 +65,15 @@ def _spark_release() -> str:
 def refuse_session_without_iceberg(spark: SparkSession) -> None:
     """Refuse a session that started without Iceberg. Raises ``InvalidInput``, which names the two settings."""
     has_extension = EXTENSION in (spark.conf.get(EXTENSIONS, "") or "")
-    if has_extension and _finds_runtime(spark):
-        return
-    release = ".".join(spark.version.split(".")[:2])
+    if not has_extension or not _finds_runtime(spark):
+        raise InvalidInput(how_to_get_iceberg(spark.version))
+
+
+def how_to_get_iceberg(spark: str | None = None) -> str:
+    """Return what is said of a session without Iceberg, for a release of Spark: by default the installed one."""
+    release = _spark_release() if spark is None else ".".join(spark.split(".")[:2])
     scala = _SCALA.get(release, "2.13")
-    raise InvalidInput(
+    return (
         "this Spark session has no Iceberg, which must be there before it starts. Set "
         f"{PACKAGES}=org.apache.iceberg:iceberg-spark-runtime-{release}_{scala}:{TESTED} and {EXTENSIONS}={EXTENSION} "
         "(--spark-conf NAME=VALUE; in lakehouses.yaml `spark: {iceberg: " + TESTED + "}`)"

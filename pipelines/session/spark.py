@@ -34,7 +34,13 @@ from urllib.parse import urlsplit
 import pipelines
 import trinitylake_core
 from pipelines.session import compat
-from pipelines.session.iceberg import iceberg_settings
+from pipelines.session.iceberg import (
+    EXTENSION,
+    EXTENSIONS,
+    how_to_get_iceberg,
+    iceberg_settings,
+    refuse_session_without_iceberg,
+)
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -355,6 +361,26 @@ def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -
         return False
     config = spark.choose_config()
     return config.mode == "connect" or (config.mode == "master" and local_cores(config.master) is None)
+
+
+def missing_iceberg(spark: SparkSession | Callable[[], SparkSession] | None) -> str | None:
+    """Return what a session lacks to run Iceberg's procedures, and how to get it; ``None``: nothing that is known.
+
+    Nothing is started: of a session that does not run yet, only a :class:`LazySession` tells. Raises ``InvalidInput``
+    for a session that cannot be started.
+    """
+    session = active_session() if callable(spark) else spark
+    if session is not None:
+        try:
+            refuse_session_without_iceberg(session)
+        except InvalidInput as error:
+            return str(error)
+        return None
+    if not isinstance(spark, LazySession):
+        return None
+    config = spark.choose_config()
+    has_it = config.mode == "connect" or config.iceberg is not None or EXTENSION in config.conf.get(EXTENSIONS, "")
+    return None if has_it else how_to_get_iceberg()
 
 
 @contextmanager

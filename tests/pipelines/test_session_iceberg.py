@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dagster_project.config.settings import Spark
-from pipelines.session import SessionConfig, iceberg
+from pipelines import tables_compact
+from pipelines.session import LazySession, SessionConfig, iceberg, missing_iceberg
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -59,3 +61,22 @@ def test_what_cannot_be_is_refused(fields: dict[str, str], words: str) -> None:
 def test_a_session_that_started_without_iceberg_is_told_the_two_settings(spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match=r"spark\.jars\.packages=.*iceberg-spark-runtime-.* and spark\.sql\.ext"):
         iceberg.refuse_session_without_iceberg(spark)
+
+
+def test_a_session_that_does_not_run_yet_is_judged_by_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)  # other tests may have left one
+    without = missing_iceberg(LazySession(SessionConfig()))
+    assert "has no Iceberg, which must be there before it starts" in (without or "")
+    for config in (
+        SessionConfig(iceberg="1.11.0"),
+        SessionConfig(conf={iceberg.EXTENSIONS: iceberg.EXTENSION}),
+        SessionConfig(mode="connect", remote="sc://host"),
+    ):
+        assert missing_iceberg(LazySession(config)) is None
+
+
+def test_spark_by_name_is_refused_before_anything_is_read_and_auto_does_without(lake: Lakehouse) -> None:
+    for spark, words in ((None, "there is no Spark session"), (LazySession(SessionConfig()), "has no Iceberg")):
+        with pytest.raises(InvalidInput, match=words):
+            tables_compact.run(lake, tables_compact.Config(engine="spark"), spark)
+        assert () == tables_compact.run(lake, tables_compact.Config(engine="auto"), spark).planned

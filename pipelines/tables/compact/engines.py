@@ -8,6 +8,7 @@ from typing import Final
 from pipelines.job import Cancel, Session
 from pipelines.tables.compact.local import LocalEngine
 from pipelines.tables.compact.model import Outcome, PlannedTable, Settings, TableEngine
+from pipelines.tables.compact.spark import SparkEngine
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 
@@ -25,10 +26,14 @@ class Engines:
     def __init__(self, lake: Lakehouse, engine: str, settings: Settings, spark: Session, cancel: Cancel) -> None:
         """Raise ``InvalidInput`` if an engine was asked for that is not there."""
         self._engines: list[TableEngine] = []
-        if engine == SPARK:
-            raise InvalidInput("tables are not compacted by engine 'spark' yet: choose 'local', or 'auto'")
-        self._engines.append(LocalEngine(lake, settings, cancel))
-        del spark
+        if engine != SPARK:
+            self._engines.append(LocalEngine(lake, settings, cancel))
+        if engine != LOCAL:
+            by_spark = SparkEngine(lake, settings, spark, cancel)
+            missing = by_spark.what_is_missing()
+            if engine == SPARK and missing is not None:
+                raise InvalidInput(f"tables cannot be compacted by engine 'spark': {missing}")
+            self._engines.append(by_spark)
         self.default = self._engines[0].name
 
     @property
@@ -39,7 +44,9 @@ class Engines:
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why no engine can rewrite a table as planned; ``None`` if one can. Starts nothing."""
         reasons = [each.why_not(table) for each in self._engines]
-        return None if None in reasons else reasons[-1]
+        if None in reasons:
+            return None
+        return "; ".join(each for each in reasons if each is not None)
 
     def of(self, table: PlannedTable) -> TableEngine:
         """Return the engine of a table: the first that can. REQUIRES: one can."""

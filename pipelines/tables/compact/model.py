@@ -57,6 +57,25 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedEndpoint:
+    """A running `trinitylake serve`, for a Spark that cannot reach this process.
+
+    Attributes:
+        uri: its address, as Spark reaches it.
+        warehouse: the name of the lakehouse there.
+        token: of a principal that may write; it is not shown.
+    """
+
+    uri: str
+    warehouse: str
+    token: str = field(default="", repr=False)
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties of a catalog."""
+        return {"uri": self.uri, "warehouse": self.warehouse, **({"token": self.token} if self.token else {})}
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How files are rewritten, whatever the table.
 
@@ -65,7 +84,8 @@ class Settings:
         prove: ``counts``, ``hash`` or ``none``.
         partial: commits of one table, for engines that commit a part of it at a time; 1: all or nothing.
         at_once: tables at the same time.
-        seconds: no table is begun after so long; ``None``: no limit.
+        seconds: no table is begun after so long, and Spark is stopped; ``None``: no limit.
+        endpoint: for a Spark that cannot reach an endpoint in this process.
     """
 
     strategy: str = BINPACK
@@ -73,6 +93,7 @@ class Settings:
     partial: int = 10
     at_once: int = 2
     seconds: float | None = None
+    endpoint: NamedEndpoint | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

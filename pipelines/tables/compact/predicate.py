@@ -1,0 +1,95 @@
+"""The predicate of SQL that chooses some partitions of a table: Iceberg's procedures take no list of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from pipelines.tables.compact.statements import quote_name, quote_text
+
+MOST_PARTITIONS: Final = 200
+"""A predicate of more partitions would take Spark longer to plan than it saves."""
+_ARGUMENT: Final = re.compile(r"(bucket|truncate)\[([0-9]+)\]")
+_OF_TIME: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+
+
+class NoPredicate(Exception):
+    """A partition that SQL cannot name."""
+
+
+def column_names(document: Mapping[str, Any]) -> dict[int, str]:
+    """Return the names of the columns of a table's current schema by their IDs, ready for SQL."""
+    schemas = {each.get("schema-id", 0): each for each in document.get("schemas") or [document.get("schema", {})]}
+    found: dict[int, str] = {}
+    _add_names(schemas[document.get("current-schema-id", 0)], "", found)
+    return found
+
+
+def _add_names(struct: Mapping[str, Any], prefix: str, found: dict[int, str]) -> None:
+    for field in struct.get("fields") or ():
+        name = prefix + quote_name(field["name"])
+        found[field["id"]] = name
+        if isinstance(field["type"], dict):
+            _add_names(field["type"], f"{name}.", found)
+
+
+def partitions_predicate(
+    document: Mapping[str, Any], catalog: str, partitions: Iterable[tuple[int, Mapping[str, Any]]]
+) -> str:
+    """Return the predicate of some partitions, each a spec and the values of its fields; empty for all of a table.
+
+    ``catalog`` is the name by which Spark knows it: its functions are those of Iceberg's transforms.
+
+    Raises ``NoPredicate``: a column that was dropped, a transform or a value that SQL has no words for.
+    """
+    names = column_names(document)
+    specs = {each["spec-id"]: each["fields"] for each in document.get("partition-specs") or ()}
+    alternatives: list[str] = []
+    for spec_id, values in partitions:
+        conditions = [
+            _condition(each, names, catalog, values) for each in specs[spec_id] if each["transform"] != "void"
+        ]
+        if not conditions:
+            return ""
+        alternatives.append(" AND ".join(conditions))
+    return " OR ".join(f"({each})" for each in dict.fromkeys(alternatives))
+
+
+def _condition(field: Mapping[str, Any], names: Mapping[int, str], catalog: str, values: Mapping[str, Any]) -> str:
+    column = names.get(field["source-id"])
+    if column is None:
+        raise NoPredicate("a column that it is partitioned by was dropped")
+    value = values[field["name"]]
+    if value is None:
+        return f"{column} IS NULL"
+    return f"{_transformed(field['transform'], column, catalog)} = {_literal(value)}"
+
+
+def _transformed(transform: str, column: str, catalog: str) -> str:
+    if transform == "identity":
+        return column
+    function = f"{quote_name(catalog)}.system"
+    if transform in _OF_TIME:
+        return f"{function}.{_OF_TIME[transform]}({column})"
+    match = _ARGUMENT.fullmatch(transform)
+    if match is None:
+        raise NoPredicate(f"Spark has no function for the transform {transform}")
+    return f"{function}.{match[1]}({match[2]}, {column})"
+
+
+def _literal(value: Any) -> str:
+    """Return a value of a partition as a literal of SQL."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return quote_text(value)
+    if isinstance(value, Decimal):
+        return f"{value:f}BD"
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return f"DATE '{value.isoformat()}'"
+    raise NoPredicate(f"SQL has no exact literal for a partition of {type(value).__name__}")

@@ -1,0 +1,433 @@
+"""The engine of Spark: Iceberg's own procedures, through an endpoint, and a proof of every snapshot that they made.
+
+For deletes, format version 3, large partitions and sorts. ``rewrite_data_files`` applies deletes,
+``rewrite_position_delete_files`` drops those that apply to nothing any more, ``rewrite_manifests`` merges manifests.
+They report what they believe; what counts is the table before and after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Final
+
+from pipelines.job import Cancel, Session, start_spark
+from pipelines.session import missing_iceberg
+from pipelines.tables.compact import model
+from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
+from pipelines.tables.compact.predicate import MOST_PARTITIONS, NoPredicate, column_names, partitions_predicate
+from pipelines.tables.compact.statements import SparkCatalog, StatementTimeout, quote_name, quote_text
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import FileMissing, InvalidInput, TrinityLakeError
+from trinitylake_core.iceberg.snapshot_files import LiveFile, SnapshotReader
+from trinitylake_core.tables import Located
+
+_GROUP_BYTES: Final = 1 << 30
+"""Spark rewrites so many bytes as one job at the least; Iceberg's own default is 100 GB, which fills disks."""
+_LONGEST: Final = 300
+_RACES: Final = ("CommitFailedException", "ValidationException", "Cannot commit", "Missing required files")
+_MEMORY: Final = ("OutOfMemoryError", "No space left on device")
+
+
+class RowsDiffer(Exception):
+    """The rows after a rewrite are not those before it."""
+
+
+class SparkEngine:
+    """Has Iceberg's procedures rewrite tables. Spark is started when the first table needs it."""
+
+    name = "spark"
+
+    def __init__(
+        self,
+        lake: Lakehouse,
+        settings: Settings,
+        spark: Session,
+        cancel: Cancel,
+    ) -> None:
+        self.versions = 0
+        self._lake = lake
+        self._settings = settings
+        self._session = spark
+        self._cancel = cancel
+        self._endpoint = settings.endpoint
+        self._lacks: str | None = None
+        self._has_looked = False
+        self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
+        self._held = ExitStack()
+        self._catalog: SparkCatalog | None = None
+
+    def why_not(self, table: PlannedTable) -> str | None:
+        """Return why this engine cannot rewrite a table: for want of Spark, or of the endpoint's packages."""
+        if not self._has_looked:
+            self._lacks = self.what_is_missing()
+            self._has_looked = True
+        return self._lacks
+
+    def what_is_missing(self) -> str | None:
+        """Return why nothing can be rewritten by this engine. Starts nothing."""
+        if self._session is None:
+            return "there is no Spark session"
+        if find_spec("pyspark") is None:
+            return "Spark is not installed: pip install 'trinitylake-maintenance[spark]'"
+        if find_spec("starlette") is None:
+            return "the endpoint is not installed: pip install 'trinitylake-maintenance[rest]'"
+        return missing_iceberg(self._session)
+
+    def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
+        """Have each table rewritten, some at the same time; yield what became of it."""
+        if not tables:
+            return
+        catalog = self._connected()
+        with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact-spark") as threads:
+            try:
+                for outcome in threads.map(lambda each: _TableRewrite(self._lake, catalog, self, each).run(), tables):
+                    self.versions += outcome.commits
+                    yield outcome
+            except BaseException:
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    @property
+    def settings(self) -> Settings:
+        """How files are rewritten."""
+        return self._settings
+
+    @property
+    def cancel(self) -> Cancel:
+        """What stops it."""
+        return self._cancel
+
+    def is_late(self) -> bool:
+        """Whether the time of the run is used up."""
+        return self._ends is not None and time.monotonic() > self._ends
+
+    def close(self) -> None:
+        """Stop the endpoint, and take its token out of the session."""
+        self._held.close()
+        self._catalog = None
+
+    def _connected(self) -> SparkCatalog:
+        """Return the lakehouse as a catalog of Spark, started if need be. Raises ``InvalidInput``."""
+        if self._catalog is None:
+            spark = start_spark(self._session)
+            if ".connect." in type(spark).__module__ and self._endpoint is None:
+                raise InvalidInput(
+                    "a Spark Connect server cannot reach an endpoint in this process: start `trinitylake serve` where "
+                    "the server reaches it, and name it"
+                )
+            self._catalog = SparkCatalog(spark, self._serve(), self._cancel, self._ends)
+            self._held.callback(self._catalog.close)
+        return self._catalog
+
+    def _serve(self) -> Mapping[str, str]:
+        if self._endpoint is not None:
+            return self._endpoint.properties()
+        from trinitylake_core.rest import endpoint
+
+        return self._held.enter_context(endpoint(self._lake)).properties()
+
+
+@dataclass
+class _Run:
+    """Snapshots that this engine made, one after the other: ``parent`` is the one below them."""
+
+    parent: int
+    last: int
+
+
+class _TableRewrite:
+    """One table: the procedures, what they did, and the proof."""
+
+    def __init__(self, lake: Lakehouse, catalog: SparkCatalog, engine: SparkEngine, table: PlannedTable) -> None:
+        from trinitylake_core.iceberg import TrinityLakeCatalog
+
+        self._own: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
+        self._lake = lake
+        self._catalog = catalog
+        self._engine = engine
+        self._settings = engine.settings
+        self._table = table
+        self._failed = Outcome(table.name, model.UNREADABLE, engine.name)
+
+    def run(self) -> Outcome:
+        """Rewrite the table; what its own files and writers cause is its outcome."""
+        self._engine.cancel.check()
+        if self._engine.is_late():
+            why = "the time was used up before it; the next run goes on"
+            return replace(self._failed, outcome=model.TIMEOUT, reason=why)
+        began = time.monotonic()
+        outcome = self._rewrite()
+        return replace(outcome, seconds=round(time.monotonic() - began, 3))
+
+    def _rewrite(self) -> Outcome:
+        from trinitylake_core.iceberg.errors import REFUSED, words_of
+
+        try:
+            before = self._read()
+            if before.uuid != self._table.uuid or before.current is None:
+                return replace(self._failed, outcome=model.LOST, reason="another table has its name now")
+            stopped = self._call_procedures(before)
+            return self._judge(before.current, stopped)
+        except NoPredicate as error:
+            return replace(self._failed, outcome=model.UNSUPPORTED, reason=str(error))
+        except FileMissing as error:
+            return replace(self._failed, outcome=model.LOST, reason=f"a file is gone: {error}")
+        except TrinityLakeError as error:
+            return replace(self._failed, reason=f"{error}")
+        except REFUSED as error:
+            return replace(self._failed, reason=words_of(error))
+
+    def _read(self) -> SnapshotReader:
+        location = self._own.metadata_location(self._table.identifier)
+        return SnapshotReader(Located(self._lake.storage), location)
+
+    # -- procedures --------------------------------------------------------------------------------
+
+    def _call_procedures(self, before: SnapshotReader) -> Outcome | None:
+        """Call the procedures one after the other; return why they ended early. What is committed by then stays."""
+        try:
+            where = self._where(before)
+            only_these = [f"where => {quote_text(where)}"] if where else []
+            self._call("rewrite_data_files", *self._arguments(before, is_exact=bool(where)), *only_these)
+            if self._table.delete_files:
+                # Without `rewrite-all` it leaves up to four delete files of a partition, also if nothing is below them.
+                self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')", *only_these)
+            self._call("rewrite_manifests", "use_caching => false")
+        except StatementTimeout as error:
+            return replace(self._failed, outcome=model.TIMEOUT, reason=str(error))
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
+                raise
+            return self._outcome_of(f"{error}")
+        return None
+
+    def _call(self, procedure: str, *arguments: str) -> None:
+        name = ".".join(self._table.identifier)
+        given = ", ".join((f"table => {quote_text(name)}", *arguments))
+        self._catalog.run(f"CALL {self._catalog.name}.system.{procedure}({given})")
+
+    def _arguments(self, before: SnapshotReader, *, is_exact: bool) -> list[str]:
+        """Return what tells Iceberg how to rewrite files; ``is_exact``: a predicate says of which partitions.
+
+        Raises ``NoPredicate``: the table has no order to sort by.
+        """
+        table = self._table
+        options = {
+            "target-file-size-bytes": table.target,
+            "max-file-group-size-bytes": max(_GROUP_BYTES, 4 * table.target),
+            "min-input-files": 2 if is_exact else max(2, min(len(each.paths) for each in table.groups)),
+            "max-files-to-rewrite": max(1, sum(len(each.paths) for each in table.groups)),
+            "rewrite-job-order": "files-desc",
+            "partial-progress.enabled": str(self._settings.partial > 1).lower(),
+            "partial-progress.max-commits": self._settings.partial,
+        }
+        if table.delete_files:
+            options["delete-file-threshold"] = 1
+        if table.equality_deletes:
+            options["remove-dangling-deletes"] = "true"
+        if self._settings.strategy != model.BINPACK:
+            options["rewrite-all"] = "true"
+        pairs = ", ".join(f"{quote_text(name)}, {quote_text(str(value))}" for name, value in options.items())
+        return [f"options => map({pairs})", *self._strategy(before)]
+
+    def _strategy(self, before: SnapshotReader) -> list[str]:
+        """Return the arguments of a sort. Raises ``NoPredicate``: the table has no order to sort by."""
+        if self._settings.strategy == model.BINPACK:
+            return ["strategy => 'binpack'"]
+        orders = {each["order-id"]: each["fields"] for each in before.document.get("sort-orders") or ()}
+        fields = orders.get(before.document.get("default-sort-order-id", 0)) or []
+        if not fields:
+            raise NoPredicate("it has no sort order; set one (ALTER TABLE ... WRITE ORDERED BY), or choose binpack")
+        if self._settings.strategy == model.SORT:
+            return ["strategy => 'sort'"]
+        names = column_names(before.document)
+        columns = ", ".join(names[each["source-id"]] for each in fields)
+        return ["strategy => 'sort'", f"sort_order => {quote_text(f'zorder({columns})')}"]
+
+    def _where(self, before: SnapshotReader) -> str:
+        """Return the predicate of the partitions of the plan; empty where there are too many, or no partitions."""
+        specs = {each["spec-id"]: each["fields"] for each in before.document.get("partition-specs") or ()}
+        groups = self._table.groups
+        if len(groups) > MOST_PARTITIONS or not any(specs.get(each.spec_id) for each in groups):
+            return ""
+        firsts = {each.paths[0].rpartition("/")[2]: each.spec_id for each in groups}
+        names = ", ".join(quote_text(each) for each in firsts)
+        found = self._catalog.run(
+            f"SELECT file_path, partition FROM {self._catalog.table(self._table.identifier)}.files "
+            f"WHERE content = 0 AND substring_index(file_path, '/', -1) IN ({names})"
+        )
+        partitions = [(firsts[path.rpartition("/")[2]], values.asDict()) for path, values in found]
+        return partitions_predicate(before.document, self._catalog.name, partitions)
+
+    def _outcome_of(self, message: str) -> Outcome:
+        """Return the outcome that a message of Spark tells."""
+        lines = [line.strip() for line in message.splitlines() if line.strip()] or ["Spark does not say why"]
+        reason = lines[0][:_LONGEST]
+        kind = model.UNREADABLE
+        if "before the last cleaning of tables" in message:
+            kind = model.VOID
+        elif "frozen" in message:
+            kind = model.FROZEN
+        elif any(each in message for each in _RACES):
+            kind = model.LOST
+        elif any(each in message for each in _MEMORY):
+            kind = model.TOO_LARGE
+        return replace(self._failed, outcome=kind, reason=reason, conflicts=int(kind == model.LOST))
+
+    # -- what they did -----------------------------------------------------------------------------
+
+    def _judge(self, before: int, stopped: Outcome | None) -> Outcome:
+        """Return what became of the table, by the snapshots that were made, and prove them."""
+        after = self._read()
+        runs, is_alone = self._runs_since(after, before)
+        if not runs:
+            return stopped or replace(self._failed, outcome=model.DONE, reason="nothing was left to rewrite")
+        removed, added = self._changed(after, runs)
+        done = replace(
+            stopped or replace(self._failed, outcome=model.DONE),
+            partitions=len(self._table.groups),
+            files=len(removed),
+            after=len(added),
+            bytes=sum(each.size for each in removed.values()),
+            bytes_after=sum(each.size for each in added.values()),
+            commits=sum(self._is_ours(each) for each in after.since(before) or ()),
+        )
+        if self._settings.prove == model.UNPROVED:
+            return done
+        try:
+            for each in runs:
+                self._prove(after, each)
+        except RowsDiffer as error:
+            return replace(
+                done, outcome=model.WRONG, reason=self._take_back(after, before, is_alone=is_alone, why=str(error))
+            )
+        return replace(done, proved=self._settings.prove)
+
+    def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
+        summary = snapshot.get("summary") or {}
+        return summary.get("operation") == "replace" and summary.get("app-id") == self._catalog.application_id
+
+    def _runs_since(self, after: SnapshotReader, before: int) -> tuple[list[_Run], bool]:
+        """Return the snapshots of ours since one, and whether nobody else has made any since."""
+        since = after.since(before)
+        if since is None:
+            raise FileMissing("the snapshot that the rewrite began at has expired, or was rolled back")
+        runs: list[_Run] = []
+        parent = before
+        for each in since:
+            number = each["snapshot-id"]
+            if self._is_ours(each):
+                if runs and runs[-1].last == parent:
+                    runs[-1].last = number
+                else:
+                    runs.append(_Run(parent, number))
+            parent = number
+        return runs, all(self._is_ours(each) for each in since)
+
+    def _changed(self, after: SnapshotReader, runs: Sequence[_Run]) -> tuple[dict[str, LiveFile], dict[str, LiveFile]]:
+        """Return the data files that went, and those that came."""
+        removed: dict[str, LiveFile] = {}
+        added: dict[str, LiveFile] = {}
+        for each in runs:
+            old, new = after.files(each.parent).data, after.files(each.last).data
+            removed.update((uri, file) for uri, file in old.items() if uri not in new)
+            added.update((uri, file) for uri, file in new.items() if uri not in old)
+        return removed, added
+
+    # -- the proof ---------------------------------------------------------------------------------
+
+    def _prove(self, after: SnapshotReader, run: _Run) -> None:
+        """Compare the rows of a table before and after snapshots of ours. Raises ``RowsDiffer``.
+
+        By manifests where no deletes apply; else Spark counts the rows of both. At ``hash`` it reads all rows of both.
+        """
+        old, new = after.files(run.parent), after.files(run.last)
+        had = sum(each.rows for each in old.data.values())
+        has = sum(each.rows for each in new.data.values())
+        if has > had:
+            raise RowsDiffer(f"there were {had:,} rows, deleted ones among them, and {has:,} were written")
+        if not old.deletes and had != has:
+            raise RowsDiffer(f"there were {had:,} rows, and {has:,} were written")
+        if self._settings.prove == model.HASH:
+            questions = _hashes_of_rows(after, run)
+        elif old.deletes:
+            questions = ("count(*)", "count(*)")
+        else:
+            return
+        first = self._ask(questions[0], run.parent)
+        second = self._ask(questions[1], run.last)
+        if first[0] != second[0]:
+            raise RowsDiffer(f"there were {first[0]:,} rows, and now there are {second[0]:,}")
+        if first != second:
+            raise RowsDiffer(f"the rows are not the same: {first[0]:,} rows have another hash")
+
+    def _ask(self, columns: str, snapshot: int) -> tuple[Any, ...]:
+        table = self._catalog.table(self._table.identifier)
+        [row] = self._catalog.run(f"SELECT {columns} FROM {table} VERSION AS OF {snapshot}")
+        return row
+
+    def _take_back(self, after: SnapshotReader, before: int, *, is_alone: bool, why: str) -> str:
+        """Take the snapshots back if nobody wrote since; return what a person is told."""
+        from trinitylake_core.iceberg.errors import REFUSED
+        from trinitylake_core.iceberg.taking_back import take_snapshots_back
+
+        if is_alone and after.current is not None:
+            try:
+                take_snapshots_back(self._own, self._table.identifier, after.current, before)
+            except REFUSED:
+                is_alone = False
+        if is_alone:
+            return f"{why}; the table is at snapshot {before} again"
+        return f"{why}; others have written since, so it stays: compare it with snapshot {before}, and roll it back"
+
+
+def _hashes_of_rows(reader: SnapshotReader, run: _Run) -> tuple[str, str]:
+    """Return what asks for the rows and the sums of two hashes of each, before and after.
+
+    Each snapshot is read by its own schema, so columns go by their IDs: those that both have. Columns of the same ID
+    may have another name, or have become wider; one of a nested type that was changed is left out.
+    """
+    old, new = (_columns_of(reader, number) for number in (run.parent, run.last))
+    first: list[str] = []
+    second: list[str] = []
+    for number, (name, kind) in new.items():
+        if number not in old:
+            continue
+        old_name, old_kind = old[number]
+        if isinstance(kind, str):
+            is_wider = kind != old_kind
+            first += _hashed(f"CAST({old_name} AS {_SQL_TYPES.get(kind, kind)})" if is_wider else old_name, kind)
+            second += _hashed(name, kind)
+        elif kind == old_kind:
+            first += _hashed(old_name, kind)
+            second += _hashed(name, kind)
+    return _sums_of(first), _sums_of(second)
+
+
+_SQL_TYPES: Final = {"long": "BIGINT"}
+"""The names of types in SQL to which columns may be promoted, where Iceberg's are others."""
+
+
+def _columns_of(reader: SnapshotReader, number: int) -> dict[int, tuple[str, Any]]:
+    """Return the columns of a snapshot's schema by their IDs: names, ready for SQL, and types."""
+    snapshot = reader.snapshot(number) or {}
+    schemas = {each.get("schema-id", 0): each for each in reader.document.get("schemas") or ()}
+    current = reader.document.get("current-schema-id", 0)
+    fields = schemas[snapshot.get("schema-id", current)]["fields"]
+    return {each["id"]: (quote_name(each["name"]), each["type"]) for each in fields}
+
+
+def _hashed(column: str, kind: Any) -> list[str]:
+    """Return what is hashed of a column. Spark's hash passes over nulls, so whether one is there is hashed, too."""
+    is_plain = isinstance(kind, str) and kind != "variant"
+    return [f"isnull({column})", column if is_plain else f"to_json(struct({column} AS c))"]
+
+
+def _sums_of(parts: Sequence[str]) -> str:
+    sums = (f"sum(CAST(xxhash64({seed}, {', '.join(parts)}) AS DECIMAL(20, 0)))" for seed in (1, 2))
+    return ", ".join(("count(*)", *sums))

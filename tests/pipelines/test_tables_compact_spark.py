@@ -1,0 +1,259 @@
+"""The engine of Spark rewrites tables with deletes of every kind, proves it, and takes back what it cannot prove."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines import tables_compact
+from pipelines.job import NEVER_CANCELLED
+from pipelines.session import SessionConfig, get_session
+from pipelines.tables.compact import model
+from pipelines.tables.compact import spark as engine
+from pipelines.tables.compact.decision import GroupRules, decide_table
+from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
+from pipelines.tables.compact.statements import SparkCatalog
+from tests.support.engines import connected
+from tests.support.writers import pool
+from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.health import grouped_files, read_current
+from trinitylake_core.rest import endpoint
+from trinitylake_core.tables import Located
+
+_TARGET: Final = 512 << 20
+_SECONDS: Final = 500
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class _Spark:
+    """A lakehouse in a Spark of this process: statements, the plan of a table, and the engine over plans."""
+
+    lake: Lakehouse
+    spark: Any
+    catalog: SparkCatalog
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.catalog.run(statement.replace("l.a.", f"{self.catalog.name}.a."))
+
+    def rows(self, name: str) -> list[str]:
+        return sorted(map(repr, self.run(f"SELECT * FROM l.a.{name}")))
+
+    def files(self, name: str) -> dict[int, int]:
+        """Return how many data files, position deletes and equality deletes a table has."""
+        found = self.run(f"SELECT content, count(*) FROM l.a.{name}.files GROUP BY content")
+        return {int(content): int(count) for content, count in found}
+
+    def plan(self, name: str) -> PlannedTable:
+        self.lake.refresh()
+        location = TrinityLakeCatalog.over(self.lake).metadata_location(("a", name))
+        read = read_current(Located(self.lake.storage), location, with_old=False)
+        groups = grouped_files(read, _TARGET)
+        decided = decide_table(groups, _TARGET, GroupRules(min_files=2), int(time.time() * 1000))
+        planned = [
+            PlannedGroup(key.spec_id, tuple(groups[key].paths), (), each, groups[key].delete_files)
+            for key, each in decided.groups
+        ]
+        number, version = read.snapshot["snapshot-id"], read.document["format-version"]
+        return PlannedTable(f"a.{name}", read.references.uuid, location, number, version, _TARGET, tuple(planned))
+
+    def compact(self, *tables: PlannedTable, **settings: Any) -> list[Outcome]:
+        made = engine.SparkEngine(self.lake, Settings(**settings), self.spark, NEVER_CANCELLED)
+        try:
+            return list(made.rewrite(tables))
+        finally:
+            made.close()
+
+
+@contextmanager
+def _started(root: str) -> Iterator[_Spark]:
+    lake = Lakehouse.open(root)
+    spark = get_session(SessionConfig(master="local[2]", iceberg="1.11.0"))
+    with endpoint(lake) as at:
+        catalog = SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
+        found = _Spark(lake, spark, catalog)
+        if "a" not in lake.namespaces():
+            catalog.run(f"CREATE NAMESPACE {catalog.name}.a")
+        yield found
+
+
+def _with_spark(lake: Lakehouse, act: Callable[[str], Any]) -> Any:
+    """Return what a function returns that needs a Spark with Iceberg: it runs in a process of its own."""
+    with pool(1) as process:
+        return process.submit(act, lake.root).result(_SECONDS)
+
+
+_MERGE_ON_READ: Final = ", ".join(f"'write.{each}.mode' = 'merge-on-read'" for each in ("delete", "update", "merge"))
+
+
+def _with_deletes(spark: _Spark, name: str, version: int) -> None:
+    """Make a table of two partitions with four files each, and deletes of rows in each."""
+    spark.run(
+        f"CREATE TABLE l.a.{name} (x BIGINT, y STRING, p STRING, ts TIMESTAMP) PARTITIONED BY (p, days(ts)) "
+        f"TBLPROPERTIES ('format-version' = '{version}', {_MERGE_ON_READ})"
+    )
+    for begin in range(0, 40, 10):
+        spark.run(
+            f"INSERT INTO l.a.{name} SELECT id, if(id % 3 = 0, null, 'a'), concat('o\\'', id % 2), "
+            f"timestamp_seconds(1700000000 + (id % 2) * 86400) FROM range({begin}, {begin + 10}, 1, 1)"
+        )
+    spark.run(f"DELETE FROM l.a.{name} WHERE x % 7 = 0")
+    spark.run(f"DELETE FROM l.a.{name} WHERE x % 5 = 0")
+
+
+def _with_equality_deletes(spark: _Spark, name: str) -> None:
+    """Make a table of which 1 and 2 are deleted by equality, as Flink's upserts write it."""
+    spark.run(f"CREATE TABLE l.a.{name} (x BIGINT, y STRING) TBLPROPERTIES ('format-version' = '2')")
+    for begin in range(0, 9, 3):
+        spark.run(f"INSERT INTO l.a.{name} SELECT id, 'a' FROM range({begin}, {begin + 3}, 1, 1)")
+    spark.lake.refresh()
+    location = TrinityLakeCatalog.over(spark.lake).load_table(f"a.{name}").location()
+    path = Path(location.removeprefix("file://")) / "data" / "equality.parquet"
+    field = pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table({"x": [1, 2]}, pa.schema([field])), path)
+    session = spark.catalog._spark
+    java = session._jvm.org.apache.iceberg
+    table = java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, f"{spark.catalog.name}.a.{name}")
+    columns = session.sparkContext._gateway.new_array(session._jvm.int, 1)
+    columns[0] = 1
+    builder = java.FileMetadata.deleteFileBuilder(table.spec()).ofEqualityDeletes(columns)
+    builder = builder.withPath(path.as_uri()).withFormat("parquet").withFileSizeInBytes(path.stat().st_size)
+    table.newRowDelta().addDeletes(builder.withRecordCount(2).build()).commit()
+
+
+def _with_evolution(spark: _Spark, name: str) -> None:
+    """Make a table whose columns became wider, have other names, and were added; and that has files of two specs."""
+    spark.run(f"CREATE TABLE l.a.{name} (x INT, y STRING, m MAP<STRING, INT>, p INT) PARTITIONED BY (p)")
+    insert = f"INSERT INTO l.a.{name} SELECT id, 'a', map('k', cast(id AS INT)), id % 2"
+    for begin in range(0, 30, 10):
+        spark.run(f"{insert} FROM range({begin}, {begin + 10}, 1, 1)")
+    for change in (
+        "ALTER COLUMN x TYPE BIGINT",
+        "RENAME COLUMN y TO w",
+        "ADD COLUMN z STRUCT<k: INT>",
+        "REPLACE PARTITION FIELD p WITH bucket(2, x)",
+    ):
+        spark.run(f"ALTER TABLE l.a.{name} {change}")
+    for begin in range(30, 60, 10):
+        spark.run(f"{insert}, named_struct('k', 1) FROM range({begin}, {begin + 10}, 1, 1)")
+    spark.run(f"ALTER TABLE l.a.{name} ADD COLUMN late INT")
+
+
+def _rewrite_all_kinds(root: str, prove: str) -> None:
+    with _started(root) as spark:
+        _with_deletes(spark, "v2", 2)
+        _with_deletes(spark, "v3", 3)
+        _with_equality_deletes(spark, "eq")
+        _with_evolution(spark, "evolved")
+        names = ("v2", "v3", "eq", "evolved")
+        before = {name: spark.rows(name) for name in names}
+        assert 7 == len(before["eq"])
+        outcomes = {each.table: each for each in spark.compact(*map(spark.plan, names), prove=prove)}
+        assert {model.DONE} == {each.outcome for each in outcomes.values()}, outcomes
+        assert {prove} == {each.proved for each in outcomes.values()}
+        assert before == {name: spark.rows(name) for name in names}
+        assert [{0: 2}, {0: 2}] == [spark.files(name) for name in ("v2", "v3")], "no delete file is left"
+        # An equality delete that applies to nothing any more goes with the next rewrite of files of its partition.
+        assert ({0: 1} | {2: 1}, before["eq"]) == (spark.files("eq") | {2: 1}, spark.rows("eq"))
+        assert (8, 2) == (outcomes["a.v2"].files, outcomes["a.v2"].after)
+        assert (3, 1) == (outcomes["a.eq"].files, outcomes["a.eq"].after)
+        again = [name for name in ("v2", "v3") if spark.plan(name).groups]
+        assert [] == again, "a second run has nothing to do"
+
+
+@pytest.mark.parametrize("prove", [model.COUNTS, model.HASH])
+def test_deletes_of_every_kind_evolved_schemas_and_specs_keep_their_rows(lake: Lakehouse, prove: str) -> None:
+    _with_spark(lake, partial(_rewrite_all_kinds, prove=prove))
+    lake.refresh()
+    assert [] == list(lake.check())
+    with endpoint(lake) as at, connected(at) as connection:
+        for name in ("v2", "v3"):
+            found = connection.execute(f"SELECT x FROM l.a.{name} ORDER BY x").fetchall()
+            assert [x for x in range(40) if x % 7 and x % 5] == [x for (x,) in found]
+
+
+def _rewrite_badly(root: str) -> None:
+    with _started(root) as spark:
+        spark.run("CREATE TABLE l.a.t (x INT, p INT) PARTITIONED BY (p)")
+        for number in range(4):
+            spark.run(f"INSERT INTO l.a.t VALUES ({number}, 0), ({number}, 1)")
+        whole = spark.plan("t")
+        rows = spark.rows("t")
+
+        # a changed value: the rows of the new snapshot have another hash
+        ask = engine._TableRewrite._ask
+        engine._TableRewrite._ask = lambda self, columns, number: (*ask(self, columns, number)[:1], number)  # type: ignore[method-assign, assignment]
+        [wrong] = spark.compact(whole, prove=model.HASH)
+        engine._TableRewrite._ask = ask  # type: ignore[method-assign]
+        assert (model.WRONG, "") == (wrong.outcome, wrong.proved)
+        assert f"at snapshot {whole.snapshot_id} again" in wrong.reason
+        assert whole.snapshot_id == spark.plan("t").snapshot_id
+        assert rows == spark.rows("t")
+
+        # the same, but somebody has written since: his rows stay
+        def write_first(self: Any, columns: str, number: int) -> tuple[Any, ...]:
+            spark.run("INSERT INTO l.a.t VALUES (99, 0)")
+            return (1, number)
+
+        engine._TableRewrite._ask = write_first  # type: ignore[method-assign]
+        [wrong] = spark.compact(spark.plan("t"), prove=model.HASH)
+        engine._TableRewrite._ask = ask  # type: ignore[method-assign]
+        assert model.WRONG == wrong.outcome
+        assert "others have written since" in wrong.reason
+        assert {"Row(x=99, p=0)", "(99, 0)"} & set(spark.rows("t"))
+
+        # one partition of a plan, and no other
+        spark.run("INSERT INTO l.a.t VALUES (5, 0), (5, 1)")
+        planned = spark.plan("t")
+        chosen = PlannedTable(**{**_fields(planned), "groups": planned.groups[:1]})
+        [done] = spark.compact(chosen)
+        assert (model.DONE, 1) == (done.outcome, done.after)
+        assert 1 == len(spark.plan("t").groups), "the other partition is as it was"
+
+        [late] = spark.compact(spark.plan("t"), seconds=1e-9)
+        assert model.TIMEOUT == late.outcome
+        [unsorted] = spark.compact(spark.plan("t"), strategy=model.SORT)
+        assert model.UNSUPPORTED == unsorted.outcome
+        assert "it has no sort order" in unsorted.reason
+
+        spark.lake.refresh().freeze(reason="a test")
+        [frozen] = spark.compact(spark.plan("t"))
+        assert model.FROZEN == frozen.outcome, frozen
+
+
+def _fields(table: PlannedTable) -> dict[str, Any]:
+    return {name: getattr(table, name) for name in PlannedTable.__dataclass_fields__}
+
+
+def test_what_is_not_proved_is_taken_back_unless_somebody_wrote_since(lake: Lakehouse) -> None:
+    _with_spark(lake, _rewrite_badly)
+
+
+def _run_the_job(root: str) -> None:
+    with _started(root) as spark:
+        _with_deletes(spark, "v3", 3)
+        spark.run("CREATE TABLE l.a.small (x INT)")
+        for number in range(3):
+            spark.run(f"INSERT INTO l.a.small VALUES ({number})")
+        before = {name: spark.rows(name) for name in ("v3", "small")}
+        config = tables_compact.Config(rules=GroupRules(min_files=2), settings=Settings(prove=model.HASH))
+        done = tables_compact.run(spark.lake.refresh(), config, spark.spark)
+        engines = {each.table: (each.engine, each.outcome) for each in done.outcomes}
+        assert {"a.v3": ("spark", model.DONE), "a.small": ("local", model.DONE)} == engines, done
+        assert before == {name: spark.rows(name) for name in ("v3", "small")}
+        assert not tables_compact.run(spark.lake.refresh(), config, spark.spark).planned
+
+
+def test_auto_gives_spark_what_this_process_cannot_rewrite(lake: Lakehouse) -> None:
+    _with_spark(lake, _run_the_job)
