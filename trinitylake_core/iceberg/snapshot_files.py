@@ -87,17 +87,22 @@ class SnapshotReader:
                     deletes += 1
         return SnapshotFiles(data, deletes, manifests)
 
+    def _sizes_of_manifests(self, snapshot: Mapping[str, Any]) -> dict[str, int]:
+        """Return the manifests of a snapshot with their sizes; 0 where nothing tells."""
+        if "manifest-list" not in snapshot:
+            return {full_uri(each): 0 for each in snapshot.get("manifests") or ()}
+        uri = full_uri(snapshot["manifest-list"])
+        storage, path = self._located.find(uri)
+        listed = refer.listed_in(read_file(storage, path, uri), uri)
+        return {each.uri: each.size for each in listed}
+
     def _manifests_of(self, snapshot: Mapping[str, Any]) -> Iterator[list[refer.DescribedFile]]:
-        sizes: dict[str, int] = {full_uri(each): 0 for each in snapshot.get("manifests") or ()}
-        if "manifest-list" in snapshot:
-            uri = full_uri(snapshot["manifest-list"])
-            storage, path = self._located.find(uri)
-            listed = refer.listed_in(read_file(storage, path, uri), uri)
-            sizes = {each.uri: each.size for each in listed}
+        sizes = self._sizes_of_manifests(snapshot)
 
         def read(uri: str) -> tuple[str, list[refer.DescribedFile]]:
             storage, path = self._located.find(uri)
-            return uri, list(refer.described_files_in(read_file(storage, path, uri, least=sizes[uri]), uri))
+            data = read_file(storage, path, uri, least=sizes[uri])
+            return uri, list(refer.described_files_in(data, uri))
 
         unread = sorted(sizes.keys() - self._known.keys())
         self._known.update(self._located.storage.map(unread, read))

@@ -65,10 +65,10 @@ def _condition(field: Mapping[str, Any], names: Mapping[int, str], catalog: str,
     value = values[field["name"]]
     if value is None:
         return f"{column} IS NULL"
-    return f"{_transformed(field['transform'], column, catalog)} = {_literal(value)}"
+    return f"{_apply_transform(field['transform'], column, catalog)} = {_literal(value)}"
 
 
-def _transformed(transform: str, column: str, catalog: str) -> str:
+def _apply_transform(transform: str, column: str, catalog: str) -> str:
     if transform == "identity":
         return column
     function = f"{quote_name(catalog)}.system"

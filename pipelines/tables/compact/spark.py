@@ -82,7 +82,7 @@ class SparkEngine:
         """Have each table rewritten, some at the same time; yield what became of it."""
         if not tables:
             return
-        catalog = self._connected()
+        catalog = self._connect()
         with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact-spark") as threads:
             try:
                 for outcome in threads.map(lambda each: _TableRewrite(self._lake, catalog, self, each).run(), tables):
@@ -111,7 +111,7 @@ class SparkEngine:
         self._held.close()
         self._catalog = None
 
-    def _connected(self) -> SparkCatalog:
+    def _connect(self) -> SparkCatalog:
         """Return the lakehouse as a catalog of Spark, started if need be. Raises ``InvalidInput``."""
         if self._catalog is None:
             spark = start_spark(self._session)
@@ -287,7 +287,7 @@ class _TableRewrite:
         runs, is_alone = self._runs_since(after, before)
         if not runs:
             return stopped or replace(self._failed, outcome=model.DONE, reason="nothing was left to rewrite")
-        removed, added = self._changed(after, runs)
+        removed, added = self._files_changed_by(after, runs)
         done = replace(
             stopped or replace(self._failed, outcome=model.DONE),
             partitions=len(self._table.groups),
@@ -329,14 +329,19 @@ class _TableRewrite:
             parent = number
         return runs, all(self._is_ours(each) for each in since)
 
-    def _changed(self, after: SnapshotReader, runs: Sequence[_Run]) -> tuple[dict[str, LiveFile], dict[str, LiveFile]]:
+    def _files_changed_by(
+        self, after: SnapshotReader, runs: Sequence[_Run]
+    ) -> tuple[dict[str, LiveFile], dict[str, LiveFile]]:
         """Return the data files that went, and those that came."""
         removed: dict[str, LiveFile] = {}
         added: dict[str, LiveFile] = {}
         for each in runs:
-            old, new = after.files(each.parent).data, after.files(each.last).data
-            removed.update((uri, file) for uri, file in old.items() if uri not in new)
-            added.update((uri, file) for uri, file in new.items() if uri not in old)
+            old = after.files(each.parent).data
+            new = after.files(each.last).data
+            for uri in old.keys() - new.keys():
+                removed[uri] = old[uri]
+            for uri in new.keys() - old.keys():
+                added[uri] = new[uri]
         return removed, added
 
     # -- the proof ---------------------------------------------------------------------------------
@@ -401,11 +406,11 @@ def _hashes_of_rows(reader: SnapshotReader, run: _Run) -> tuple[str, str]:
         old_name, old_kind = old[number]
         if isinstance(kind, str):
             is_wider = kind != old_kind
-            first += _hashed(f"CAST({old_name} AS {_SQL_TYPES.get(kind, kind)})" if is_wider else old_name, kind)
-            second += _hashed(name, kind)
+            first += _hash_terms(f"CAST({old_name} AS {_SQL_TYPES.get(kind, kind)})" if is_wider else old_name, kind)
+            second += _hash_terms(name, kind)
         elif kind == old_kind:
-            first += _hashed(old_name, kind)
-            second += _hashed(name, kind)
+            first += _hash_terms(old_name, kind)
+            second += _hash_terms(name, kind)
     return _sums_of(first), _sums_of(second)
 
 
@@ -422,7 +427,7 @@ def _columns_of(reader: SnapshotReader, number: int) -> dict[int, tuple[str, Any
     return {each["id"]: (quote_name(each["name"]), each["type"]) for each in fields}
 
 
-def _hashed(column: str, kind: Any) -> list[str]:
+def _hash_terms(column: str, kind: Any) -> list[str]:
     """Return what is hashed of a column. Spark's hash passes over nulls, so whether one is there is hashed, too."""
     is_plain = isinstance(kind, str) and kind != "variant"
     return [f"isnull({column})", column if is_plain else f"to_json(struct({column} AS c))"]
