@@ -172,7 +172,10 @@ def _list_changes(lake: Lakehouse, transaction: Transaction) -> list[ChangedObje
     for key, path, _ in transaction.change.messages():
         is_there = lookup(lake.nodes, lake.root_node.node, key) is not None
         if path is not None:
-            change = "changed" if is_there else "added"
+            if is_there:
+                change = "changed"
+            else:
+                change = "added"
         elif is_there:
             change = "removed"
         else:

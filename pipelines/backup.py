@@ -114,7 +114,10 @@ def run(
     """
     config = config or Config()
     progress = progress or silent
-    target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
+    if isinstance(target_root, Storage):
+        target = target_root
+    else:
+        target = open_storage(target_root, storage_options)
     lake.refresh()
     lake.backend.versions.refuse_hole(lake.version)
     engine = choose_engine_for_all(config.engine, spark, lake.root_node)
@@ -251,7 +254,10 @@ def _find_lag(lake: Lakehouse, version: int, config: Config, facts: dict[str, An
     first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest) or newest
     since = from_millis(first.created_at_millis)
     facts["unsaved_since"] = since
-    now = now_millis() if config.now_millis is None else config.now_millis
+    if config.now_millis is None:
+        now = now_millis()
+    else:
+        now = config.now_millis
     age_seconds = (now - first.created_at_millis) / 1000
     if config.max_age_seconds is not None and age_seconds > config.max_age_seconds:
         yield (

@@ -87,7 +87,9 @@ class DeadlinePool:
         more = True
         while more or running:
             while more and len(running) < self._at_once:
-                following = next(waiting, None) if time.monotonic() < end else None
+                following = None
+                if time.monotonic() < end:
+                    following = next(waiting, None)
                 if following is None:
                     more = False
                     break
@@ -138,7 +140,10 @@ class DeadlinePool:
             since = min((piece.begun for piece in self._left if piece.name == name), default=None)
             if since is not None:
                 return f"the storage has given no answer for {time.monotonic() - since:.0f} s"
-            limit = self._limit // 2 if name in self._suspects else self._limit
+            if name in self._suspects:
+                limit = self._limit // 2
+            else:
+                limit = self._limit
             if len(self._left) >= limit:
                 return f"not tried while {len(self._left)} other storages give no answer"
         return None

@@ -122,7 +122,10 @@ class Report(ShortRepr):
             yield "no differences"
             return
         counts = ", ".join(f"{number:,} {what}" for what, number in self.counts.items())
-        of_other = "" if self.other == self.root else f" of {self.other}"
+        if self.other == self.root:
+            of_other = ""
+        else:
+            of_other = f" of {self.other}"
         yield f"from version {self.a} to version {self.b}{of_other}: {counts}"
 
     def summary_tables(self) -> Iterator[Table]:

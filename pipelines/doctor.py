@@ -57,7 +57,10 @@ class TableRetention:
         """Compare one table; ``cleaned``: this pipeline cleans the tables of the lakehouse."""
         self.tables += 1
         age = table.properties.get(_MAX_AGE, "")
-        millis = int(age) if age.isdigit() else _MAX_AGE_DEFAULT_MILLIS
+        if age.isdigit():
+            millis = int(age)
+        else:
+            millis = _MAX_AGE_DEFAULT_MILLIS
         if millis < self.kept_seconds * 1000 and not cleaned:
             self.too_soon_count += 1
             self.too_soon += [name] if len(self.too_soon) < _NAMED else []
@@ -85,7 +88,9 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     lost = _lost_files(lake, oldest)
     found.lost = lost[:_NAMED]
     found.lost_count = len(lost)
-    return found if found.tables or oldest else None
+    if found.tables or oldest:
+        return found
+    return None
 
 
 def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:

@@ -55,7 +55,8 @@ def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> 
         check_pyspark()
     chosen, why = _choice(engine, spark, amount, spark_from)
     if engine == "auto" and chosen == "spark" and (cause := _start_failure(spark)):
-        chosen, why = "local", f"Spark could not be started: {cause}"
+        chosen = "local"
+        why = f"Spark could not be started: {cause}"
     _LOG.info("engine %s: %s", chosen, why)
     if isinstance(spark, LazySession):
         spark.choices.append(f"{chosen}: {why}")

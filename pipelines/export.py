@@ -142,8 +142,13 @@ class Report:
     def summary(self) -> Iterator[str]:
         """Yield what the export copied, or would copy."""
         plan = self.plan
-        which = f"version {plan.version}" if plan.first == plan.version else f"versions {plan.first} to {plan.version}"
-        there = f"; {count(plan.files_there, 'file')} there already" if plan.files_there else ""
+        if plan.first == plan.version:
+            which = f"version {plan.version}"
+        else:
+            which = f"versions {plan.first} to {plan.version}"
+        there = ""
+        if plan.files_there:
+            there = f"; {count(plan.files_there, 'file')} there already"
         if not (plan.definitions or plan.nodes or plan.roots or plan.roots_removed or plan.table_files):
             yield f"nothing to copy: {self.target} holds {which} already, {count(plan.files_there, 'file')}"
         elif self.dry_run:
@@ -154,14 +159,18 @@ class Report:
             yield f"{self.target} holds {which}"
             copied = _copies(self.definitions_copied, self.nodes_copied, self.roots_created, self.table_files_copied)
             yield f"copied, read back and compared: {copied}, {human_bytes(self.bytes_copied)}{there}"
-        if removed := plan.roots_removed if self.dry_run else self.roots_removed:
+        removed = plan.roots_removed if self.dry_run else self.roots_removed
+        if removed:
             yield f"{count(removed, 'older version')} {'would be ' * self.dry_run}removed there"
         if plan.snapshots_left_out:
             yield f"{count(plan.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
         for each in plan.unreadable:
-            then = "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
             if each.at_target:
                 then = f"the copy has it from before, and its root file can be copied back: {each.file}"
+            else:
+                then = (
+                    "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
+                )
             yield f"version {each.version} cannot be copied: {each.why}; {then}"
         if plan.table_files_elsewhere:
             yield f"outside the root, and not copied: {count(plan.table_files_elsewhere, 'file')} of tables"
@@ -181,7 +190,9 @@ _NAMED: Final = 5
 
 def _copies(definitions: int, nodes: int, roots: int, table_files: int) -> str:
     catalog = f"{count(definitions, 'definition')}, {count(nodes, 'node')}, {count(roots, 'root')}"
-    return f"{catalog}, {count(table_files, 'file')} of tables" if table_files else catalog
+    if table_files:
+        return f"{catalog}, {count(table_files, 'file')} of tables"
+    return catalog
 
 
 def run(
@@ -212,15 +223,25 @@ def run(
     """
     config = config or Config()
     named = config.version is not None
-    source = lake.at(version=config.version) if named else Lakehouse(lake.backend, lake.backend.newest())
+    if named:
+        source = lake.at(version=config.version)
+    else:
+        source = Lakehouse(lake.backend, lake.backend.newest())
     if not named:
         source.backend.versions.refuse_hole(source.version)
-    target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
+    if isinstance(target_root, Storage):
+        target = target_root
+    else:
+        target = open_storage(target_root, storage_options)
     if same_place(target.root, source.root):
         raise InvalidInput("the target must be another root URI than that of the lakehouse, and another directory")
-    there, here = real_root(target.root), real_root(source.root)
+    there = real_root(target.root)
+    here = real_root(source.root)
     if there.startswith(here) or here.startswith(there):
-        where = "below" if there.startswith(here) else "above"
+        if there.startswith(here):
+            where = "below"
+        else:
+            where = "above"
         raise InvalidInput(
             f"the target {target.root} lies {where} the lakehouse {source.root}, where a cleaning or a copy of the one "
             "meets the files of the other; export beside it"
@@ -247,7 +268,10 @@ class _Export:
         self.progress = progress
         self.order = source.definition.order
         self.version = source.version
-        self.first = self.boundary() if config.history else self.version
+        if config.history:
+            self.first = self.boundary()
+        else:
+            self.first = self.version
         self.watch = Stopwatch()
         self.root = bytes(source.root_node.data)
         self.definition: tuple[str, bytes] | None = None
@@ -271,10 +295,12 @@ class _Export:
         try:
             return self.copied(review)
         except Corrupt as error:
-            if (now := self.source.backend.versions.boundary()) > self.first:
+            now = self.source.backend.versions.boundary()
+            if now > self.first:
                 what = f"versions before {now} expired while the export ran, which began with version {self.first}"
                 raise Refused(f"{what}; run it again") from error
-            if (dropped := self.dropped_snapshot()) is not None:
+            dropped = self.dropped_snapshot()
+            if dropped is not None:
                 raise Refused(f"snapshot {dropped!r} was dropped while the export ran; run it again") from error
             raise
 
@@ -283,8 +309,12 @@ class _Export:
 
         Some ``get``, after a failure only.
         """
-        backend, ours = self.source.backend, self.source.definition.snapshots
-        now = backend.definition(backend.newest()).snapshots if self.config.history else ours
+        backend = self.source.backend
+        ours = self.source.definition.snapshots
+        if self.config.history:
+            now = backend.definition(backend.newest()).snapshots
+        else:
+            now = ours
         gone = (name for name in ours if name not in now or now[name] != ours[name])
         return next(gone, None)
 
@@ -329,11 +359,16 @@ class _Export:
 
     def compared(self, engine: Engine) -> FilesToCopy:
         plan = CopyPlan(engine, self.source.storage, self.target, self.order, self.progress)
-        left_out = set() if self.definition is None else {self.source.root_node.definition_path}
+        if self.definition is None:
+            left_out = set()
+        else:
+            left_out = {self.source.root_node.definition_path}
         return plan.compare(self.starts(), left_out, tables=self.config.tables)
 
     def planned(self, engine: str, to: Destination, todo: FilesToCopy) -> Plan:
-        sizes = sum(len(data) for _, data in self.roots(to.missing)) if to.missing else 0
+        sizes = 0
+        if to.missing:
+            sizes = sum(len(data) for _, data in self.roots(to.missing))
         own = self.definition_missing()
         return Plan(
             version=self.version,
@@ -359,7 +394,9 @@ class _Export:
             return 0
         path, data = self.definition
         there = dict(looked_up(self.target, [path]))
-        return 0 if there.get(path) == len(data) else len(data)
+        if there.get(path) == len(data):
+            return 0
+        return len(data)
 
     def roots(self, versions: list[int]) -> Iterator[tuple[str, bytes]]:
         """Yield path and bytes of roots as they are at the target, oldest first; last those that cannot be read.
@@ -384,7 +421,8 @@ class _Export:
         self.requests += requests + again
         if self.definition is not None and self.definition_missing():
             self.target.write_many([self.definition])
-            definitions, size = definitions + 1, size + len(self.definition[1])
+            definitions += 1
+            size += len(self.definition[1])
         self.watch.lap("definitions")
         nodes, more, again = todo.copy(NODE)
         self.requests += again
@@ -406,7 +444,8 @@ class _Export:
     def create_roots(self, to: Destination) -> int:
         """Create the roots that are missing; return their bytes."""
         to.prepare()
-        size, count = 0, len(to.missing)
+        size = 0
+        count = len(to.missing)
         for done, (path, data) in enumerate(self.roots(to.missing)):
             self.progress("roots", done, count)
             to.create(path, data)

@@ -198,7 +198,10 @@ def state_of(member: Member) -> State:
     """Return the state of one lakehouse. Raises ``TrinityLakeError`` if it cannot be opened."""
     lake = Lakehouse.open(member.root, storage_options=hurry(member.root, member.options()))
     stats = lake.stats()
-    messages = stats.root_messages if stats.messages is None else stats.messages
+    if stats.messages is None:
+        messages = stats.root_messages
+    else:
+        messages = stats.messages
     snapshots_at = [each.created_at for each in lake.snapshots()]
     state = State(
         name=member.name,
@@ -264,7 +267,9 @@ def _at_most(given: Any, limit: float) -> Any:
     if given is None:
         return limit
     try:
-        return given if float(given) < limit else limit
+        if float(given) < limit:
+            return given
+        return limit
     except (TypeError, ValueError):
         return given  # opening it raises the error
 
@@ -287,7 +292,10 @@ def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> I
             why = str(error)
             if not why.startswith(where):
                 why = f"{where}: {why}"
-            name = raw.get("name", number) if isinstance(raw, Mapping) else number
+            if isinstance(raw, Mapping):
+                name = raw.get("name", number)
+            else:
+                name = number
             yield Member(str(name), "", partial(_refuse, why))
 
 

@@ -103,7 +103,9 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None) -> 
         raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")
     numbers: dict[str, int] = {}
     for number, stanza in enumerate(stanzas):
-        name = stanza.get("name") if isinstance(stanza, Mapping) else None
+        name = None
+        if isinstance(stanza, Mapping):
+            name = stanza.get("name")
         if not isinstance(name, str):
             continue  # who uses the stanza reports it
         first = numbers.setdefault(name, number)
@@ -149,7 +151,10 @@ def quick_stanza(text: str, path: Path, name: str) -> Any:
         # It ends where the next item of the list begins, or the next field of the file.
         indent = match[1]
         ends = re.compile(rf"^(?:{indent}- |\S)", re.MULTILINE).search(text, match.end())
-        end = len(text) if ends is None else ends.start()
+        if ends is None:
+            end = len(text)
+        else:
+            end = ends.start()
         try:
             stanzas = _load_yaml(text[match.start() : end], path)
         except ConfigError:
@@ -179,7 +184,9 @@ def _fill_in(fields: Any, name: str, here: str) -> None:
 
 def label(raw: Any, number: int) -> str:
     """Return the name of a stanza in an error: its name, or else its number from 1."""
-    name = raw.get("name") if isinstance(raw, Mapping) else None
+    name = None
+    if isinstance(raw, Mapping):
+        name = raw.get("name")
     if isinstance(name, str) and name:
         return f"lakehouse {name!r}"
     return f"lakehouse number {number}"
@@ -191,7 +198,9 @@ def label(raw: Any, number: int) -> str:
 def required_text(raw: Any, field: str, where: str) -> str:
     """Return a field of a stanza, or of a part of one, that must be text. Raises ``ConfigError``, with ``where``."""
     _, _, name = field.rpartition(".")
-    value = raw.get(name) if isinstance(raw, Mapping) else None
+    value = None
+    if isinstance(raw, Mapping):
+        value = raw.get(name)
     if value is None:
         raise ConfigError(f"{where}: {field}: required, but missing")
     if not isinstance(value, str):
@@ -221,7 +230,10 @@ def look_up(value: Any, where: str = "", name: str = "") -> Any:
         return read_variable(str(value["env"]), where)
     found = {}
     for each, inner in value.items():
-        inner_where = f"{where}.{each}" if where else str(each)
+        if where:
+            inner_where = f"{where}.{each}"
+        else:
+            inner_where = str(each)
         found[each] = look_up(inner, inner_where, str(each))
     return found
 
@@ -236,5 +248,7 @@ def read_variable(name: str, where: str = "") -> str:
     value = os.environ.get(name)
     if value:
         return value
-    place = f"{where}: " if where else ""
+    place = ""
+    if where:
+        place = f"{where}: "
     raise InvalidInput(f"{place}the environment variable {name} is not set")

@@ -120,7 +120,10 @@ class Report:
     def summary(self) -> Iterator[str]:
         """Yield what the load did."""
         if self.version_after is None:
-            yield DRY_RUN if self.dry_run else "nothing to do"
+            if self.dry_run:
+                yield DRY_RUN
+            else:
+                yield "nothing to do"
         elif self.objects is None:
             yield f"version {self.version_after} committed"
         else:
@@ -363,7 +366,9 @@ class _Load(JobRun[Config, Report]):
         )
 
     def refuse_there(self, rows: Sequence[Row], number: int) -> None:
-        names = [f"{self.describe_object(row)} ({self.describe_place(row)})" for row in rows[:SHOWN]]
+        names = []
+        for row in rows[:SHOWN]:
+            names.append(f"{self.describe_object(row)} ({self.describe_place(row)})")
         if number > SHOWN:
             names.append("...")
         raise AlreadyExists(
@@ -390,7 +395,10 @@ class _Load(JobRun[Config, Report]):
         node = self.join(writer, trees)
         if self.base.node.subtree_messages == 0:  # only then the root knows how many objects there are
             known = self.base.counts
-            before = self.base.node.subtree_keys if known is None else known.total
+            if known is None:
+                before = self.base.node.subtree_keys
+            else:
+                before = known.total
             if before is not None and node.subtree_keys != before + counts.added:
                 raise Corrupt(
                     "objects were lost during the load, so nothing was committed; please report this as a bug"

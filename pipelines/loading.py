@@ -197,7 +197,10 @@ def _parse_object(line: bytes, place: Place, target: Target) -> NewObject:
     refuse_new_name(kind, names[-1])
     codec = target.codec
     key = codec.encode(ObjectName(kind, *names))
-    home = None if kind == NAMESPACE else codec.namespace(names[0])
+    if kind == NAMESPACE:
+        home = None
+    else:
+        home = codec.namespace(names[0])
     return NewObject(key, home, _encode_definition(change, kind, target), place)
 
 
@@ -394,7 +397,9 @@ def block_bytes(files: Sequence[tuple[str, int]], tasks: int) -> int:
 
 def block_count(tasks: int) -> int:
     """Return how many blocks there are of what is read, if it is not too large for them."""
-    return tasks if tasks > 1 else BLOCKS
+    if tasks > 1:
+        return tasks
+    return BLOCKS
 
 
 def guess_cuts(sample: Iterable[tuple[str, int]], tasks: int) -> list[str]:
@@ -507,7 +512,10 @@ class Share:
                     yield TWICE, key, place, Tally()
                 break  # one sentence about one object is enough
         new = set(keys)
-        needed = {home for _, some in self.new for home in some.homes}
+        needed = set()
+        for _, some in self.new:
+            for home in some.homes:
+                needed.add(home)
         missing = sorted(needed - new - self.old.keys())
         for key in missing[: SHOWN + 1]:
             yield MISSING, key, _NOWHERE, Tally()
@@ -624,7 +632,8 @@ def read_tree_blocks(
             paths += more_paths
             if len(keys) >= DIVIDED_AT_ONCE:
                 divided += _divide_entries(keys, paths, cuts)
-                keys, paths = [], []
+                keys = []
+                paths = []
         divided += _divide_entries(keys, paths, cuts)
         yield divided
 

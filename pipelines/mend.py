@@ -56,7 +56,10 @@ class Report(ShortRepr):
             yield "nothing to do: no fence lies in the future"
             return
         then = show_time(self.time_millis)
-        what = "dry run, nothing was changed" if self.dry_run else f"version {self.version_after} committed"
+        if self.dry_run:
+            what = "dry run, nothing was changed"
+        else:
+            what = f"version {self.version_after} committed"
         for name, before in self.mended.items():
             yield f"{what}: {name} was {show_time(before)}, now {then}"
         yield "what writers have written before that and not yet committed is refused: they write it again"

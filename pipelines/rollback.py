@@ -98,7 +98,8 @@ class Report(ShortRepr):
             yield f"{DRY_RUN}: version {self.version_before + 1} would have the content of {then}"
         else:
             yield f"version {self.version_after} committed, with the content of {then}"
-        nodes, definitions = count(self.nodes_checked, "node"), count(self.definitions_checked, "definition")
+        nodes = count(self.nodes_checked, "node")
+        definitions = count(self.definitions_checked, "definition")
         yield (
             f"{nodes} below the root and {definitions} read, all intact; the rest was not read: the newest version "
             "uses it"

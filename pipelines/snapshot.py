@@ -100,7 +100,10 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
         if keep < 1:
             raise InvalidInput(f"snapshot policy {period}: keep must be at least 1, not {keep}")
         _, pattern = _PERIODS[period]
-        of_period = {name for name in existing if re.fullmatch(pattern, name)}
+        of_period = set()
+        for name in existing:
+            if re.fullmatch(pattern, name):
+                of_period.add(name)
         if current not in of_period:
             create.append(current)
         newest_first = sorted(of_period | {current}, reverse=True)
@@ -150,7 +153,8 @@ def run(
     if not (asked.create or asked.drop):
         return report
     how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": (cancel or NEVER_CANCELLED).check}
-    created, dropped = list[str](), list[str]()
+    created = list[str]()
+    dropped = list[str]()
     for name in asked.create:
         with suppress(AlreadyExists):
             lake.create_snapshot(name, version=before, **how)
@@ -188,14 +192,20 @@ def full(
         raise InvalidInput("a snapshot holds one version, so it cannot be made with history")
     if any(info.name == name and not info.expired for info in lake.refresh().snapshots()):
         raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
-    shown = None if review is None else lambda planned: review(Full(None, planned))
+    review_export = None
+    if review is not None:
+        review_full = review
+
+        def review_export(planned: export.Report) -> bool:
+            return review_full(Full(None, planned))
+
     done = export.run(
         lake,
         target_uri,
         config,
         spark,
         storage_options=storage_options,
-        review=shown,
+        review=review_export,
         cancel=cancel,
         progress=progress,
     )

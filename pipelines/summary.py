@@ -52,7 +52,10 @@ class Table:
 
     def left_out(self, shown: int) -> str:
         """Return a line about the rows that are not shown; empty if there are none."""
-        total = len(self.rows) if self.total is None else self.total
+        if self.total is None:
+            total = len(self.rows)
+        else:
+            total = self.total
         left = total - min(shown, len(self.rows))
         if left <= 0:
             return ""
@@ -85,9 +88,10 @@ def count(number: int | None, what: str) -> str:
     """Return a number with its noun: ``1 file``, ``2 files``, ``3 entries``."""
     if number == 1:
         return f"1 {what}"
-    plural = f"{what}s"
     if what.endswith("y") and what[-2] not in "aeiou":
         plural = f"{what[:-1]}ies"
+    else:
+        plural = f"{what}s"
     if number is None:
         return f"an unknown number of {plural}"
     return f"{number:,} {plural}"
@@ -95,7 +99,9 @@ def count(number: int | None, what: str) -> str:
 
 def at_most(number: int | None, uncertain: int | None) -> int | str | None:
     """Return a number of objects, or that it is the most: messages wait of which it is not known what they create."""
-    return f"at most {number:,}" if uncertain and number is not None else number
+    if uncertain and number is not None:
+        return f"at most {number:,}"
+    return number
 
 
 def human_bytes(size: float) -> str:

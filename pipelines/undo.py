@@ -116,7 +116,10 @@ def run(
         shown = [f"{each.version} by {_name_others(each, selects)}" for each in others[:_NAMED]]
         named = first_of(shown, _NAMED, len(others))
         first = undone[-1].version
-        since = f"after version {first}" if first < others[-1].version else f"in version {first}, or after it"
+        if first < others[-1].version:
+            since = f"after version {first}"
+        else:
+            since = f"in version {first}, or after it"
         raise Refused(
             f"others committed {since}: version {named}; undo these too with --others (in a launchpad `others: true`), "
             "or restore single objects"
@@ -145,8 +148,10 @@ def find_versions(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionIn
     """
     if not lake.unreadable:
         lake.refresh()
-    newest = lake.unreadable[0].version if lake.unreadable else lake.version
-    since = read_moment(lake.backend, config.since) if config.since else None
+    newest = _find_newest(lake)
+    since = None
+    if config.since:
+        since = read_moment(lake.backend, config.since)
     selects = selector(config.author, config.matching)
     is_row = bool(config.author or config.matching)
     undone: list[VersionInfo] = []
@@ -170,7 +175,17 @@ def find_versions(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionIn
     return newest, tuple(undone), tuple(others)
 
 
+def _find_newest(lake: Lakehouse) -> int:
+    """Return the number of the newest version, which may be one that cannot be read."""
+    if lake.unreadable:
+        return lake.unreadable[0].version
+    return lake.version
+
+
 def _name_others(info: VersionInfo, selects: Callable[[Member], bool]) -> str:
     """Return the authors of those transactions of a version that do not match."""
-    authors = [each.author or "an unknown author" for each in info.members if not selects(each)]
+    authors = []
+    for each in info.members:
+        if not selects(each):
+            authors.append(each.author or "an unknown author")
     return first_of(list(dict.fromkeys(authors)), _NAMED) or "an unknown author"

@@ -64,7 +64,8 @@ class Config:
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         fields = sorted(LakehouseOptions.__annotations__)
-        if unknown := sorted(self.definition.keys() - {*fields}):
+        unknown = sorted(self.definition.keys() - {*fields})
+        if unknown:
             raise InvalidInput(f"definition: unknown field {', '.join(unknown)}; the fields are {', '.join(fields)}")
 
 
@@ -88,7 +89,10 @@ class Report:
 
     def summary(self) -> Iterator[str]:
         """Yield what the upgrade wrote, or would write."""
-        which = f"version {self.last}" if self.versions == 1 else f"versions {self.first} to {self.last}"
+        if self.versions == 1:
+            which = f"version {self.last}"
+        else:
+            which = f"versions {self.first} to {self.last}"
         what = f"{which} of {self.source}, {count(self.objects, 'object')}"
         if self.dry_run:
             yield f"{DRY_RUN}: {self.target} would hold {what}"
@@ -119,7 +123,10 @@ def run(
     """
     config = config or Config()
     source.refresh()
-    target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
+    if isinstance(target_root, Storage):
+        target = target_root
+    else:
+        target = open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
     call = (source, config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
@@ -131,7 +138,8 @@ class _Upgrade(JobRun[Config, Report]):
     target: Storage
 
     def __post_init__(self) -> None:
-        self.source, config = self.lake, self.config
+        self.source = self.lake
+        config = self.config
         source = self.source
         self.definition = new_definition(source.definition, config.definition)
         self.codec = codec_of(self.definition)
@@ -208,7 +216,8 @@ class _Upgrade(JobRun[Config, Report]):
             new = [self.key(*source.codec.split(key)) for key in keys]
             if any(one >= two for one, two in pairwise((last, *new))):
                 raise InvalidName("two names of the source become one, or change their order, in the new lakehouse")
-            last = new[-1] if new else last
+            if new:
+                last = new[-1]
             yield new, values
 
     def key(self, kind: str, namespace: str, name: str | None) -> str:
@@ -220,7 +229,10 @@ class _Upgrade(JobRun[Config, Report]):
             ) from None
 
     def copy_definitions(self, objects: int) -> Copied:
-        wanted = "local" if self.spark is None else self.config.engine
+        if self.spark is None:
+            wanted = "local"
+        else:
+            wanted = self.config.engine
         engine = choose_engine(wanted, self.spark, objects, _SPARK_FROM_OBJECTS)
         try:
             return copy_all(engine, self.source.storage, self.target, self.definition_paths(), self.progress)
@@ -276,7 +288,10 @@ class _Upgrade(JobRun[Config, Report]):
 
 def new_definition(source: LakehouseDef, changed: Mapping[str, Any]) -> LakehouseDef:
     """Return a new lakehouse definition with the fields of another one, except those that are ``changed``."""
-    level = "SERIALIZABLE" if source.txn_isolation_level else "SNAPSHOT"
+    if source.txn_isolation_level:
+        level = "SERIALIZABLE"
+    else:
+        level = "SNAPSHOT"
     carried = {name: getattr(source, name) for name in _CARRIED}
     given = {name: value for name, value in changed.items() if value is not None}
     properties = dict(source.properties) | dict(given.pop("properties", {}))

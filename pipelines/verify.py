@@ -105,9 +105,14 @@ class Report(ShortRepr):
 
     def summary(self) -> Iterator[str]:
         """Yield what was found, and how much was written before nodes knew their names and definitions their sums."""
-        shown = f"version {self.versions[0]}" if len(self.versions) == 1 else f"{len(self.versions)} versions"
+        if len(self.versions) == 1:
+            shown = f"version {self.versions[0]}"
+        else:
+            shown = f"{len(self.versions)} versions"
         if not self.ok:
-            more = f" and {self.more} more" if self.more else ""
+            more = ""
+            if self.more:
+                more = f" and {self.more} more"
             yield f"{shown} checked; findings: {len(self.findings)}{more}"
             return
         yield f"{shown} checked: every invariant holds"
@@ -122,7 +127,8 @@ class Report(ShortRepr):
             yield f"{self.tables_checked} tables have their metadata files"
         if self.tables_unknown:
             yield f"the metadata files of {count(self.tables_unknown, 'table')} cannot be looked for from here"
-        if unknown := self.table_files.get(FILES_UNKNOWN):
+        unknown = self.table_files.get(FILES_UNKNOWN)
+        if unknown:
             yield f"{count(unknown, 'file')} of tables elsewhere cannot be looked for from here"
 
     def summary_tables(self) -> Iterator[Table]:
@@ -148,7 +154,10 @@ def run(
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
         StorageError: the storage failed; there is no result.
     """
-    storage = lake.storage if isinstance(lake, Lakehouse) else lake
+    if isinstance(lake, Lakehouse):
+        storage = lake.storage
+    else:
+        storage = lake
     return _Verification(spark, storage, config or Config(), progress or silent).run()
 
 
@@ -160,7 +169,10 @@ class _Verification:
         self.found = Found()
         self.newest = self.find_newest()
         how = config.engine
-        self.engine = open_engine(how, spark) if self.newest is None else choose_engine_for_all(how, spark, self.newest)
+        if self.newest is None:
+            self.engine = open_engine(how, spark)
+        else:
+            self.engine = choose_engine_for_all(how, spark, self.newest)
         self.nodes_read = 0
         self.table_files: dict[str, int] = {}
         self.watch = Stopwatch()
@@ -181,7 +193,8 @@ class _Verification:
             return [self.newest.version]
         if self.newest is not None:
             newest = self.newest.version
-            kept, recorded = self.versions.kept_from(newest), self.newest.oldest_version
+            kept = self.versions.kept_from(newest)
+            recorded = self.newest.oldest_version
             return list(range(max(kept, recorded) if recorded <= newest else kept, newest + 1))
         boundary = self.versions.boundary()
         if self.config.versions == NEWEST:
@@ -218,7 +231,10 @@ class _Verification:
         if isinstance(self.config.versions, int):
             with suppress(Corrupt):  # the passes report it
                 self.versions.root(self.config.versions)
-        newest = [] if self.newest is None else [self.newest.version]
+        if self.newest is None:
+            newest = []
+        else:
+            newest = [self.newest.version]
         for version in [*(newest if len(chosen) > 1 else []), *reversed(chosen)]:
             try:
                 root = self.versions.try_root(version)
@@ -241,9 +257,15 @@ class _Verification:
             row_of_root(self.versions.path(version), version, version) for version in alike
         ] + self.snapshot_starts()
         share = self.config.tables
-        definitions, tables = self.config.definitions or share is not None, None if self.config.deep else share
-        first = alike[0] if alike else _NO_VERSION
-        known = self.newest if self.newest is not None and self.newest.version == first else None
+        definitions = self.config.definitions or share is not None
+        tables = None if self.config.deep else share
+        if alike:
+            first = alike[0]
+        else:
+            first = _NO_VERSION
+        known = None
+        if self.newest is not None and self.newest.version == first:
+            known = self.newest
         content = GatheredContent(shape.codec, version=first, read_definitions=definitions, root=known, tables=tables)
 
         def prove_tables(walked: Walk) -> None:
@@ -298,6 +320,9 @@ class _Verification:
         """Drop findings in versions that have expired since: their files may be gone rightly. Return the rest."""
         if isinstance(self.config.versions, int):
             return chosen
-        boundary = self.versions.boundary() if self.newest is None else self.versions.kept_from(self.newest.version)
+        if self.newest is None:
+            boundary = self.versions.boundary()
+        else:
+            boundary = self.versions.kept_from(self.newest.version)
         self.found.forget_below(boundary)
         return [version for version in chosen if version >= boundary]

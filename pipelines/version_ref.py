@@ -51,7 +51,9 @@ def number(lake: Lakehouse, text: str | None) -> int | None:
     if text is None:
         return None
     found = _reading(lake, text, "version")
-    return found.version if isinstance(found.version, int) else lake.at(**found.keywords()).version
+    if isinstance(found.version, int):
+        return found.version
+    return lake.at(**found.keywords()).version
 
 
 def warn_of_future(opened: Callable[..., Lakehouse]) -> None:

@@ -119,12 +119,16 @@ class SharedWork(Generic[Done]):
     def next(self) -> int | None:
         """Return a piece that no process has, or ``None`` when there is none or one has failed."""
         with self._lock:
-            return self._waiting.popleft() if self._waiting and self._failed is None else None
+            if self._waiting and self._failed is None:
+                return self._waiting.popleft()
+            return None
 
     def some(self) -> list[int]:
         """Return pieces for a helper that no process has; fewer towards the end, so that all end at the same time."""
         with self._lock:
-            many = min(self._at_once, -(-len(self._waiting) // _PARTS)) if self._failed is None else 0
+            many = 0
+            if self._failed is None:
+                many = min(self._at_once, -(-len(self._waiting) // _PARTS))
             return [self._waiting.popleft() for _ in range(many)]
 
     def finish(self, index: int, result: Done) -> None:
@@ -287,7 +291,8 @@ def main() -> None:
     """Be a helper: pieces in, answers out, until the input ends."""
     sys.meta_path.insert(0, _WithoutPandas())
     Thread(target=_end_with_input, name="watch", daemon=True).start()
-    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    source = sys.stdin.buffer
+    sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between our answers
     make, arguments = pickle.load(source)  # noqa: S301 - from the process that started this one
     answer = make(*arguments)

@@ -91,8 +91,13 @@ def _draw_bars(axes: Axes, strip: Strip) -> None:
     count = len(strip.fill)
     room = 0.86 / count
     has_debt = any(strip.debt)
-    width = room / 2 if has_debt else room
-    aside = width / 2 if has_debt else 0.0
+    if has_debt:
+        width = room / 2
+    else:
+        width = room
+    aside = 0.0
+    if has_debt:
+        aside = width / 2
     centres = [(index + 0.5) / count for index in range(count)]
     left = [centre - aside for centre in centres]
     right = [centre + aside for centre in centres]
@@ -112,7 +117,10 @@ def _draw_outlines(axes: Axes, strip: Strip) -> None:
 def _describe_strip(strip: Strip) -> str:
     """Return what stands beside a level: its height, its nodes, and what is buffered in those that are drawn."""
     count = len(strip.fill)
-    name = "leaves" if strip.height == 0 else f"height {strip.height}"
+    if strip.height == 0:
+        name = "leaves"
+    else:
+        name = f"height {strip.height}"
     nodes = f"{count} node{'s' if count != 1 else ''}"
     buffered = f"{strip.messages:,} buffered"
     if not strip.complete:
@@ -141,7 +149,8 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
         _mark_operation(top, operation, [each for each in shown if each.operation == operation])
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, labelcolor=INK, fontsize=9)
-    first, last = shown[0], shown[-1]
+    first = shown[0]
+    last = shown[-1]
     span = f"version {first.version}, {utc(first.created_at)}, to version {last.version}, {utc(last.created_at)}"
     bottom.set_xlabel(span, color=INK, fontsize=9)
     for axes in (top, bottom):
@@ -184,7 +193,9 @@ def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
 
 
 def _short_name(name: str) -> str:
-    return name if len(name) <= _LONG else f"...{name[-_LONG:]}"
+    if len(name) <= _LONG:
+        return name
+    return f"...{name[-_LONG:]}"
 
 
 def _figure(width: float, height: float) -> Figure:

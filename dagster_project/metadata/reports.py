@@ -92,10 +92,9 @@ def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.TableMetadataValue:
     """Return rows as a table; the first value of a column decides its type."""
-    kinds = [
-        next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string")
-        for name in columns
-    ]
+    kinds = []
+    for name in columns:
+        kinds.append(next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string"))
     schema = dg.TableSchema(
         columns=[
             dg.TableColumn(name, kind, description=_MEANINGS.get(name, "in bytes" if "bytes" in name else None))
@@ -115,7 +114,9 @@ def cell(value: Any) -> str | int | float | bool | None:
     """Return a value in a form that a table cell can hold."""
     if isinstance(value, datetime):
         return utc(value)
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
 
 
 def keep_known(**values: Any) -> Metadata:
@@ -125,7 +126,10 @@ def keep_known(**values: Any) -> Metadata:
 
 def with_sizes(metadata: Metadata) -> Metadata:
     """Return metadata with one more entry: every number of bytes, with its unit. The numbers stay, for the plots."""
-    sizes = [(name.replace("_", " "), value) for name, value in metadata.items() if "bytes" in name]
+    sizes = []
+    for name, value in metadata.items():
+        if "bytes" in name:
+            sizes.append((name.replace("_", " "), value))
     shown = ", ".join(f"{name}: {human_bytes(value)}" for name, value in sizes if type(value) is int)
     return metadata | ({"sizes": shown} if shown else {})
 
@@ -144,7 +148,8 @@ def of_stats(stats: Stats) -> Metadata:
 
 def of_deep(health: Deep) -> Metadata:
     """Return the figures of a walk over the tree: sums, which Dagster plots, and a table of the levels."""
-    rows, plan = [], health.compaction
+    rows = []
+    plan = health.compaction
     for level in health.levels:  # a table of more columns is cut off on the page of an asset
         parts = [f"{count(level.keys, 'key')} ({level.fill:.0%} full)", count(level.messages, "buffered message")]
         parts += [human_bytes(level.bytes)]
@@ -207,7 +212,8 @@ def of_definition(definition: LakehouseDef) -> Metadata:
 
 def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
     """Return the figures of a job that leads back, and after a dry run the next job to launch."""
-    inner, again = done.rollback if isinstance(done, undo.Report) else done, None
+    inner = done.rollback if isinstance(done, undo.Report) else done
+    again = None
     if inner.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
         again = f"launch again with dry_run: false and expected_version: {inner.plan.version}; "
         again += "the run stops if objects have changed by then"
@@ -244,15 +250,22 @@ def of_plan(plan: Path) -> Metadata:
 
 
 def _time(millis: int | None) -> datetime | None:
-    return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC)
+    if millis is None:
+        return None
+    return datetime.fromtimestamp(millis / 1000, UTC)
 
 
 def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
     """Return the plan of a deletion, as :func:`of_plan` has it, and its outcome: ``done`` is ``None`` on a dry run."""
-    report, dry, why = replace(done or planned, plan=None), done is None, None  # its plan was a temporary file
+    # its plan was a temporary file
+    report = replace(done or planned, plan=None)
+    dry = done is None
+    why = None
     if isinstance(planned, expire.Report) and planned.kept and not planned.versions_expired:
         rule = planned.kept[0]
-        setting = f" ({rule.setting})" if rule.setting else ""
+        setting = ""
+        if rule.setting:
+            setting = f" ({rule.setting})"
         why = (
             f"{rule.rule}{setting} keeps {rule.versions} versions, from {rule.first} on; the table `kept` has all rules"
         )
@@ -281,7 +294,9 @@ def _of_some(tables: Sequence[tables_health.TableHealth], columns: Sequence[str]
     """Return the first tables; ``None`` without any."""
     times = [{"committed": _time(each.committed_at_millis)} for each in tables[:_HEAVY]]
     rows = [{**asdict(each), **time} for each, time in zip(tables, times, strict=False)]
-    return table(rows, columns) if rows else None
+    if rows:
+        return table(rows, columns)
+    return None
 
 
 # -- snapshots and properties ----------------------------------------------------------------------------
@@ -307,8 +322,10 @@ def of_alteration(done: Alteration) -> Metadata:
     named = ", ".join(done.changes) or "nothing to change"
     if done.version_after is not None:
         outcome = f"version {done.version_after} committed: {named}"
+    elif done.dry_run:
+        outcome = f"dry run, nothing was changed: {named}"
     else:
-        outcome = f"dry run, nothing was changed: {named}" if done.dry_run else named
+        outcome = named
     return keep_known(
         outcome=outcome,
         dry_run=done.dry_run,

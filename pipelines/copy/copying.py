@@ -45,7 +45,10 @@ def copy_all(engine: Engine, source: Storage, target: Storage, paths: Iterable[s
     Raises:
         CorruptDefinition: a file is not at the source.
     """
-    copied, size, seen, remaining = 0, 0, 0, iter(paths)
+    copied = 0
+    size = 0
+    seen = 0
+    remaining = iter(paths)
     while chunk := list(islice(remaining, CHUNK)):
         table = engine.table([{"path": path} for path in chunk], _PATH)
         for row in engine.map(_copy, table, _COPIED, source, target, each=BATCH).stream():
@@ -72,7 +75,9 @@ def _copy(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[tup
 
 def _busier(one: Storage, two: Storage) -> Storage:
     """Return the storage that has more requests under way at the same time: files are copied that many at once."""
-    return one if one.concurrency >= two.concurrency else two
+    if one.concurrency >= two.concurrency:
+        return one
+    return two
 
 
 def _is_there(target: Storage, path: str, size: int) -> bool:
@@ -116,7 +121,8 @@ def _portions(rows: Iterator[Row]) -> Iterator[list[str]]:
     for row in rows:
         if some and (size + row["size"] > _TOGETHER or len(some) == _PORTION):
             yield some
-            some, size = [], 0
+            some = []
+            size = 0
         some.append(row["path"])
         size += row["size"]
     if some:

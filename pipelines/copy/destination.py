@@ -131,7 +131,9 @@ class Destination:
         if versions.hint() != self.last:
             write_hint(self.storage, self.last)
         paths = [root_path(version) for version in self.older]
-        removed = len(self.storage.delete_many(paths).deleted) if paths else 0
+        removed = 0
+        if paths:
+            removed = len(self.storage.delete_many(paths).deleted)
         newest = Versions(self.storage).latest().version
         if newest > self.last:
             raise Refused(
@@ -170,7 +172,8 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         for file in storage.list(prefix)
         if (parsed := parse(file.path)) is not None and parsed.version is not None
     )
-    versions, last = Versions(storage), source.version
+    versions = Versions(storage)
+    last = source.version
     boundary = _number(said)
     if is_claim(said) and boundary > first:
         raise Refused(
@@ -178,7 +181,9 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
             f"with version {first}; nothing was changed. Repeat that one, or export to another root URI"
         )
     try:
-        newest = versions.latest() if roots else None
+        newest = None
+        if roots:
+            newest = versions.latest()
     except NotALakehouse:
         newest = None
     except Corrupt as error:
@@ -201,7 +206,9 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
             f"{storage.root} may have been written to since it was exported: its version {newest.version} has expired "
             f"in {source.root}, so nothing proves that it is the same; nothing was changed. Export to another root URI"
         )
-    lowest = boundary if boundary <= newest.version else 0
+    lowest = 0
+    if boundary <= newest.version:
+        lowest = boundary
     older = sum(lowest <= version < last for version in set(roots))
     if not history and older > 1 and versions.hint() != boundary:
         raise Refused(
@@ -217,7 +224,9 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
 
 
 def _number(said: bytes | None) -> int:
-    return (number_in(said) or 0) if said is not None else 0
+    if said is not None:
+        return number_in(said) or 0
+    return 0
 
 
 def _is_same(versions: Versions, newest: Root, source: Lakehouse) -> bool:
@@ -234,7 +243,9 @@ def _is_same(versions: Versions, newest: Root, source: Lakehouse) -> bool:
     if versions.sdk or versions.definition(newest).id != source.definition.id:
         raise AlreadyExists(f"{root} holds another lakehouse; nothing was changed. Export to another root URI")
     kept = newest.version >= source.root_node.oldest_version  # below it a late writer may have left a root
-    ours = source.backend.versions.try_root(newest.version) if kept else None
+    ours = None
+    if kept:
+        ours = source.backend.versions.try_root(newest.version)
     if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
         raise AlreadyExists(
             f"{root} was written to since it was exported: its version {newest.version} is not that of "

@@ -267,7 +267,8 @@ def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str,
 def _look_up(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[tuple[str, int | None, int | None]]:
     """Yield path and sizes at both sides of files that no listing showed: others chose their names."""
     paths = [row["path"] for row in rows]
-    here, there = dict(looked_up(source, paths)), dict(looked_up(target, paths))
+    here = dict(looked_up(source, paths))
+    there = dict(looked_up(target, paths))
     for path in paths:
         yield path, here.get(path), there.get(path)
 
@@ -295,7 +296,10 @@ def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
 def _check(path: str, data: bytes) -> None:
     """Raise ``Corrupt`` if a file does not fit its name: the checksum of a node, the form of a definition."""
     parsed = parse(path)
-    kind = None if parsed is None else parsed.kind
+    if parsed is None:
+        kind = None
+    else:
+        kind = parsed.kind
     if kind == "node":
         decode(data, path)
     elif kind == "lakehouse_def":

@@ -333,7 +333,10 @@ class _Reading:
             for position, (key, path, txn) in enumerate(node.buffer):
                 name = self.request.new.codec.split(key)
                 if self.wanted.holds(*name):
-                    action = "delete" if path is None else "set"
+                    if path is None:
+                        action = "delete"
+                    else:
+                        action = "set"
                     yield *name, action, path, txn, node_path, node.height, position
 
     def files(self) -> Iterator[Row]:
@@ -343,7 +346,10 @@ class _Reading:
             if self.part.first:
                 yield "lakehouse_def", None, None, self.request.definition_path
             for path, node in self._walk(opened, Wanted()):
-                kind = "root" if node is opened.root else "node"
+                if node is opened.root:
+                    kind = "root"
+                else:
+                    kind = "node"
                 yield kind, None, None, path
         yield from self._read_objects(opened)
 

@@ -108,7 +108,9 @@ class Checks:
 
     def roots(self, versions: Sequence[int]) -> list[int]:
         """Check roots; return the versions of another shape. One ``get`` each, and one per lakehouse definition."""
-        engine = LocalEngine() if len(versions) <= _ROOTS_HERE else self._engine
+        engine = self._engine
+        if len(versions) <= _ROOTS_HERE:
+            engine = LocalEngine()
         work = partial(_roots, state=self._state, shape=self._shape, total=len(versions))
         rows = engine.table([{"version": version} for version in versions], _VERSION)
         findings = []

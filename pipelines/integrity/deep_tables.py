@@ -54,7 +54,8 @@ def prove_table_files(walked: Walk, found: Found, progress: Progress, share: flo
     each other live file. Definitions that cannot be read are left out. Definitions in messages that wait are proved,
     too, until a compaction: the files that an overwritten one names belong to older versions.
     """
-    engine, storage = walked.engine, walked.storage
+    engine = walked.engine
+    storage = walked.storage
     tables = TableWalk(engine, storage, progress, share=share, lenient=True)
     tables.follow(walked.levels)
     if not tables.found:
@@ -81,7 +82,8 @@ def _ask_for_files(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str 
     located = Located(storage)
 
     def ask(row: Row) -> tuple[str | None, str, str | None]:
-        path, size = row["path"], row["size"]
+        path = row["path"]
+        size = row["size"]
         there = tried(path, located, lambda store, inside: store.info(inside).size)
         what = f"its file {uri_of(storage.root, path)}"
         if isinstance(there, Lost):
@@ -111,7 +113,10 @@ def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, 
     for row in rows:
         table = names.get(row["definition"], row["label"])
         missing_metadata = row["path"] == row["metadata"]
-        file = row["definition"] if missing_metadata else row["path"]
+        if missing_metadata:
+            file = row["definition"]
+        else:
+            file = row["path"]
         what = violation("I19" if missing_metadata else "I20", file, f"table {table!r}: {row['about']}")
         found.add(what, row["first"], row["last"])
     found.count_more(wrong.count() - len(rows))

@@ -43,7 +43,10 @@ def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
 
 def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
     """Return ranges of keys that cover a version."""
-    cuts = _cuts(lake) if engine.tasks() > 1 else []
+    if engine.tasks() > 1:
+        cuts = _cuts(lake)
+    else:
+        cuts = []
     ranges = []
     for lo, hi in pairwise(["", *cuts, _LAST]):
         ranges.append({"lo": lo, "hi": hi})
@@ -70,7 +73,8 @@ def _cuts(lake: Lakehouse) -> list[str]:
 def _entries(lake: Lakehouse, ranges: Iterable[Row]) -> Iterator[tuple[str, str]]:
     """Yield the keys and paths of ranges of keys; a scan also yields what is on the bounds."""
     for row in ranges:
-        lo, hi = row["lo"], row["hi"]
+        lo = row["lo"]
+        hi = row["hi"]
         for keys, paths in scan(lake.nodes, lake.root_node.node, KeyRange(lo, hi)):
             for key, path in zip(keys, paths, strict=True):
                 if lo <= key < hi:

@@ -124,7 +124,9 @@ class Examiner:
         Where a node cannot be read, or has another height than its parents record, nothing below it is read.
         """
         node = decode_node(row["path"], data, row["parent"])
-        return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
+        if isinstance(node, Violation):
+            return _unreadable(row, node)
+        return self.examine(row, node)
 
     def examine(self, row: Row, node: Node) -> list[Kept]:
         """Return the rows that are kept of a node that was read."""
@@ -133,7 +135,10 @@ class Examiner:
         astray = check_place(node, path, expected)
         if astray is not None:
             return _unreadable(row, astray)
-        height = row["height"] if node.height is None else node.height
+        if node.height is None:
+            height = row["height"]
+        else:
+            height = node.height
         is_root = row["height"] == ROOT
         is_sound = well_formed(node.keys, node.values, self.codec)
 
@@ -181,7 +186,10 @@ class Examiner:
         if not is_sound:
             for key, value in zip(node.keys, node.values, strict=True):
                 defects.append(defect_of_entry(self.codec, key, value))
-        known = self._buffered if is_root else {}
+        if is_root:
+            known = self._buffered
+        else:
+            known = {}
         proved: dict[_Pair, str | None] = {}
         for pair in node.buffer.meanings():
             proved[pair] = known[pair] if pair in known else defect_of_entry(self.codec, *pair)

@@ -69,7 +69,9 @@ class Found:
 
     def most_wanted(self) -> int | None:
         """Return the number of findings after which the search may end; ``None``: it goes on."""
-        return self.most if self._stop else None
+        if self._stop:
+            return self.most
+        return None
 
     def room(self) -> int:
         """Return the number of further findings that would be kept."""
@@ -88,10 +90,14 @@ class Found:
         if what.invariant == COUNTED:
             self.counts[what.message] += int(what.hint)
             return
-        low, high = FOREVER, -1
+        low = FOREVER
+        high = -1
         if first is not None:
             low = first
-            high = first if last is None else last
+            if last is None:
+                high = first
+            else:
+                high = last
         known = self._found.get(what)
         if known is not None:
             known_low, known_high = known
@@ -116,8 +122,13 @@ class Found:
         """Return the findings in a fixed order, and how many more there were."""
         found = []
         for what, (low, high) in self._found.items():
-            first = None if low >= FOREVER else low
-            last = high if 0 <= high < FOREVER else None
+            if low >= FOREVER:
+                first = None
+            else:
+                first = low
+            last = None
+            if 0 <= high < FOREVER:
+                last = high
             found.append(Finding(what.invariant, what.file, what.message, what.hint, first, last))
         return sorted(found, key=_order_of), self._more
 

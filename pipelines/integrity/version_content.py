@@ -195,7 +195,9 @@ def add_findings(engine: Engine, rows: Rows, found: Found, version: int | None =
     total = counted["found"]
     if not total:
         return
-    columns = VIOLATION if version is not None else (*VIOLATION, "first", "last")
+    columns: tuple[str, ...] = VIOLATION
+    if version is None:
+        columns = (*VIOLATION, "first", "last")
     query = f"SELECT {', '.join(columns)} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
     taken = engine.sql(query, rows=rows).list()
     if version is not None:
@@ -209,7 +211,10 @@ def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) ->
     query = f"SELECT role, path, sum(size) AS size FROM settled WHERE role IN ({KIND}, {_COUNT}) GROUP BY role, path"
     counted: Counter[str] = Counter()
     for row in engine.sql(query, settled=settled).list():
-        into = kinds if row["role"] == KIND else counted
+        if row["role"] == KIND:
+            into = kinds
+        else:
+            into = counted
         into[row["path"]] += row["size"]
     nbytes = counted.pop(_BYTES, 0)
     found.counts.update(counted)

@@ -65,7 +65,9 @@ def local_cores(master: str) -> int | None:
     if match is None:
         return None
     cores = match[1] or "1"
-    return os.cpu_count() or 1 if cores == "*" else int(cores)
+    if cores == "*":
+        return os.cpu_count() or 1
+    return int(cores)
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -88,7 +90,10 @@ def session_parallelism(spark: SparkSession) -> int:
     known = _known.setdefault(spark, _Known())
     if known.parallelism is None:
         found = _configured_parallelism(spark)
-        known.parallelism = found if found or _dynamic(spark) else _settled_parallelism(spark)
+        if found or _dynamic(spark):
+            known.parallelism = found
+        else:
+            known.parallelism = _settled_parallelism(spark)
     parallelism = known.parallelism or _asked_parallelism(spark)
     if known.chooses_partitions:
         spark.conf.set(PARTITIONS, str(PARTITIONS_PER_CORE * parallelism))
@@ -106,7 +111,8 @@ def wait_for_executor(spark: SparkSession, seconds: float) -> None:
     known = _known.setdefault(spark, _Known())
     if known.has_run_a_task or on_one_machine(spark):
         return
-    ended, failures = threading.Event(), list[Exception]()
+    ended = threading.Event()
+    failures = list[Exception]()
 
     def ask() -> None:
         try:
@@ -154,7 +160,8 @@ def _configured_parallelism(spark: SparkSession) -> int | None:
     cores = local_cores(master)
     if cores is not None and (not is_connect(spark) or "*" not in master):
         return cores
-    if match := _LOCAL_CLUSTER.match(master):
+    match = _LOCAL_CLUSTER.match(master)
+    if match:
         return max(1, int(match[1]) * int(match[2]))
     each = _number(spark, "spark.executor.cores") or (None if master.startswith("spark:") else 1)
     executors = _number(
@@ -165,7 +172,9 @@ def _configured_parallelism(spark: SparkSession) -> int | None:
 
 def _number(spark: SparkSession, name: str) -> int | None:
     text = spark.conf.get(name, "") or ""
-    return int(text) if text.isdecimal() and 0 < int(text) <= _MOST else None
+    if text.isdecimal() and 0 < int(text) <= _MOST:
+        return int(text)
+    return None
 
 
 def _dynamic(spark: SparkSession) -> bool:
@@ -178,7 +187,9 @@ def _settled_parallelism(spark: SparkSession) -> int:
     Costs a tiny job, which waits for the first executor: without any, Spark's driver claims to run two tasks.
     """
     _run_a_task(spark)
-    most, quiet, deadline = _asked_parallelism(spark), 0, time.monotonic() + _REGISTERED_SECONDS
+    most = _asked_parallelism(spark)
+    quiet = 0
+    deadline = time.monotonic() + _REGISTERED_SECONDS
     while quiet < _QUIET_ASKS and time.monotonic() < deadline:
         time.sleep(_ASK_AGAIN_SECONDS)
         now = _asked_parallelism(spark)
@@ -281,7 +292,9 @@ class SessionConfig:
 
 def java_settings(conf: Mapping[str, str]) -> Mapping[str, str]:
     """Return the memory options of Java for this machine; none where ``conf`` contains any."""
-    return {} if any(name in conf for name in _CHOOSES_JAVA) else _SMALL_JAVA
+    if any(name in conf for name in _CHOOSES_JAVA):
+        return {}
+    return _SMALL_JAVA
 
 
 def get_session(config: SessionConfig | None = None) -> SparkSession:
@@ -313,7 +326,9 @@ def active_session() -> SparkSession | None:
         return None
     if is_connect(session):
         return session
-    return session if session.sparkContext._jsc is not None else None  # noqa: SLF001 - no public way to ask
+    if session.sparkContext._jsc is None:  # noqa: SLF001 - no public way to ask whether it was stopped
+        return None
+    return session
 
 
 def stop_session() -> None:
@@ -346,7 +361,9 @@ class LazySession:
 
     def choose_config(self) -> SessionConfig:
         """Return the configuration of the session. Raises ``InvalidInput`` where it is not possible."""
-        return self.config() if callable(self.config) else self.config
+        if callable(self.config):
+            return self.config()
+        return self.config
 
 
 def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -> bool:
@@ -354,7 +371,10 @@ def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -
 
     Raises ``InvalidInput`` for a session that cannot be started.
     """
-    session = active_session() if callable(spark) else spark
+    if callable(spark):
+        session = active_session()
+    else:
+        session = spark
     if session is not None:
         return not on_one_machine(session)
     if not isinstance(spark, LazySession):
@@ -480,7 +500,9 @@ def check_java() -> None:
         InvalidInput: it is missing or too old; the message shows how to get one.
     """
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else "java"
+    java = "java"
+    if home:
+        java = str(Path(home) / "bin" / "java")
     version = _java_version(java)
     if version is None:
         raise InvalidInput(f'Spark needs Java {MIN_JAVA} or newer, and none was found at "{java}": {_GET_JAVA}')
@@ -525,9 +547,11 @@ def check_connect_server(remote: str) -> None:
     """
     try:
         parts = urlsplit(remote)
-        host, port = parts.hostname, parts.port or _CONNECT_PORT
+        host = parts.hostname
+        port = parts.port or _CONNECT_PORT
     except ValueError:
-        host, port = None, 0
+        host = None
+        port = 0
     if not host:
         raise InvalidInput("remote is not the URL of a Spark Connect server such as sc://host:15002")
     try:
@@ -609,7 +633,10 @@ def _set_environment(config: SessionConfig) -> Iterator[None]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local_cores(config.master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK["spark.driver.bindAddress"])
-        path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        path = []
+        for each in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+            if each:
+                path.append(each)
         for package in (trinitylake_core, pipelines):
             place = _place_of(package)
             if place not in path:

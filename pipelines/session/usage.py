@@ -50,8 +50,13 @@ def measure_usage(spark: SparkSession) -> SparkUsage:
     context = spark.sparkContext
     # Spark's public API for Python tells executors and tasks only by its UI, which may be switched off
     summaries = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
-    executors = [summaries.apply(number) for number in range(summaries.size())]
-    workers = [each for each in executors if each.id() != "driver" and each.isActive()]
+    executors = []
+    for number in range(summaries.size()):
+        executors.append(summaries.apply(number))
+    workers = []
+    for each in executors:
+        if each.id() != "driver" and each.isActive():
+            workers.append(each)
     return SparkUsage(
         application_id=context.applicationId,
         master=str(context.master),

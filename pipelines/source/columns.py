@@ -320,7 +320,10 @@ def _read_leaf_type(text: str, where: str) -> tuple[pa.DataType, str | None]:
     if kind not in _TYPES and kind not in _SIZED:
         known = sorted({*_TYPES, *_SIZED, *_PARTS, *_ALIASES})
         raise InvalidInput(f"{where}: {describe_unknown('type', word, known)}")
-    sizes = [int(each) for each in match.groups()[1:] if each is not None]
+    sizes = []
+    for each in match.groups()[1:]:
+        if each is not None:
+            sizes.append(int(each))
     most = _SIZED.get(kind, 0)
     if len(sizes) > most:
         raise InvalidInput(f"{where}: type {kind} takes {most or 'no'} sizes, not {len(sizes)}")

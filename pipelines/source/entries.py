@@ -114,7 +114,9 @@ class WrittenChange:
             return None
         rest = {name: value for name, value in self.arguments.items() if name not in _APART}
         try:
-            text = json.dumps(rest, sort_keys=True) if rest else "{}"
+            text = "{}"
+            if rest:
+                text = json.dumps(rest, sort_keys=True)
             return encoded_table(schema, _encode_rest(text))
         except (TrinityLakeError, TypeError, ValueError):
             return None
@@ -123,7 +125,10 @@ class WrittenChange:
         """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for an invalid schema."""
         found = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
         if "schema" in found:
-            read_schema = new_schema_of if self.action.startswith("create") else schema_of
+            if self.action.startswith("create"):
+                read_schema = new_schema_of
+            else:
+                read_schema = schema_of
             found["schema"] = read_schema(found["schema"])
         if "referenced_object_full_names" in found:
             names = found["referenced_object_full_names"]

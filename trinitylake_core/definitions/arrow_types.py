@@ -17,8 +17,13 @@ FIXED_LENGTH_MAX: Final = 2**28 - 1
 """What Arrow takes in a file: it counts the bits in 32 bits."""
 DECIMAL_PRECISION_MAX: Final = 38
 # Looked up once: an attribute of a protobuf enum costs as much as the rest of what is done for a column.
-STRUCT, MAP, LIST = DataType.STRUCT, DataType.MAP, DataType.LIST
-CHAR, VARCHAR, DECIMAL, FIXED = DataType.CHAR, DataType.VARCHAR, DataType.DECIMAL, DataType.FIXED
+STRUCT = DataType.STRUCT
+MAP = DataType.MAP
+LIST = DataType.LIST
+CHAR = DataType.CHAR
+VARCHAR = DataType.VARCHAR
+DECIMAL = DataType.DECIMAL
+FIXED = DataType.FIXED
 TYPE_PROPERTIES: Final = {
     DataType.DECIMAL: ("precision", "scale"),
     DataType.CHAR: ("length",),
@@ -132,7 +137,8 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
     match = _HINT.fullmatch(hint)
     hinted = None
     if match is not None:
-        with_length, without_length = match[1], match[3]
+        with_length = match[1]
+        without_length = match[3]
         hinted = _HINTED_BY_NAME[with_length or without_length]
     if match is None or hinted is None or _HINTED[hinted] != kind:
         raise InvalidDefinition(
@@ -149,7 +155,10 @@ def column_length(column: Column, where: str) -> int | None:
     """
     if "length" not in column.properties:
         return None
-    longest = FIXED_LENGTH_MAX if column.type == FIXED else LENGTH_MAX
+    if column.type == FIXED:
+        longest = FIXED_LENGTH_MAX
+    else:
+        longest = LENGTH_MAX
     return _number(column, "length", where, low=1, high=longest)
 
 

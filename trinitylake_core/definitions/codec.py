@@ -68,7 +68,9 @@ def encode(message: Definition) -> bytes:
             view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True)
         )
     data = message.SerializeToString(deterministic=True)
-    return data if isinstance(message, TransactionDef) else seal_definition(data)
+    if isinstance(message, TransactionDef):
+        return data
+    return seal_definition(data)
 
 
 def seal_definition(data: bytes) -> bytes:
@@ -195,7 +197,10 @@ def _prove_checksum(message: _C, data: bytes, path: str) -> None:
 
 def _require_id(message: _M, path: str) -> _M:
     if not message.id:
-        reason = "has no id" if message.ListFields() else "the file is empty or holds no field that is known"
+        if message.ListFields():
+            reason = "has no id"
+        else:
+            reason = "the file is empty or holds no field that is known"
         raise CorruptDefinition(f"{path}: not a {_name(type(message))}: {reason}", path=path)
     return message
 

@@ -44,8 +44,14 @@ def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]
         elif name in _MAPS:
             changes += _entry_changes(_MAPS[name], before.get(name, {}), after.get(name, {}))
         else:
-            old_field = {name: before[name]} if name in before else {}
-            new_field = {name: after[name]} if name in after else {}
+            if name in before:
+                old_field = {name: before[name]}
+            else:
+                old_field = {}
+            if name in after:
+                new_field = {name: after[name]}
+            else:
+                new_field = {}
             changes += _entry_changes("field", old_field, new_field)
     return changes
 
@@ -62,7 +68,9 @@ def _fields(definition: Definition) -> dict[str, Any]:
 
 
 def _schema(definition: Definition) -> Schema:
-    return definition.schema if isinstance(definition, TableDef | ViewDef) else Schema()
+    if isinstance(definition, TableDef | ViewDef):
+        return definition.schema
+    return Schema()
 
 
 def _entry_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -157,7 +165,10 @@ def column_paths(schema: Schema) -> dict[str, Column]:
 def _describe_column(column: Column) -> dict[str, Any]:
     of_type = TYPE_PROPERTIES.get(column.type, ())
     sizes = [column.properties[name] for name in of_type if name in column.properties]
-    type_name = DataType.Name(column.type) if column.type in DataType.values() else str(column.type)
+    if column.type in DataType.values():
+        type_name = DataType.Name(column.type)
+    else:
+        type_name = str(column.type)
     if sizes:
         type_name += f"({', '.join(sizes)})"
     description: dict[str, Any] = {

@@ -108,7 +108,9 @@ def commit_buffer_bytes(definition: LakehouseDef) -> int:
     A property that is not a number counts as absent.
     """
     text = definition.properties.get(spec.COMMIT_BUFFER_BYTES, "")
-    return int(text) if _is_size(text) else spec.DEFAULT_COMMIT_BUFFER_BYTES
+    if _is_size(text):
+        return int(text)
+    return spec.DEFAULT_COMMIT_BUFFER_BYTES
 
 
 def _check_properties(properties: Mapping[str, str]) -> Mapping[str, str]:

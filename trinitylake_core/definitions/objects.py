@@ -157,7 +157,8 @@ def _set_keys(table: TableDef, name: str, keys: Keys | None, *, check: bool) -> 
         return
     if isinstance(keys, str):
         raise InvalidDefinition(f"{name} must be a list of columns, not the text {keys!r}")
-    columns, numbers = table.schema.columns, list[int]()
+    columns = table.schema.columns
+    numbers = list[int]()
     for key in list(stored) if keys is None else keys:
         if isinstance(key, str):
             column = _find_column(columns, key)
@@ -260,8 +261,10 @@ def altered_view(old: ViewDef, *, sql: str | None = None, **changes: Unpack[View
     ``InvalidDefinition``: as for ``view_def``.
     """
     refuse_unknown(changes, ViewChanges)
-    schema, sql_representations = changes.get("schema"), changes.get("sql_representations")
-    schema_binding, names = changes.get("schema_binding"), changes.get("referenced_object_full_names")
+    schema = changes.get("schema")
+    sql_representations = changes.get("sql_representations")
+    schema_binding = changes.get("schema_binding")
+    names = changes.get("referenced_object_full_names")
     new = ViewDef()
     new.CopyFrom(old)
     merge_properties("properties", new.properties, changes.get("properties"))
@@ -291,9 +294,13 @@ def _representations(given: Iterable[object]) -> list[SQLRepresentation]:
     result: list[SQLRepresentation] = []
     for each in given:
         if isinstance(each, SQLRepresentation):
-            kind, sql, dialect = each.type, each.sql, each.dialect
+            kind = each.type
+            sql = each.sql
+            dialect = each.dialect
         elif isinstance(each, Mapping) and each.keys() <= {"type", "sql", "dialect"}:
-            kind, sql, dialect = each.get("type", ""), each.get("sql", ""), each.get("dialect", "")
+            kind = each.get("type", "")
+            sql = each.get("sql", "")
+            dialect = each.get("dialect", "")
         else:
             raise InvalidDefinition(f"an SQL representation is a mapping with sql and dialect, not {each!r}")
         dialect = checked_text("the dialect of a view", dialect)
@@ -308,7 +315,8 @@ def _representations(given: Iterable[object]) -> list[SQLRepresentation]:
 
 def _full_name(name: object) -> FullName:
     if isinstance(name, FullName):
-        namespace, own = name.namespace_name, name.name
+        namespace = name.namespace_name
+        own = name.name
     elif isinstance(name, str):
         namespace, dot, own = name.partition(".")
         if not dot or "." in own:

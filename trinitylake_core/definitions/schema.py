@@ -111,7 +111,10 @@ def parts(column: Column, where: str) -> list[tuple[str, Column]]:
 
 def _check_siblings(columns: Iterable[Column], path: tuple[str, ...]) -> None:
     seen: set[str] = set()
-    what = f"the name of a column in {'.'.join(path)}" if path else "the name of a column"
+    if path:
+        what = f"the name of a column in {'.'.join(path)}"
+    else:
+        what = "the name of a column"
     for column in columns:
         name = checked_text(what, column.name)
         if name in seen:
@@ -133,11 +136,17 @@ def _check_column(column: Column, path: tuple[str, ...]) -> None:
     kind = column.type
     inside = parts(column, where)
     own = [field for _, field in _PARTS.get(kind, ())]
-    foreign = [field for field in _PART_FIELDS if field not in own and column.HasField(field)]
+    foreign = []
+    for field in _PART_FIELDS:
+        if field not in own and column.HasField(field):
+            foreign.append(field)
     if kind != STRUCT and column.struct_fields:
         foreign.append("struct_fields")
     if foreign:
-        name = DataType.Name(kind) if kind in DataType.values() else str(kind)
+        if kind in DataType.values():
+            name = DataType.Name(kind)
+        else:
+            name = str(kind)
         raise InvalidDefinition(f"column {where}: {name} has no {', '.join(sorted(foreign))}")
     if kind == STRUCT:
         _check_siblings(column.struct_fields, path)
@@ -185,7 +194,10 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
         if type(schema) is list:
             message += "; pipelines.source.columns.schema_of makes one of columns as `apply` takes them"
         raise InvalidDefinition(message)
-    old = [] if previous is None else list(previous.columns)
+    if previous is None:
+        old = []
+    else:
+        old = list(previous.columns)
     reader = _Reader(schema, old)
     columns = [reader.column(field, (field.name,), old) for field in schema]
     result = Schema(columns=columns)
@@ -253,7 +265,10 @@ class _Reader:
             column.id = number
         elif old.id not in self._claimed:
             column.id = old.id
-        name = field.name if canonical is None else _metadata(field, NAME_METADATA, where)
+        if canonical is None:
+            name = field.name
+        else:
+            name = _metadata(field, NAME_METADATA, where)
         if name is None:
             name = old.name or canonical or ""
         column.name = name
@@ -330,7 +345,9 @@ def _id(field: pa.Field) -> int:
 
 def _metadata(field: pa.Field, key: bytes, where: str) -> str | None:
     value = (field.metadata or {}).get(key)
-    return None if value is None else _text(value, where)
+    if value is None:
+        return None
+    return _text(value, where)
 
 
 def _text(data: bytes, where: str) -> str:

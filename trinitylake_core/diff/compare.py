@@ -88,7 +88,10 @@ def diff_trees(
     before = Stream(old_reader, runs=_name_batches(scan(old_reader, old), old_codec))
     after = Stream(new_reader, runs=_name_batches(scan(new_reader, new), new_codec))
     for text, old_path, new_path in _compare(before, after):
-        codec = new_codec if new_path is not None else old_codec
+        if new_path is not None:
+            codec = new_codec
+        else:
+            codec = old_codec
         kind, namespace, name = text.split("\0")
         key = codec.encode(ObjectName(kind, namespace, name or None))
         yield from changes([(key, old_path, new_path)], codec)
@@ -167,8 +170,14 @@ def merge(a: Run | None, b: Run | None) -> Iterator[Difference]:
     """
     runs = [run for run in (a, b) if run is not None]
     last = min(run.keys[-1] for run in runs)
-    rows_of_a = range(0) if a is None else a.pass_until(last)
-    rows_of_b = range(0) if b is None else b.pass_until(last)
+    if a is None:
+        rows_of_a = range(0)
+    else:
+        rows_of_a = a.pass_until(last)
+    if b is None:
+        rows_of_b = range(0)
+    else:
+        rows_of_b = b.pass_until(last)
     if not any(run.used_up() for run in runs):
         raise Corrupt(f"keys of a node before {last!r} are not in order", invariant="I3")
     if a is not None and b is not None:

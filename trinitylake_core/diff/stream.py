@@ -26,8 +26,14 @@ class Span:
 
     def rows(self, keys: list[str]) -> slice:
         """Return the rows of ascending keys that lie in the span."""
-        start = 0 if self.lo is None else bisect_left(keys, self.lo)
-        stop = len(keys) if self.hi is None else bisect_left(keys, self.hi)
+        if self.lo is None:
+            start = 0
+        else:
+            start = bisect_left(keys, self.lo)
+        if self.hi is None:
+            stop = len(keys)
+        else:
+            stop = bisect_left(keys, self.hi)
         return slice(start, stop)
 
     def meets(self, left: str | None, right: str | None) -> bool:
@@ -64,7 +70,10 @@ class Run:
         ENSURES: every entry left comes after ``last``. Costs a binary search, however long the run is.
         """
         start = self.at
-        self.at = start if last is None else bisect_right(self.keys, last, start)
+        if last is None:
+            self.at = start
+        else:
+            self.at = bisect_right(self.keys, last, start)
         return range(start, self.at)
 
     def entries(self, rows: range) -> Iterator[tuple[str, str]]:
@@ -95,7 +104,9 @@ class Subtree:
     @property
     def height(self) -> int:
         """Its height by its parent; 0 where the parent records none."""
-        return 0 if self.parent.height is None else self.parent.height - 1
+        if self.parent.height is None:
+            return 0
+        return self.parent.height - 1
 
     def same_as(self, other: Subtree) -> bool:
         """Whether both mean the same: the same file, and the same changes wait for it."""
@@ -154,7 +165,9 @@ class Stream:
         while True:
             if not self._parts:
                 self._parts += islice(self._runs, 1)
-            part = self._parts[-1] if self._parts else None
+            part = None
+            if self._parts:
+                part = self._parts[-1]
             if not isinstance(part, Run) or not part.used_up():
                 return part
             self._parts.pop()
@@ -214,7 +227,9 @@ class Stream:
                 continue
             left, right = node.bounds(index)
             if index in children and self._span.meets(left, right):
-                inside = counts[index] if index < len(counts) else 0
+                inside = 0
+                if index < len(counts):
+                    inside = counts[index]
                 below = waiting.slice_between(left, right)
                 path = node.children[index]
                 parts.append(Subtree(path, node, below, left or opened.low, opened.depth, inside))
@@ -275,7 +290,10 @@ class _Waiting:
             return _NONE
         if lo is not None:
             start = bisect_right(keys, lo, start)
-        self._next = len(keys) if hi is None else bisect_left(keys, hi, start)
+        if hi is None:
+            self._next = len(keys)
+        else:
+            self._next = bisect_left(keys, hi, start)
         return self._messages.slice(start, self._next)
 
     def apply_to_pivot(self, key: str, value: str) -> Batch:

@@ -33,7 +33,10 @@ def changes_to_copy(here: Side, there: Side, changes: Sequence[Change]) -> list[
     found = []
     for start in range(0, len(changes), _READ_TOGETHER):
         part = changes[start : start + _READ_TOGETHER]
-        on_both_sides = [each for each in part if each.old_path is not None and each.new_path is not None]
+        on_both_sides = []
+        for each in part:
+            if each.old_path is not None and each.new_path is not None:
+                on_both_sides.append(each)
         equal = set()
         for change, ours, theirs in _read_both(here, there, on_both_sides):
             if ours == theirs:

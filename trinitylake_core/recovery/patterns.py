@@ -34,7 +34,10 @@ class Pattern:
         self._parts = list(self._read(text))
         self.is_plain = _WILD.isdisjoint(self._parts)
         """Whether it names one object, without ``*`` and ``?``."""
-        dot = re.escape(_BETWEEN) if self._strict else f"[.{_BETWEEN}]"
+        if self._strict:
+            dot = re.escape(_BETWEEN)
+        else:
+            dot = f"[.{_BETWEEN}]"
         special = {("*", True): ".*", ("?", True): ".", (".", True): dot}
         expression = ""
         for part in self._parts:
@@ -57,7 +60,10 @@ class Pattern:
 
     def matches(self, namespace: str, name: str | None) -> bool:
         """Whether an object has a name that this is a pattern of."""
-        whole = namespace if name is None else f"{namespace}{_BETWEEN}{name}"
+        if name is None:
+            whole = namespace
+        else:
+            whole = f"{namespace}{_BETWEEN}{name}"
         return self._compiled.fullmatch(whole) is not None
 
     def covers(self, other: str) -> bool:
@@ -69,7 +75,10 @@ class Pattern:
     def readings(self) -> list[ObjectName]:
         """Return every object that a plain pattern may mean: without a backslash each dot may be the one."""
         text = "".join(character for character, _ in self._parts)
-        dots = [index for index, part in enumerate(self._parts) if part == (".", True)]
+        dots = []
+        for index, part in enumerate(self._parts):
+            if part == (".", True):
+                dots.append(index)
         found = []
         if not dots or not self._strict:
             found.append(ObjectName(NAMESPACE, text))
@@ -111,7 +120,9 @@ def exactly(namespace: str, name: str | None) -> str:
     escaped_namespace = _escape(namespace)
     if name is None:
         # With a backslash anywhere a bare dot is the one between namespace and name.
-        return f"\\{namespace}" if escaped_namespace == namespace else escaped_namespace
+        if escaped_namespace == namespace:
+            return f"\\{namespace}"
+        return escaped_namespace
     escaped_name = _escape(name)
     if (escaped_namespace, escaped_name) == (namespace, name):
         return f"{namespace}.\\{name}"

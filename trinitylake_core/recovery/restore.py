@@ -76,7 +76,10 @@ def plan_restore(
     require_writable(backend, newest)
     if not only:
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
-    patterns = [only] if isinstance(only, str) else list(only)
+    if isinstance(only, str):
+        patterns = [only]
+    else:
+        patterns = list(only)
     if source is None:
         refuse_lost(backend, newest, there.root)
     here = Side(backend, newest)
@@ -133,7 +136,8 @@ class Restore:
 
         Reads the nodes that the two versions do not share.
         """
-        here, there = self.here, self.there
+        here = self.here
+        there = self.there
         return diff_trees(
             here.backend.nodes, here.root.node, here.codec, there.backend.nodes, there.root.node, there.codec
         )
@@ -212,13 +216,15 @@ class Restore:
         return replace(plan, version_after=version)
 
     def _bring_back(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
-        backend, base = self.here.backend, self.here.root
+        backend = self.here.backend
+        base = self.here.root
         txn = BringBack(backend, base, reason=self._reason, operation=spec.OP_RESTORE, facts=facts)
         txn.take(self.there.root, self._changes)
         return txn.commit(before_commit=before_commit)
 
     def _copy_in(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
-        backend, base = self.here.backend, self.here.root
+        backend = self.here.backend
+        base = self.here.root
         txn = CopyIn(backend, base, reason=self._reason, operation=spec.OP_RESTORE, facts=facts)
         txn.take(self.there, self._changes)
 

@@ -117,7 +117,8 @@ class Rollback:
             VersionExpired, SnapshotNotFound: the target is no longer kept.
         """
         codec = self._reader.codec
-        before, after = self._newest.readable.node, self._target.node
+        before = self._newest.readable.node
+        after = self._target.node
         try:
             yield from self._take_apart(diff.diff_trees(self._reader, before, codec, self._reader, after, codec))
             return

@@ -65,7 +65,10 @@ class Selection:
         for change in differing:
             if self._remember:
                 self._differing.add((change.kind, change.namespace, change.name))
-            asking = [pattern for pattern in self._patterns if pattern.matches(change.namespace, change.name)]
+            asking = []
+            for pattern in self._patterns:
+                if pattern.matches(change.namespace, change.name):
+                    asking.append(pattern)
             self._unmatched.difference_update(asking)
             if asking and (self._exact or change.change != diff.REMOVED):
                 self._found.append(change)
@@ -79,10 +82,16 @@ class Selection:
             ObjectNotFound: a pattern names nothing on either side.
             NamespaceNotEmpty: a namespace would be dropped, but not everything in it.
         """
-        unmatched = [pattern for pattern in self._patterns if pattern in self._unmatched]
+        unmatched = []
+        for pattern in self._patterns:
+            if pattern in self._unmatched:
+                unmatched.append(pattern)
         self._refuse_unknown(unmatched)
         _refuse_left_behind(self._here, self._found)
-        needed = {change.namespace for change in self._found if change.new_path is not None}
+        needed = set()
+        for change in self._found:
+            if change.new_path is not None:
+                needed.add(change.namespace)
         missing = sorted(needed & self._new_namespaces.keys())
         return [self._new_namespaces[name] for name in missing] + self._found
 
@@ -113,10 +122,14 @@ class Selection:
                 unknown.append(pattern.text)
         if not unknown:
             return
-        here, there = self._here, self._there
+        here = self._here
+        there = self._there
         shown = ", ".join(text or repr(text) for text in unknown)
         root_uri = there.backend.storage.root
-        of_other = "" if root_uri == here.backend.storage.root else f" of {root_uri}"
+        if root_uri == here.backend.storage.root:
+            of_other = ""
+        else:
+            of_other = f" of {root_uri}"
         raise ObjectNotFound(
             f"{shown} names nothing in version {there.root.version}{of_other} nor in version {here.root.version}"
         )

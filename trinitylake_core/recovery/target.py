@@ -121,7 +121,9 @@ class RecoveryTarget:
         if self.version is None:
             return "the time as timestamp"
         number = int(self.version)
-        return f"HEAD~{newest - number}" if text.isdecimal() else str(number)
+        if text.isdecimal():
+            return f"HEAD~{newest - number}"
+        return str(number)
 
 
 def parse_moment(text: str | None) -> datetime | str | None:

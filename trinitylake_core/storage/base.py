@@ -170,7 +170,9 @@ class BaseStorage(Storage):
 
     @property
     def concurrency(self) -> int:
-        return 1 if self._threads.in_turn() else self._threads.most
+        if self._threads.in_turn():
+            return 1
+        return self._threads.most
 
     def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
         return self._threads.map(items, work, nested=nested)
@@ -261,7 +263,11 @@ class BaseStorage(Storage):
         After an answer was lost, each further refusal or failure is a question to ``found``: whether this call did it
         after all. Then the result is ``None``. Raises a refusal by the first answer as it is.
         """
-        kind: Kind = "create" if name == "create" else "put"
+        kind: Kind
+        if name == "create":
+            kind = "create"
+        else:
+            kind = "put"
         unknown = False  # whether an earlier try of this call may have done it
         attempt = 0
         while True:
@@ -285,7 +291,10 @@ class BaseStorage(Storage):
         text = f"{name} of {self.root}{path} failed; last: {self._clean(problem)}"
         if not unknown:
             return StorageError(text)
-        may = "exist" if name == "create" else "have been replaced"
+        if name == "create":
+            may = "exist"
+        else:
+            may = "have been replaced"
         return OutcomeUnknown(
             f"{text}. Its outcome is unknown: the file may or may not {may}; read it before trying again"
         )

@@ -61,13 +61,16 @@ class BlobStorage(ObjectStorage):
 
     def _version_of(self, meta: Mapping[str, Any]) -> Any:
         """Return the generation on Google's, the ETag on Azure's."""
-        return meta["version"] if self._google else meta["e_tag"]
+        if self._google:
+            return meta["version"]
+        return meta["e_tag"]
 
     # Deleting.
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
         (path,) = batch
-        client, key = self._client, self._key(path)
+        client = self._client
+        key = self._key(path)
         client.once(lambda store: client.api.delete(store, key))
         return DeleteResult(deleted=[path]), []
 
@@ -91,13 +94,16 @@ class BlobStorage(ObjectStorage):
         """
         if prefix:
             self._guard(prefix)
-        client, directory = self._client, self._key(prefix.rpartition("/")[0]).rstrip("/") or None
+        client = self._client
+        directory = self._key(prefix.rpartition("/")[0]).rstrip("/") or None
         begun: Any = None
         last: str | None = None
 
         def page() -> tuple[Any, Sequence[Mapping[str, Any]]]:
             nonlocal begun
-            known, begun = begun, None  # one that fails cannot go on
+            # one that fails cannot go on
+            known = begun
+            begun = None
 
             def send(store: Any) -> tuple[Any, Sequence[Mapping[str, Any]]]:
                 listing = known or client.api.list(store, directory, offset=last, chunk_size=_PAGE)
@@ -161,7 +167,10 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
     read = take_number(options, "read_timeout", default=30.0, least=0.001)
     container, config = (authority, _google(options)) if google else _azure(authority, options)
     if options:
-        scheme = "gs" if google else "az"
+        if google:
+            scheme = "gs"
+        else:
+            scheme = "az"
         raise InvalidInput(f"storage option {', '.join(sorted(options))} is not known for {scheme}://")
     http = str(config.get("endpoint") or config.get("base_url") or "").startswith("http://")
 
@@ -208,7 +217,10 @@ def _google(options: dict[str, Any]) -> dict[str, Any]:
 
 def _take_renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Take the options that have a name of obstore's out of ``options``."""
-    config = {names[name]: options.pop(name) for name in list(options) if name in names}
+    config = {}
+    for name in list(options):
+        if name in names:
+            config[names[name]] = options.pop(name)
     config = {name: value for name, value in config.items() if value is not None}
     if take_flag(options, "anon", default=False):
         config["skip_signature"] = True

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Literal
 
 from trinitylake_core.errors import OutcomeUnknown, StorageError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.contests import SCRATCH_PREFIX, Creations, Replacements
+from trinitylake_core.storage.contests import SCRATCH_PREFIX, Creations, Replacements, StorageContest
 from trinitylake_core.storage.port import Data, Tagged
 from trinitylake_core.storage.promise import Promise, Shape, shape_of
 from trinitylake_core.storage.proof import SHORT, THOROUGH, Sample, prove
@@ -69,7 +69,10 @@ class CheckedByTrying(BaseStorage):
             return
         proven = self._prove("creations")
         version = self.create_settled(path, data)
-        shape = None if version is None else shape_of(version)
+        if version is None:
+            shape = None
+        else:
+            shape = shape_of(version)
         if not promise.note_use(shape, begun_with=proven):
             self._judge(path, version, shape)
 
@@ -134,7 +137,8 @@ class CheckedByTrying(BaseStorage):
             StorageError: the storage failed; nothing is proved.
         """
         promise = self._promise(what)
-        if (shape := promise.shape_that_counts()) is not None:
+        shape = promise.shape_that_counts()
+        if shape is not None:
             return shape
         with promise.proving:
             if (shape := promise.shape_that_counts()) is not None:  # another thread made it meanwhile
@@ -142,13 +146,18 @@ class CheckedByTrying(BaseStorage):
             for _ in range(_PROOFS):
                 promise.begin()
                 self._prove_now(what)
-                if (shape := promise.renew()) is not None:
+                shape = promise.renew()
+                if shape is not None:
                     return shape
         raise self._unsteady()
 
     def _prove_now(self, what: What) -> None:
         """Make a proof, and remove what it wrote."""
-        contest = Creations(self) if what == "creations" else Replacements(self)
+        contest: StorageContest
+        if what == "creations":
+            contest = Creations(self)
+        else:
+            contest = Replacements(self)
         try:
             rounds = prove(contest, SHORT, f"{SCRATCH_PREFIX}{uuid.uuid4()}/")
         except UnsafeStorage as refusal:

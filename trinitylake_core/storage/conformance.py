@@ -130,7 +130,9 @@ def _compare_and_set(storage: BaseStorage) -> str:
 
 def _no_tag(tag: str) -> str:
     """Return a tag of the same form as one that was seen, but of another content: an ETag, or a generation."""
-    return "1" if tag.isdecimal() else f'"{"0" * 32}"'
+    if tag.isdecimal():
+        return "1"
+    return f'"{"0" * 32}"'
 
 
 def _list(storage: BaseStorage) -> str:

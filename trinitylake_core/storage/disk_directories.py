@@ -66,7 +66,9 @@ class Directories:
 
     def _mode_of(self, directory: str) -> int:
         """Return the mode of a new directory: a lakehouse is its owner's alone, and all below it follows the umask."""
-        return _OWNER_ONLY if directory == self._root.rstrip("/") else _AS_UMASK_SAYS
+        if directory == self._root.rstrip("/"):
+            return _OWNER_ONLY
+        return _AS_UMASK_SAYS
 
     def forget(self) -> None:
         """Know nothing any more: a directory that was there is gone."""
@@ -78,9 +80,11 @@ class Directories:
         if self._new >= _LOOK_AFTER:
             if not self._looked:
                 self._looked = True
-                cut, level = len(self._root.rstrip("/")) + 1, [self._root]
+                cut = len(self._root.rstrip("/")) + 1
+                level = [self._root]
                 for _ in range(_LEVELS):
-                    above, level = level, []
+                    above = level
+                    level = []
                     for each in above:
                         with suppress(OSError), os.scandir(each) as entries:
                             level += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]

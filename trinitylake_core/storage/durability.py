@@ -130,7 +130,9 @@ class Unsynced:
             if self._broken is not None:
                 raise StorageError(f"an earlier sync failed ({self._broken}); write everything again with a new handle")
             with self._state:
-                files, directories, everything = self._files, self._directories, self._too_many
+                files = self._files
+                directories = self._directories
+                everything = self._too_many
                 everything = everything or (others and self._others)
                 self._files, self._directories, self._too_many = [], set(), False
             together = self._mode == "filesystem" or (self._mode == "auto" and len(files) > _SINGLE_FILES)

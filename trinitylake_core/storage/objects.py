@@ -51,7 +51,9 @@ _AT_FIRST_SECONDS: Final = 2.0
 _LOST_SECONDS: Final = 4.0
 """A request that takes longer than that is lost rather than late: it is repeated even if the share is used up."""
 _FACTOR: Final = 4.0
-_FEWEST, _PERIOD, _REMEMBERED = 8, 32, 64
+_FEWEST = 8
+_PERIOD = 32
+_REMEMBERED = 64
 """The median of the last 64 answers counts: after 8 answers for the first time, then after every 32."""
 _SAVED_UP: Final = 32.0
 """So many requests in a row, all that are under way, may be repeated."""
@@ -68,25 +70,33 @@ class Patience:
     """
 
     def __init__(self, share: float, deadline: float, like: Patience | None = None) -> None:
-        self._share, self._deadline, self._like = share, deadline, like
+        self._share = share
+        self._deadline = deadline
+        self._like = like
         self._lock = threading.Lock()
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self._noted, self._left = 0, _SAVED_UP
+        self._noted = 0
+        self._left = _SAVED_UP
         self._usual: float | None = None
 
     def usual(self) -> float:
         """Return the time that a small request may take."""
         if self._usual is not None:
             return self._usual
-        return _AT_FIRST_SECONDS if self._like is None else min(_AT_FIRST_SECONDS, _FACTOR * self._like.usual())
+        if self._like is None:
+            return _AT_FIRST_SECONDS
+        return min(_AT_FIRST_SECONDS, _FACTOR * self._like.usual())
 
     def wait(self, tries: int, size: int = 0) -> float | None:
         """Return the time to wait after so many tries for a request of so many bytes; ``None``: to the deadline."""
         if not self._share or tries >= _MOST_TRIES:
             return None
         seconds = float(self.usual() * 2 ** (max(0, tries - 1) + (size // _USUAL_BYTES).bit_length()))
-        seconds = seconds if self._left >= 1 else max(seconds, _LOST_SECONDS)
-        return seconds if seconds < self._deadline else None
+        if self._left < 1:
+            seconds = max(seconds, _LOST_SECONDS)
+        if seconds < self._deadline:
+            return seconds
+        return None
 
     def note(self, seconds: float) -> None:
         """Note how long an answer took."""
@@ -109,7 +119,8 @@ class Patience:
         """Return the result of ``send(seconds)``; call ``again`` and send once more when it takes unusually long."""
         tries = 0
         while True:
-            wait, started = self.wait(tries, size), time.perf_counter()
+            wait = self.wait(tries, size)
+            started = time.perf_counter()
             try:
                 result = send(wait)
             except TimeoutError:
@@ -135,11 +146,15 @@ class Pace:
     success adds a little. Every store answers 503 now and then, so three of sixteen answers must ask for fewer.
     """
 
-    _LAST, _ENOUGH = 16, 3
+    _LAST = 16
+    _ENOUGH = 3
 
     def __init__(self) -> None:
         self._ready = threading.Condition()
-        self._running, self._most, self._round, self._answers = 0, 1, 0, 0
+        self._running = 0
+        self._most = 1
+        self._round = 0
+        self._answers = 0
         self._limit: float | None = None
         self._warnings: deque[tuple[int, int]] = deque(maxlen=self._ENOUGH)
         """The number of an answer that asked for fewer, and how many requests were under way then."""
@@ -147,7 +162,9 @@ class Pace:
     @property
     def limit(self) -> int | None:
         """How many requests may be under way; ``None`` while nothing asked for fewer."""
-        return None if self._limit is None else int(self._limit)
+        if self._limit is None:
+            return None
+        return int(self._limit)
 
     def begin(self) -> int:
         """Wait until one more request may begin; return the argument for :meth:`end`."""
@@ -354,7 +371,9 @@ class ObjectStorage(CheckedByTrying):
         return self._get_tagged(path).data or b""
 
     def _get_range(self, path: str, begin: int, end: int) -> bytes:
-        api, key, options = self._client.api, self._key(path), {"range": (begin, end)}
+        api = self._client.api
+        key = self._key(path)
+        options = {"range": (begin, end)}
         try:
             return self._repeat("get", lambda store: bytes(api.get(store, key, options=options).bytes()))
         except Exception as error:
@@ -363,7 +382,8 @@ class ObjectStorage(CheckedByTrying):
             raise
 
     def _get_tagged(self, path: str) -> Tagged:
-        api, key = self._client.api, self._key(path)
+        api = self._client.api
+        key = self._key(path)
 
         def get(store: Any) -> tuple[bytes, Mapping[str, Any]]:
             answer = api.get(store, key)
@@ -374,7 +394,9 @@ class ObjectStorage(CheckedByTrying):
         return Tagged(data, self._version_of(meta))
 
     def _put(self, path: str, data: Data) -> None:
-        api, key, content = self._client.api, self._key(path), _as_bytes(data)
+        api = self._client.api
+        key = self._key(path)
+        content = _as_bytes(data)
         done = self._repeat("put", lambda store: api.put(store, key, content, use_multipart=False), len(content))
         self._note_written(done["version"])
 
@@ -383,7 +405,9 @@ class ObjectStorage(CheckedByTrying):
 
     def _put_if(self, path: str, data: Data, mode: str | Mapping[str, str | None]) -> Mapping[str, Any]:
         """Write an object only if there is none (``create``), or only in place of a version. It is sent once."""
-        api, key, content = self._client.api, self._key(path), _as_bytes(data)
+        api = self._client.api
+        key = self._key(path)
+        content = _as_bytes(data)
         done: Mapping[str, Any] = self._client.once(
             lambda store: api.put(store, key, content, mode=mode, use_multipart=False)
         )
@@ -404,7 +428,8 @@ class ObjectStorage(CheckedByTrying):
         return Tagged(bytes(data), self._version_of(done))
 
     def _head(self, path: str) -> FileInfo:
-        api, key = self._client.api, self._key(path)
+        api = self._client.api
+        key = self._key(path)
         meta = self._repeat("head", lambda store: api.head(store, key))
         return FileInfo(path, int(meta["size"]), millis(meta["last_modified"]))
 
@@ -422,4 +447,6 @@ def millis(moment: Any) -> int:
 
 
 def _as_bytes(data: Data) -> bytes:
-    return data if isinstance(data, bytes) else bytes(data)
+    if isinstance(data, bytes):
+        return data
+    return bytes(data)

@@ -30,7 +30,10 @@ def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, An
 def storage_kind(uri: str) -> str:
     """Return the kind of storage that a URI or a path names: ``file``, ``s3``, ``az``, ``gs``, or its scheme."""
     scheme, found, _ = uri.partition("://")
-    scheme = scheme.lower() if found else "file"
+    if found:
+        scheme = scheme.lower()
+    else:
+        scheme = "file"
     return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
 
 
@@ -43,7 +46,11 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> BaseSto
     normalised = normalise_root(root)
     scheme = normalised.partition("://")[0]
     if scheme == "s3":  # what a disk does without is imported when it is needed
-        if missing := [name for name in ("obstore", "s3fs") if find_spec(name) is None]:
+        missing = []
+        for name in ("obstore", "s3fs"):
+            if find_spec(name) is None:
+                missing.append(name)
+        if missing:
             raise InvalidInput(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
         from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415
 

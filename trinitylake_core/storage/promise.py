@@ -24,7 +24,9 @@ def shape_of(version: str | None) -> Shape:
     """Return the shape of an answer by the version ID in it."""
     if not version:
         return "plain"
-    return "null" if version == _NULL else "versioned"
+    if version == _NULL:
+        return "null"
+    return "versioned"
 
 
 class Promise:
@@ -49,7 +51,9 @@ class Promise:
     def shape_that_counts(self) -> Shape | None:
         """Return the shape of answers that is proven now; ``None`` if a proof is due."""
         is_young = self._uses_left > 0 and time.monotonic() < self._ends_at
-        return self._shape if is_young and not self._is_void else None
+        if is_young and not self._is_void:
+            return self._shape
+        return None
 
     def begin(self) -> None:
         """Note that a proof begins. REQUIRES: ``proving`` is held."""

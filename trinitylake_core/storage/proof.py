@@ -135,7 +135,10 @@ class _Rounds:
 
         outcomes = list(threads.map(race, racers))
         self.done += 1
-        winners = [number for number, won in enumerate(outcomes) if won]
+        winners = []
+        for number, won in enumerate(outcomes):
+            if won:
+                winners.append(number)
         if len(winners) != 1:
             raise UnsafeStorage(self._verdict(len(winners), len(racers)))
         (winner,) = winners
@@ -144,15 +147,20 @@ class _Rounds:
         return winner
 
     def _verdict(self, winners: int, racers: int) -> str:
-        number = "none" if winners == 0 else str(winners)
+        if winners == 0:
+            number = "none"
+        else:
+            number = str(winners)
         return f"round {self.done}: {number} of {racers} racing {self._contest.what} of one file succeeded; one must"
 
 
 def _fight(rounds: _Rounds, threads: ThreadPoolExecutor, size: int, most: int, seconds: float) -> None:
     """Run duels of a file of ``size`` bytes against a small one, at most ``most``; begin none after ``seconds``."""
     began = time.monotonic()
-    large, small = b"x" * size, b"small".ljust(_SMALL_BYTES)
-    earliest, latest = 0.0, 0.0
+    large = b"x" * size
+    small = b"small".ljust(_SMALL_BYTES)
+    earliest = 0.0
+    latest = 0.0
     for number in range(most):
         if time.monotonic() - began > seconds:
             return

@@ -50,7 +50,9 @@ class CommonOptions:
         for name in self.__slots__:
             default = getattr(self, name)
             given = rest.pop(name, None)
-            least = 1 if name in {"max_concurrency", "delete_batch"} else 0
+            least = 0
+            if name in {"max_concurrency", "delete_batch"}:
+                least = 1
             values[name] = default if given is None else _number(name, given, type(default), least)
         return CommonOptions(**values), rest
 
@@ -78,7 +80,9 @@ def take_flag(options: dict[str, Any], name: str, *, default: bool) -> bool:
 def take_number(options: dict[str, Any], name: str, *, default: float, least: float) -> float:
     """Remove the option ``name`` from ``options`` and return it as a number. Raises ``InvalidInput``."""
     value = options.pop(name, None)
-    return default if value is None else _number(name, value, float, least)
+    if value is None:
+        return default
+    return _number(name, value, float, least)
 
 
 # -- threads ---------------------------------------------------------------------------------------
@@ -135,7 +139,10 @@ def has_room(window: Collection[Future[Any]], most: int) -> bool:
     """
     if len(window) >= _MOST_WINDOWS * most:
         return False
-    done = [each for each in window if each.done()]
+    done = []
+    for each in window:
+        if each.done():
+            done.append(each)
     held = sum(len(each.result()) for each in done if not each.exception() and isinstance(each.result(), bytes))
     return len(window) - len(done) < 2 * most and held < _MOST_HELD_BYTES
 
@@ -216,7 +223,9 @@ class RequestThreads:
 
     def threads(self, kind: str) -> int:
         """Return the number of threads of a kind."""
-        return min(_MOST_NESTED, self.most) if kind == "nested" else self.most
+        if kind == "nested":
+            return min(_MOST_NESTED, self.most)
+        return self.most
 
 
 def _with_state(name: str, action: Callable[[], T]) -> T:

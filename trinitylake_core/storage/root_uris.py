@@ -45,7 +45,8 @@ def normalise_root(uri: str) -> str:
         raise InvalidLocation(f"a root URI must be a string, not {type(uri).__name__}")
     match = _SCHEME.match(uri)
     if match is None or len(match.group(1)) == 1:
-        uri = uri if "@" not in uri else "***"
+        if "@" in uri:  # it may hold a password
+            uri = "***"
         raise InvalidLocation(
             f"root URI {uri!r} has no scheme; write {f'file://{Path(uri).absolute()}'!r} for a local directory "
             "(file:///abs/path) or s3://bucket/path for an object store"
@@ -56,10 +57,14 @@ def normalise_root(uri: str) -> str:
     if _CONTROL.search(uri):
         raise InvalidLocation(f"root URI {uri!r} holds control characters")
     if scheme == "file":
-        rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
+        if rest.startswith("localhost/"):
+            rest = rest.removeprefix("localhost")
         if not rest.startswith("/"):
             raise InvalidLocation(f"root URI {uri!r} must name an absolute path; write file:///abs/path")
-        segments = [segment for segment in rest.split("/") if segment]
+        segments = []
+        for segment in rest.split("/"):
+            if segment:
+                segments.append(segment)
         _refuse_dots([unquote(segment) for segment in segments], uri)
         return "file:///" + "".join(f"{segment}/" for segment in segments)
     if match.group(2) is None:
@@ -97,7 +102,9 @@ def _normalise_remote(scheme: str, rest: str) -> str:
     if path:
         _refuse_dots(path.split("/"), f"{scheme}://{rest}")
     root = f"{scheme}://{authority}/{path}"
-    return root if root.endswith("/") else f"{root}/"
+    if root.endswith("/"):
+        return root
+    return f"{root}/"
 
 
 def refuse_credentials(uri: str, what: str) -> None:

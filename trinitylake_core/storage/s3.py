@@ -110,13 +110,18 @@ class S3Storage(ObjectStorage):
             if code in TRANSIENT_CODES:
                 again.append(path)
         result.deleted = list(names.values())
-        result.versions_kept = len(result.deleted) if self._keeps_versions else 0
+        if self._keeps_versions:
+            result.versions_kept = len(result.deleted)
+        else:
+            result.versions_kept = 0
         return result, again
 
     def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
         """Return batches; a name that XML cannot hold would spoil its batch, so each has a request of its own."""
         strange = {path for path in paths if _NOT_IN_XML.search(path)}
-        plain = [path for path in paths if path not in strange] if strange else paths
+        plain = paths
+        if strange:
+            plain = [path for path in paths if path not in strange]
         return [*super()._batches(plain), *([path] for path in sorted(strange))]
 
     def _delete_batch(self, batch: Sequence[str]) -> DeleteResult:

@@ -113,7 +113,9 @@ def _take_mapping(options: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None or value == "" else str(value)
+    if value is None or value == "":
+        return None
+    return str(value)
 
 
 def _first(options: dict[str, Any], client: dict[str, Any], *names: str) -> str | None:
@@ -149,7 +151,9 @@ def _take_path_style(options: dict[str, Any], config: dict[str, Any]) -> bool | 
     if style in {"path", "virtual"}:
         options.pop("path_style", None)
         return style == "path"
-    return take_flag(options, "path_style", default=False) if "path_style" in options else None
+    if "path_style" in options:
+        return take_flag(options, "path_style", default=False)
+    return None
 
 
 def _take_word(options: dict[str, Any], name: str, words: tuple[str, ...]) -> str | None:

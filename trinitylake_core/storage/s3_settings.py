@@ -76,9 +76,10 @@ Credentials = Callable[[], Mapping[str, Any]]
 
 def environment() -> tuple[tuple[str, str], ...]:
     """Return the environment variables that the settings may depend on beside the options."""
-    found = [
-        (name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT) or name.lower() in _PROXIES
-    ]
+    found = []
+    for name, value in os.environ.items():
+        if name.startswith(_ENVIRONMENT) or name.lower() in _PROXIES:
+            found.append((name, value))
     return tuple(sorted(found))
 
 
@@ -129,7 +130,10 @@ class S3Settings:
 
     def _config(self) -> dict[str, Any]:
         scheme, _, host = self.endpoint.partition("://")
-        endpoint = self.endpoint if self.path_style else f"{scheme}://{self.bucket}.{host}"
+        if self.path_style:
+            endpoint = self.endpoint
+        else:
+            endpoint = f"{scheme}://{self.bucket}.{host}"
         config: dict[str, Any] = {_ENCRYPTION[name]: value for name, value in self.options.encryption}
         config |= {
             "endpoint": endpoint,
@@ -216,7 +220,10 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
         InvalidInput: a profile cannot be resolved, a file cannot be read, an endpoint is no URL.
         StorageDenied: there are no credentials. (As botocore's errors, which ``store_errors`` maps.)
     """
-    keys = None if options.anonymous else _keys(options)
+    if options.anonymous:
+        keys = None
+    else:
+        keys = _keys(options)
     found = _Found(
         endpoint=options.endpoint or _first_of(_ENDPOINTS),
         region=options.region or os.environ.get("AWS_DEFAULT_REGION") or None,
@@ -233,8 +240,13 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
     endpoint = found.endpoint or f"https://s3.{region}.amazonaws.com"
     _refuse_endpoint(endpoint)
     is_aws = (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
-    path_style = not is_aws if found.path_style is None else found.path_style
-    verify = True if found.verify is None else found.verify
+    if found.path_style is None:
+        path_style = not is_aws
+    else:
+        path_style = found.path_style
+    verify: str | bool = True
+    if found.verify is not None:
+        verify = found.verify
     if isinstance(verify, str):
         _refuse_unreadable(verify)
     return S3Settings(
@@ -261,9 +273,12 @@ def _keys(options: S3Options) -> Keys | None:
         return options.key, options.secret, options.token
     if options.profile:
         return None
-    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    key = os.environ.get("AWS_ACCESS_KEY_ID")
+    secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
     token = os.environ.get("AWS_SESSION_TOKEN") or os.environ.get("AWS_SECURITY_TOKEN")
-    return (key, secret, token) if key and secret else None
+    if key and secret:
+        return (key, secret, token)
+    return None
 
 
 def _leaves_open(options: S3Options, found: _Found, *, signs: bool) -> bool:
@@ -293,7 +308,10 @@ def _ask_botocore(options: S3Options, found: _Found, *, signs: bool) -> None:
         quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
         given = {"region_name": found.region, "endpoint_url": found.endpoint}
         meta = session.create_client("s3", config=quiet, **{name: each for name, each in given.items() if each}).meta
-        found.region = meta.region_name if meta.region_name != "aws-global" else _DEFAULT_REGION
+        if meta.region_name != "aws-global":
+            found.region = meta.region_name
+        else:
+            found.region = _DEFAULT_REGION
         found.endpoint = meta.endpoint_url
         _refuse_other_servers(meta.config, session.profile or "default")
         if found.path_style is None and (style := (scoped.get("s3") or {}).get("addressing_style")) in _STYLES:
@@ -359,7 +377,10 @@ def _refuse_endpoint(endpoint: str) -> None:
 
 def _refuse_other_servers(config: Any, profile: str) -> None:
     """Refuse settings that move a bucket to servers which not all clients can be told of."""
-    moved = [name for name in ("use_dualstack_endpoint", "use_fips_endpoint") if getattr(config, name, None)]
+    moved = []
+    for name in ("use_dualstack_endpoint", "use_fips_endpoint"):
+        if getattr(config, name, None):
+            moved.append(name)
     moved += ["s3.use_accelerate_endpoint"] if (config.s3 or {}).get("use_accelerate_endpoint") else []
     if moved:
         raise InvalidInput(
@@ -385,7 +406,10 @@ def _explain_errors(options: S3Options) -> Iterator[None]:
     import botocore.exceptions as theirs  # noqa: PLC0415
 
     profile = options.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
-    by = "the storage option profile" if options.profile else "AWS_PROFILE"
+    if options.profile:
+        by = "the storage option profile"
+    else:
+        by = "AWS_PROFILE"
     try:
         yield
     except theirs.ProfileNotFound:
@@ -406,7 +430,10 @@ def _files() -> list[Path]:
 def _where(profile: str) -> str:
     """Return the setting of a profile that names something else, its file and line, as the beginning of a sentence."""
     for file in _files():
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+        if file.is_file():
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        else:
+            lines = []
         names = {}
         inside = False
         for number, line in enumerate(lines, 1):
@@ -428,8 +455,12 @@ def _where_unreadable(path: str) -> str:
     except configparser.MissingSectionHeaderError as error:
         line = f", line {error.lineno}"
     except configparser.ParsingError as error:
-        line = f", line {error.errors[0][0]}" if error.errors else ""
+        line = ""
+        if error.errors:
+            line = f", line {error.errors[0][0]}"
     except (configparser.Error, UnicodeDecodeError) as error:
         number = getattr(error, "lineno", None)
-        line = f", line {number}" if number else ""
+        line = ""
+        if number:
+            line = f", line {number}"
     return f"{path}{line}: this is no file of AWS settings; lines are [profile NAME] or name = value"

@@ -91,20 +91,24 @@ class Unexplained(Exception):
 def translate_error(error: BaseException) -> Exception:
     """Return the error of this library for an error of obstore; any other error is returned unchanged."""
     text, _, details = str(error).partition(_DETAILS)
-    if (answer := _answer_in(text)) is not None:
+    answer = _answer_in(text)
+    if answer is not None:
         return answer
     if _CREDENTIALS in text:
         return NotRenewed(text.rpartition(_CREDENTIALS)[2].strip(": "))
     if type(error).__name__ == _PANIC:
         return Unexplained(f"the client ended in a defect of its own: {text}")
     if _CONNECTION not in text:
-        return Unexplained(text) if details or not isinstance(error, Exception) else error
+        if details or not isinstance(error, Exception):
+            return Unexplained(text)
+        return error
     return _of_connection(text, details)
 
 
 def _of_connection(text: str, details: str) -> Exception:
     """Return the error for a request that has no answer."""
-    if refused := _CERTIFICATE.search(details) or _TLS.search(details):
+    refused = _CERTIFICATE.search(details) or _TLS.search(details)
+    if refused:
         return NotTrusted(" ".join(refused[0].replace("(", " ").split()))
     if _NOT_CONNECTED.search(details):
         if _TIMED_OUT.search(details):
@@ -127,11 +131,13 @@ def _cause(text: str, details: str) -> str:
 
 def _answer_in(text: str) -> Answered | None:
     """Return the answer of a server that a text speaks of."""
-    if found := _STATUS.search(text):
+    found = _STATUS.search(text)
+    if found:
         return _answer(int(found[1]), found[2])
     if found := _ERROR_BODY.search(text):  # a success by its status, a failure of the server by its body
         return _answer(500, found[1])
-    if found := _OF_A_BATCH.search(text):
+    found = _OF_A_BATCH.search(text)
+    if found:
         return Answered(int(found[2]), "", found[1][:_LONGEST_MESSAGE])
     if _BARE_REDIRECT in text:
         return Answered(301, "PermanentRedirect", "the server redirects without a location")
@@ -149,9 +155,17 @@ def is_slow_down(error: Exception) -> bool:
 
 
 def _answer(status: int, body: str) -> Answered:
-    code, message = _CODE.search(body), _MESSAGE.search(body)
-    name = code[1] if code else ""
-    text = message[1] if message else ("" if body.lstrip().startswith("<") else body.strip())
+    code = _CODE.search(body)
+    message = _MESSAGE.search(body)
+    name = ""
+    if code:
+        name = code[1]
+    if message:
+        text = message[1]
+    elif body.lstrip().startswith("<"):
+        text = ""
+    else:
+        text = body.strip()
     return Answered(status, _AS_S3.get(name, name), text[:_LONGEST_MESSAGE])
 
 
@@ -252,7 +266,9 @@ def _hint_for(kind: str, code: str) -> str:
     if code in _HINTS:
         return _HINTS[code]
     may_be_missing = kind in {"get", "head"} and code in {"", "403", "AccessDenied", "Forbidden"}
-    return "; without s3:ListBucket a missing file looks like this, too" if may_be_missing else ""
+    if may_be_missing:
+        return "; without s3:ListBucket a missing file looks like this, too"
+    return ""
 
 
 def refused_swap(where: str, error: Exception) -> TrinityLakeError | None:

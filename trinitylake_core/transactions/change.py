@@ -135,7 +135,8 @@ class TransactionChange:
 
     def _look_up(self, keys: Sequence[str]) -> AbstractSet[str]:
         """Return those of some keys that the base has."""
-        nodes, root = self._backend.nodes, self.base.node
+        nodes = self._backend.nodes
+        root = self.base.node
         try:
             if len(keys) > _FEW:
                 return search.lookup_many(nodes, root, keys).keys()
@@ -280,7 +281,8 @@ class TransactionChange:
             raise CommitConflict(
                 f"this transaction was aborted by another process, in version {root.version}", version=root.version
             )
-        own, found = self.messages(), root.own_messages()
+        own = self.messages()
+        found = root.own_messages()
         if root.is_bulk and not self.saved_paths:  # no other process has this ID, and what changed nothing is not found
             raise AlreadyCommitted(root.version)
         if root.txn != self.id:  # it is a member of the group that became this version
@@ -307,7 +309,10 @@ class TransactionChange:
         storage = self._backend.storage
         try:
             held = self.writes.definitions.get(own)
-            mine = storage.read(own) if held is None else encode(held[1])
+            if held is None:
+                mine = storage.read(own)
+            else:
+                mine = encode(held[1])
             return mine == storage.read(other)
         except (Corrupt, FileMissing, TransactionExpired):
             return False

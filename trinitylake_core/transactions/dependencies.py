@@ -77,7 +77,9 @@ class Conflicts:
         """Whether no other transaction may set a key, or with ``None`` delete it."""
         if key in self.writes or key in self.keys or key in self.ranges:
             return True
-        return key in self.needs if value is None else key in self.closed
+        if value is None:
+            return key in self.needs
+        return key in self.closed
 
 
 class MergedRanges:

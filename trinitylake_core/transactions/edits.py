@@ -81,7 +81,9 @@ class CatalogEdits(CatalogView):
     def _find(self, key: str) -> str | None:
         self._footprint.keys.add(key)
         written = self._writes.by_key
-        return written[key] if key in written else super()._find(key)
+        if key in written:
+            return written[key]
+        return super()._find(key)
 
     def _batches(self, within: KeyRange, own: Messages | None = None) -> Iterator[search.Batch]:
         self._footprint.ranges.append(within)

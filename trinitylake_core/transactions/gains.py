@@ -39,7 +39,11 @@ def count_gain(own: Messages, existed: Existence, root: Node, codec: KeyCodec) -
         keys, *_ = own.texts()
         may_exist, exists = _existence_columns(keys, existed, root)
         return _count_columns(own, may_exist, exists, codec)
-    known = existed if isinstance(existed, Mapping) else dict.fromkeys(own.keys, existed)
+    known: Mapping[str, bool | None]
+    if isinstance(existed, Mapping):
+        known = existed
+    else:
+        known = dict.fromkeys(own.keys, existed)
     unknown = [key for key in own.keys if known.get(key) is None]
     decided = _decide(root, unknown)
     least: Counter[str] = Counter()
@@ -68,7 +72,9 @@ def _decide(root: Node, keys: list[str]) -> dict[str, bool]:
     if len(keys) > _FEW:
         here = _existence_in(root)
         found = {key: here[key] for key in keys if key in here}
-        return dict.fromkeys(keys, False) | found if root.is_leaf else found
+        if root.is_leaf:
+            return dict.fromkeys(keys, False) | found
+        return found
     decided = {}
     for key in keys:
         is_decided, value = root.find(key)
@@ -92,7 +98,9 @@ def _count_columns(own: Messages, may_exist: Any, exists: Any, codec: KeyCodec) 
     most = sets - exists
     kinds = {kind: _is_of_kind(keys, codec.range(kind).lo) for kind in KINDS}
     _refuse_malformed(keys, kinds.values(), codec)
-    sums = [[int(each[of_kind].sum()) for of_kind in kinds.values()] for each in (least, most)]
+    sums = []
+    for each in (least, most):
+        sums.append([int(each[of_kind].sum()) for of_kind in kinds.values()])
     return CountBounds(*(_by_kind(dict(zip(kinds, each, strict=True))) for each in sums))
 
 

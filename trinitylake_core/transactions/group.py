@@ -62,7 +62,8 @@ class Entry:
     def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
         """Take note of the outcome, unless there is one already."""
         if not self.is_over:
-            self.version, self.error = version, error
+            self.version = version
+            self.error = error
 
     def facts(self) -> dict[str, Any]:
         """Return what the summary of a version says of this member."""
@@ -172,7 +173,10 @@ class CommitGroup:
             return None
         first = change.members[0].change
         change.is_alone = len(change.members) == 1 and first.request is None
-        change.id = first.id if change.is_alone else new_id()
+        if change.is_alone:
+            change.id = first.id
+        else:
+            change.id = new_id()
         base, fences = self._stand(change)
         root = commit(self._backend, base, change, fences=fences, unknown=change.is_in_doubt)
         delta = root.delta()
@@ -278,14 +282,20 @@ class _GroupChange:
 
     def _messages(self) -> Messages:
         """Return the messages of all members, as those of one transaction."""
-        rows = [(key, value) for entry in self.members for key, value, _ in entry.change.messages()]
+        rows = []
+        for entry in self.members:
+            for key, value, _ in entry.change.messages():
+                rows.append((key, value))
         rows.sort()  # no two members write one key
         return Messages.of([(key, value, self.id) for key, value in rows])
 
     def _summary(self, own: Messages) -> dict[str, Any]:
         """Return the facts about the version: who made it and why, and of a group each member."""
         authors = list(dict.fromkeys(entry.author for entry in self.members))
-        reasons = [entry.change.reason for entry in self.members if entry.change.reason]
+        reasons = []
+        for entry in self.members:
+            if entry.change.reason:
+                reasons.append(entry.change.reason)
         summary: dict[str, Any] = {"author": first_of(authors, _AUTHORS), **count_written(own)}
         if reasons:
             summary["reason"] = first_of(reasons, _AUTHORS)
@@ -295,7 +305,10 @@ class _GroupChange:
 
     def _rows(self, base: Root) -> dict[str, str | None]:
         """Return the system row that says which keys of requests the versions up to this one can contain."""
-        keys = [entry.change.request for entry in self.members if entry.change.request is not None]
+        keys = []
+        for entry in self.members:
+            if entry.change.request is not None:
+                keys.append(entry.change.request)
         if not keys:
             return {}
         newest = max(key.millis for key in keys)

@@ -98,7 +98,9 @@ def lifetime_of_keys(txn_ttl_millis: int) -> int:
 def as_iso_duration(lifetime_millis: int) -> str:
     """Return a lifetime of keys as a duration of ISO 8601, in minutes or in seconds, rounded down."""
     seconds = lifetime_millis // 1000
-    return f"PT{seconds // 60}M" if seconds % 60 == 0 else f"PT{seconds}S"
+    if seconds % 60 == 0:
+        return f"PT{seconds // 60}M"
+    return f"PT{seconds}S"
 
 
 class Repeated(Exception):

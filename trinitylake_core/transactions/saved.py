@@ -75,7 +75,8 @@ class SavedFile:
         """Replace the file if it still is as it was seen; return whether it was. One ``put``."""
         done = self._storage.compare_and_set(self.path, encode(definition), self._seen)
         if done is not None:
-            self._seen, self.definition = done, definition
+            self._seen = done
+            self.definition = definition
         return done is not None
 
     def _with_state(self, state: TransactionDef.State) -> TransactionDef:
@@ -87,7 +88,8 @@ class SavedFile:
 
     def resume(self, definition: TransactionDef) -> None:
         """Record that this process resumed the content of the file. REQUIRES: its running root was proved to be one."""
-        self.running, self.resumed = definition.running_root_node_file_path, True
+        self.running = definition.running_root_node_file_path
+        self.resumed = True
         self._known_pending.add(definition.pending_running_root_node_file_path)
 
     # -- saving ------------------------------------------------------------------------------------
@@ -142,7 +144,8 @@ class SavedFile:
                 ) from error
             if found.running_root_node_file_path == self.running:
                 raise saved_elsewhere(self.id) from None
-        self.running, self._pending = pending, None
+        self.running = pending
+        self._pending = None
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -178,7 +181,9 @@ class SavedFile:
         raise CommitConflict(f"transaction {self.id} was changed again and again; try again")
 
     def _takers(self) -> set[str]:
-        return set() if self.definition is None else set(self.definition.taken_by)
+        if self.definition is None:
+            return set()
+        return set(self.definition.taken_by)
 
     def refuse_unsavable(self) -> None:
         """Raise ``CommitConflict`` if what this process saw must not be saved over: a save, a commit, an abort."""
@@ -318,7 +323,10 @@ def load(backend: LakehouseBackend, transaction_id: str) -> Saved:
     parsed = locations.parse(beginning)
     version = None
     if parsed is not None and parsed.kind in {"root", "node"}:
-        version = node.version if parsed.version is None else parsed.version
+        if parsed.version is None:
+            version = node.version
+        else:
+            version = parsed.version
     if version is None:
         raise CorruptDefinition(
             f"saved transaction {transaction_id!r} does not contain where it began", path=file.path, invariant="I10"

@@ -77,7 +77,10 @@ class Transaction(CatalogEdits):
             transaction_id = request.id
         definition = backend.definition(base)
         if isolation is None:
-            isolation = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
+            if definition.txn_isolation_level:
+                isolation = SERIALIZABLE
+            else:
+                isolation = SNAPSHOT
         change = TransactionChange(
             backend,
             base,
@@ -111,8 +114,14 @@ class Transaction(CatalogEdits):
         return self.change.began_at_millis
 
     def __repr__(self) -> str:
-        ended = "ended" if self._done else "open"
-        state = ended if self.version is None else f"version={self.version}"
+        if self._done:
+            ended = "ended"
+        else:
+            ended = "open"
+        if self.version is None:
+            state = ended
+        else:
+            state = f"version={self.version}"
         return (
             f"Transaction({self.id!r}, {state}, base_version={self.base_version}, changes={len(self._writes.by_key)})"
         )
@@ -125,10 +134,16 @@ class Transaction(CatalogEdits):
             TransactionNotFound, TransactionExpired, Corrupt.
         """
         found = saved.load(backend, transaction_id)
-        isolation = SERIALIZABLE if found.definition.isolation_level else SNAPSHOT
+        if found.definition.isolation_level:
+            isolation = SERIALIZABLE
+        else:
+            isolation = SNAPSHOT
         began = found.definition.began_at_millis
         refuse_outlived(began, found.definition.expire_at_millis - began)
-        state = json.loads(found.state) if found.state else {}
+        if found.state:
+            state = json.loads(found.state)
+        else:
+            state = {}
         txn = cls(
             backend,
             found.base,
@@ -137,7 +152,8 @@ class Transaction(CatalogEdits):
             transaction_id=transaction_id,
             began_at_millis=began,
         )
-        keys, paths = found.messages.keys, found.messages.values
+        keys = found.messages.keys
+        paths = found.messages.values
         existed = dict(zip(keys, [each == "1" for each in state.get("before", "")], strict=False))
         txn._writes.put_saved(keys, paths, existed)
         txn._footprint = txn.change.footprint = Footprint.from_json(state.get("footprint"))
@@ -181,7 +197,8 @@ class Transaction(CatalogEdits):
         self._refuse_done()
         self._committing = True
         if not (self._writes or allow_empty):
-            self._done, self.version = True, self.base_version
+            self._done = True
+            self.version = self.base_version
             return self.base_version
         self._backend.refuse_unsafe()
         try:
@@ -200,7 +217,8 @@ class Transaction(CatalogEdits):
         except (TransactionExpired, TransactionNotFound):
             self._done = True
             raise
-        self._done, self.version = True, version
+        self._done = True
+        self.version = version
         if self._file is not None:
             self._file.remove()
         return version
