@@ -196,7 +196,11 @@ def _find_hole(backup: Lakehouse) -> str | None:
 
 
 def _compare_digests(
-    engine: Engine, lake: Lakehouse, backup: Lakehouse, facts: dict[str, Any], progress: Progress
+    engine: Engine,
+    lake: Lakehouse,
+    backup: Lakehouse,
+    facts: dict[str, Any],
+    progress: Progress,
 ) -> Iterator[str]:
     try:
         source = lake.at(version=backup.version)
@@ -246,7 +250,12 @@ def _verify(
         )
 
 
-def _find_lag(lake: Lakehouse, version: int, config: Config, facts: dict[str, Any]) -> Iterator[str]:
+def _find_lag(
+    lake: Lakehouse,
+    version: int,
+    config: Config,
+    facts: dict[str, Any],
+) -> Iterator[str]:
     if version == lake.version:
         return
     roots = lake.backend.versions

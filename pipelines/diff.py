@@ -156,7 +156,12 @@ def _open_tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
     return differing_subtrees(old.nodes, old.root_node.node, new.nodes, new.root_node.node, want)
 
 
-def _compare(old: Lakehouse, new: Lakehouse, engine: Engine, progress: Progress) -> Iterator[Difference]:
+def _compare(
+    old: Lakehouse,
+    new: Lakehouse,
+    engine: Engine,
+    progress: Progress,
+) -> Iterator[Difference]:
     """Yield what differs: in tasks, where an engine has several."""
     tasks = engine.tasks()
     spans: list[Span] = []

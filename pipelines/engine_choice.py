@@ -68,7 +68,12 @@ def choose_engine_for_all(engine: str, spark: Session, root: Root) -> Engine:
     return choose_engine(engine, spark, root.node.subtree_keys or 0, SPARK_FROM_OBJECTS)
 
 
-def _choice(engine: str, spark: Session, amount: int, spark_from: int) -> tuple[str, str]:
+def _choice(
+    engine: str,
+    spark: Session,
+    amount: int,
+    spark_from: int,
+) -> tuple[str, str]:
     if engine != "auto":
         return engine, "it was asked for by name"
     if not on_other_machines(spark):

@@ -333,7 +333,14 @@ class _Export:
             copied = self.act(to, todo)
         return self.reported(plan, meter, **copied)
 
-    def reported(self, plan: Plan, meter: Meter, *, dry_run: bool = False, **copied: Any) -> Report:
+    def reported(
+        self,
+        plan: Plan,
+        meter: Meter,
+        *,
+        dry_run: bool = False,
+        **copied: Any,
+    ) -> Report:
         return Report(
             source=self.source.root,
             target=self.target.root,

@@ -243,7 +243,12 @@ def growth_of(lake: Lakehouse) -> Growth:
     return replace(growth, objects_per_day=round((now.objects - first.objects) / days, 2))
 
 
-def _add_backup(state: State, target: str, options: Mapping[str, Any], version: int) -> State:
+def _add_backup(
+    state: State,
+    target: str,
+    options: Mapping[str, Any],
+    version: int,
+) -> State:
     try:
         copy = Lakehouse.open(target, storage_options=hurry(target, options))
     except TrinityLakeError as error:

@@ -239,7 +239,14 @@ class _Load(JobRun[Config, Report]):
             self.watch.lap("build")
         return self.commit(counts, trees)
 
-    def map_blocks(self, phase: str, work: GroupWork, blocks: Rows, schema: pa.Schema, storage: Storage) -> Rows:
+    def map_blocks(
+        self,
+        phase: str,
+        work: GroupWork,
+        blocks: Rows,
+        schema: pa.Schema,
+        storage: Storage,
+    ) -> Rows:
         """Return the result of work on each block."""
         return self.engine.map_groups(
             work,
@@ -253,7 +260,14 @@ class _Load(JobRun[Config, Report]):
             progress=partial(self.progress, phase),
         )
 
-    def map_shares(self, phase: str, work: GroupWork, both: Rows, schema: pa.Schema, *storages: Storage) -> Rows:
+    def map_shares(
+        self,
+        phase: str,
+        work: GroupWork,
+        both: Rows,
+        schema: pa.Schema,
+        *storages: Storage,
+    ) -> Rows:
         """Return the result of work on each share."""
         return self.engine.map_groups(
             work,

@@ -175,7 +175,12 @@ def sum_tallies(rows: Iterable[Row]) -> Tally:
     return total
 
 
-def read_objects(source: Storage, block: Block, target: Target, every: int = 1) -> Iterator[NewObject]:
+def read_objects(
+    source: Storage,
+    block: Block,
+    target: Target,
+    every: int = 1,
+) -> Iterator[NewObject]:
     """Yield the objects in the lines that begin in a block, or in the first of each ``every`` lines.
 
     Raises:
@@ -655,7 +660,13 @@ def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:
         yield found
 
 
-def build_shares(groups: Groups, storage: Storage, *, target: Target, existing: str) -> Iterator[list[TupleRow]]:
+def build_shares(
+    groups: Groups,
+    storage: Storage,
+    *,
+    target: Target,
+    existing: str,
+) -> Iterator[list[TupleRow]]:
     """Write the definitions and the tree of each share; yield what a driver joins. One ``put`` per file."""
     for rows in groups:
         tree = pack_tree(target, storage, Share(rows).entries(existing))

@@ -70,7 +70,11 @@ class Report(ShortRepr):
 
 
 def run(
-    lake: Lakehouse, config: Config, *, review: Review[Report] | None = None, cancel: Cancel | None = None
+    lake: Lakehouse,
+    config: Config,
+    *,
+    review: Review[Report] | None = None,
+    cancel: Cancel | None = None,
 ) -> Report:
     """Commit earlier fences in the place of those that lie in the future.
 

@@ -204,7 +204,12 @@ def _plan(restore: Restore, config: Config, spark: Session) -> RecoveryPlan:
 
 
 def _report(
-    plan: RecoveryPlan, tables: tuple[TableState, ...], prover: DefinitionProver, watch: Stopwatch, *, dry_run: bool
+    plan: RecoveryPlan,
+    tables: tuple[TableState, ...],
+    prover: DefinitionProver,
+    watch: Stopwatch,
+    *,
+    dry_run: bool,
 ) -> Report:
     watch.lap("all")
     return Report(

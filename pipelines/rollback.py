@@ -168,7 +168,11 @@ def _prove(rollback: Rollback, prover: DefinitionProver) -> RecoveryPlan:
 
 
 def _report(
-    plan: RecoveryPlan, tables: tuple[TableState, ...], prover: DefinitionProver, meter: Meter, watch: Stopwatch
+    plan: RecoveryPlan,
+    tables: tuple[TableState, ...],
+    prover: DefinitionProver,
+    meter: Meter,
+    watch: Stopwatch,
 ) -> Report:
     watch.lap("all")
     return Report(

@@ -174,7 +174,12 @@ def describe_no_change(plan: str | None) -> str:
 # -- tables that several reports have ----------------------------------------------------------------------
 
 
-def versions_table(title: str, versions: Sequence[VersionInfo], caption: str = "", total: int | None = None) -> Table:
+def versions_table(
+    title: str,
+    versions: Sequence[VersionInfo],
+    caption: str = "",
+    total: int | None = None,
+) -> Table:
     """Return versions in their order."""
     rows = []
     for each in versions:

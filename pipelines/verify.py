@@ -162,7 +162,13 @@ def run(
 
 
 class _Verification:
-    def __init__(self, spark: Session, storage: Storage, config: Config, progress: Progress) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        storage: Storage,
+        config: Config,
+        progress: Progress,
+    ) -> None:
         self.config = config
         self.progress = progress
         self.versions = Versions(storage)

@@ -62,7 +62,12 @@ def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadat
     return _draw_markdown(figure, "; ".join(title for title, _ in pictured))
 
 
-def _draw_tree(axes: Sequence[Axes], title: str, strips: Sequence[Strip], scale: float) -> None:
+def _draw_tree(
+    axes: Sequence[Axes],
+    title: str,
+    strips: Sequence[Strip],
+    scale: float,
+) -> None:
     """Draw the levels of a tree from the bottom up: a lower tree leaves the upper rows empty."""
     above = len(axes) - len(strips)
     for empty in axes[:above]:

@@ -36,7 +36,13 @@ class Copied(NamedTuple):
     bytes: int = 0
 
 
-def copy_all(engine: Engine, source: Storage, target: Storage, paths: Iterable[str], progress: Progress) -> Copied:
+def copy_all(
+    engine: Engine,
+    source: Storage,
+    target: Storage,
+    paths: Iterable[str],
+    progress: Progress,
+) -> Copied:
     """Copy files; return what was done. Memory: one chunk of paths.
 
     One ``get`` and one ``head`` per file, one ``put`` per file that is not there. A target file counts as there if its
@@ -87,7 +93,13 @@ def _is_there(target: Storage, path: str, size: int) -> bool:
         return False
 
 
-def copy_new(rows: Iterator[Row], source: Storage, target: Storage, *, check: Check) -> Iterator[tuple[int, int, int]]:
+def copy_new(
+    rows: Iterator[Row],
+    source: Storage,
+    target: Storage,
+    *,
+    check: Check,
+) -> Iterator[tuple[int, int, int]]:
     """Copy files that are not at the target, or are cut short there, and compare what arrived. Durable at the end.
 
     One ``get`` at the source, one ``put`` and one ``get`` at the target for each. Memory: twice :data:`_TOGETHER`, or

@@ -153,7 +153,13 @@ class Destination:
         return Refused(f"another export writes to {self.storage.root}, too; run one at a time")
 
 
-def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -> Destination:
+def inspect(
+    storage: Storage,
+    source: Lakehouse,
+    first: int,
+    *,
+    history: bool,
+) -> Destination:
     """Look at a root URI, and refuse what an export of ``source`` must not write to. Changes nothing.
 
     Costs two ``list``, and a few ``get`` where there is a lakehouse.

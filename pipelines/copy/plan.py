@@ -197,7 +197,12 @@ class CopyPlan:
         return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=1 + len(names) // _TASKS)
 
     def _find_reached(
-        self, ask: Any, starts: Sequence[Start], left_out: AbstractSet[str], tables: TableWalk, meant: Rows
+        self,
+        ask: Any,
+        starts: Sequence[Start],
+        left_out: AbstractSet[str],
+        tables: TableWalk,
+        meant: Rows,
     ) -> Rows:
         """Return every file that is reached, but for roots and what is left out.
 

@@ -250,7 +250,12 @@ def _cut_versions(lake: Lakehouse) -> list[Part]:
     return parts
 
 
-def _cut_changes(lake: Lakehouse, wanted: Wanted, before: Lakehouse | None, parts: int) -> list[Part]:
+def _cut_changes(
+    lake: Lakehouse,
+    wanted: Wanted,
+    before: Lakehouse | None,
+    parts: int,
+) -> list[Part]:
     """Return spans of keys: those that are wanted, or where two versions differ."""
     if before is None or before.codec != lake.codec or before.read_only:
         raise InvalidInput("there is no earlier version to compare with, or its keys are encoded differently")
@@ -285,7 +290,12 @@ def _children_in(node: Node, ranges: Sequence[KeyRange]) -> list[int]:
 # -- in a task -----------------------------------------------------------------------------------------
 
 
-def rows(request: Request, part: Part, wanted: Wanted, storage: Storage | None = None) -> Iterator[Row]:
+def rows(
+    request: Request,
+    part: Part,
+    wanted: Wanted,
+    storage: Storage | None = None,
+) -> Iterator[Row]:
     """Yield the rows of one part of a table. A filter spares nodes; it need not leave out every other row."""
     if storage is None:
         storage = open_storage(request.root, request.options)

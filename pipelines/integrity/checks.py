@@ -98,7 +98,14 @@ class _ProcessState:
 class Checks:
     """The passes over versions of one shape. What they find goes to ``found``."""
 
-    def __init__(self, engine: Engine, storage: Storage, shape: Shape, found: Found, progress: Progress) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        storage: Storage,
+        shape: Shape,
+        found: Found,
+        progress: Progress,
+    ) -> None:
         self._engine = engine
         self._storage = storage
         self._shape = shape
@@ -164,7 +171,14 @@ class Checks:
                     break
         return Walked(walk.nodes_read, max(0, bytes_read - bytes_read_here))
 
-    def _choose(self, walk: Walk, height: int, *, content: GatheredContent, files: bool) -> Work:
+    def _choose(
+        self,
+        walk: Walk,
+        height: int,
+        *,
+        content: GatheredContent,
+        files: bool,
+    ) -> Work:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         most = self._found.most_wanted()
         if most is not None and walk.levels:
@@ -196,7 +210,12 @@ class Checks:
 
 
 def _roots(
-    rows: Iterator[Row], storage: Storage, *, state: _ProcessState, shape: Shape, total: int
+    rows: Iterator[Row],
+    storage: Storage,
+    *,
+    state: _ProcessState,
+    shape: Shape,
+    total: int,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with each root, several at the same time.
 
@@ -355,7 +374,12 @@ class Contents:
         return None
 
 
-def _are_comparable(old: Root, old_codec: KeyCodec, new: Root, new_codec: KeyCodec) -> bool:
+def _are_comparable(
+    old: Root,
+    old_codec: KeyCodec,
+    new: Root,
+    new_codec: KeyCodec,
+) -> bool:
     if old_codec != new_codec:
         return False
     # Only a count of everything can prove the first counts.

@@ -47,7 +47,12 @@ _NEEDED: Final = """SELECT o.label, o.metadata, o.definition, l.path, l.about,
     GROUP BY o.label, o.metadata, o.definition, l.path, l.about"""
 
 
-def prove_table_files(walked: Walk, found: Found, progress: Progress, share: float) -> dict[str, int]:
+def prove_table_files(
+    walked: Walk,
+    found: Found,
+    progress: Progress,
+    share: float,
+) -> dict[str, int]:
     """Prove the files of a share of the tables that a walk names; return how many of each kind were examined.
 
     One ``get`` for each distinct definition of a table, metadata file, manifest list and manifest, and one ``head`` for
@@ -96,7 +101,13 @@ def _ask_for_files(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str 
         yield from storage.map(some, ask)
 
 
-def _add_findings(engine: Engine, walked: Walk, tables: TableWalk, asked: Rows, found: Found) -> None:
+def _add_findings(
+    engine: Engine,
+    walked: Walk,
+    tables: TableWalk,
+    asked: Rows,
+    found: Found,
+) -> None:
     """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
     named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
     definitions = _keep(walked.ask(named))

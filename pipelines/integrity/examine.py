@@ -73,7 +73,13 @@ NO_FINDING: Final = (None,) * len(VIOLATION)
 _Pair: TypeAlias = tuple[str, str | None]
 
 
-def visits(rows: Iterator[Row], storage: Storage, *, examiner: Examiner, most: int | None) -> Iterator[Kept]:
+def visits(
+    rows: Iterator[Row],
+    storage: Storage,
+    *,
+    examiner: Examiner,
+    most: int | None,
+) -> Iterator[Kept]:
     """Yield what is kept of nodes, until ``most`` findings. One ``get`` each, read ahead."""
     found = set[Kept]()
     while most is None or len(found) < most:
@@ -158,7 +164,14 @@ class Examiner:
             kept += self._keep_entries(row, node, height, is_sound=is_sound)
         return kept
 
-    def _keep_entries(self, row: Row, node: Node, height: int, *, is_sound: bool) -> Iterator[Kept]:
+    def _keep_entries(
+        self,
+        row: Row,
+        node: Node,
+        height: int,
+        *,
+        is_sound: bool,
+    ) -> Iterator[Kept]:
         """Yield the entries of a node that are kept.
 
         Of the settled entries of a leaf only the number of objects of each kind and the namespaces that they name are.
@@ -180,7 +193,14 @@ class Examiner:
         for key, value in entries.items():
             yield _keep_row(ENTRY, row, key, height, value=value)
 
-    def _check_names(self, node: Node, path: str, *, is_root: bool, is_sound: bool) -> Iterator[Violation]:
+    def _check_names(
+        self,
+        node: Node,
+        path: str,
+        *,
+        is_root: bool,
+        is_sound: bool,
+    ) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
         defects = []
         if not is_sound:

@@ -57,7 +57,10 @@ _LOST: Final = f"""SELECT DISTINCT path FROM settled n WHERE role = {NEEDED}
 
 
 def proved_definitions(
-    storage: Storage, named: Iterable[Named], counts: Counter[str], tables: float | None = None
+    storage: Storage,
+    named: Iterable[Named],
+    counts: Counter[str],
+    tables: float | None = None,
 ) -> Iterator[Violation]:
     """Yield what is wrong with definitions. One ``get`` each, in parallel.
 
@@ -174,7 +177,12 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
 
 
 def prove_definitions(
-    engine: Engine, storage: Storage, named: Iterable[Named], found: Found, version: int, tables: float | None = None
+    engine: Engine,
+    storage: Storage,
+    named: Iterable[Named],
+    found: Found,
+    version: int,
+    tables: float | None = None,
 ) -> int:
     """Prove definitions, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
     rows = engine.table([{"kind": kind, "label": label, "path": path} for kind, label, path in named], _NAMED)
@@ -186,7 +194,12 @@ def prove_definitions(
     return nbytes
 
 
-def add_findings(engine: Engine, rows: Rows, found: Found, version: int | None = None) -> None:
+def add_findings(
+    engine: Engine,
+    rows: Rows,
+    found: Found,
+    version: int | None = None,
+) -> None:
     """Add the findings among rows, as many as are kept, and count the others.
 
     They are those in ``version``, or in the versions that the rows contain.
@@ -238,7 +251,11 @@ def _prove_content(
 
 
 def _proved_named(
-    rows: Iterator[Row], storage: Storage, *, tables: float | None, most: int | None
+    rows: Iterator[Row],
+    storage: Storage,
+    *,
+    tables: float | None,
+    most: int | None,
 ) -> Iterator[tuple[Any, ...]]:
     counts: Counter[str] = Counter()
     named = ((row["kind"], row["label"], row["path"]) for row in rows)

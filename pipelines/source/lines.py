@@ -162,7 +162,13 @@ def describe_places(storage: Storage, places: Sequence[Place]) -> list[str]:
     return [f"{place.file}, line {numbers[place]}" for place in places]
 
 
-def _count_line_ends(storage: Storage, file: str, data: bytes | None, begin: int, end: int) -> int:
+def _count_line_ends(
+    storage: Storage,
+    file: str,
+    data: bytes | None,
+    begin: int,
+    end: int,
+) -> int:
     """Return how many lines end in a range of bytes of a file; ``data`` is its content, if it had to be unpacked."""
     if data is not None:
         return data.count(b"\n", begin, end)

@@ -251,7 +251,11 @@ class _Reader:
         self._claimed = {_id(field) for field in _all_fields(schema)}
 
     def column(
-        self, field: pa.Field, path: tuple[str, ...], siblings: Iterable[Column], canonical: str | None = None
+        self,
+        field: pa.Field,
+        path: tuple[str, ...],
+        siblings: Iterable[Column],
+        canonical: str | None = None,
     ) -> Column:
         """Return the column of a field; ``canonical`` is the name of a map's or a list's part.
 
@@ -278,7 +282,13 @@ class _Reader:
                 column.properties[_text(key[len(PROPERTY_METADATA) :], where)] = _text(value, where)
         return column
 
-    def _old_column(self, field: pa.Field, number: int, siblings: Iterable[Column], canonical: str | None) -> Column:
+    def _old_column(
+        self,
+        field: pa.Field,
+        number: int,
+        siblings: Iterable[Column],
+        canonical: str | None,
+    ) -> Column:
         """Return the column of the previous schema that a field continues, or an empty one."""
         if number:
             return self._by_id.get(number, Column())
@@ -287,7 +297,13 @@ class _Reader:
                 return old
         return Column()
 
-    def _set_type(self, column: Column, field: pa.Field, path: tuple[str, ...], old: Column) -> None:
+    def _set_type(
+        self,
+        column: Column,
+        field: pa.Field,
+        path: tuple[str, ...],
+        old: Column,
+    ) -> None:
         where = ".".join(path)
         arrow = field.type
         hint = _metadata(field, TYPE_METADATA, where)

@@ -58,7 +58,11 @@ def as_change(key: str, old: str | None, new: str | None, codec: KeyCodec) -> Ch
 
 
 def diff_nodes(
-    old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, span: Span = EVERYWHERE
+    old_reader: NodeReader,
+    old: Node,
+    new_reader: NodeReader,
+    new: Node,
+    span: Span = EVERYWHERE,
 ) -> Iterator[Difference]:
     """Yield the keys that differ between two trees of equal key encoding, in key order.
 
@@ -76,7 +80,12 @@ def diff_nodes(
 
 
 def diff_trees(
-    old_reader: NodeReader, old: Node, old_codec: KeyCodec, new_reader: NodeReader, new: Node, new_codec: KeyCodec
+    old_reader: NodeReader,
+    old: Node,
+    old_codec: KeyCodec,
+    new_reader: NodeReader,
+    new: Node,
+    new_codec: KeyCodec,
 ) -> Iterator[Change]:
     """Yield the changes from one tree to another. Costs as :func:`diff_nodes`; reads both whole if their keys differ.
 
@@ -198,7 +207,12 @@ def _are_equal(a: Run, rows_of_a: range, b: Run, rows_of_b: range) -> bool:
     return a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]
 
 
-def _merge_rows(a: Run, rows_of_a: range, b: Run, rows_of_b: range) -> Iterator[Difference]:
+def _merge_rows(
+    a: Run,
+    rows_of_a: range,
+    b: Run,
+    rows_of_b: range,
+) -> Iterator[Difference]:
     at = rows_of_a.start
     to = rows_of_b.start
     while at < rows_of_a.stop and to < rows_of_b.stop:
@@ -262,7 +276,13 @@ class HoleReader:
     ENSURES: a hole is known before anything is read that comes after it. Memory: one entry per child of what was read.
     """
 
-    def __init__(self, reader: NodeReader, root: Node, side: str, codec: KeyCodec) -> None:
+    def __init__(
+        self,
+        reader: NodeReader,
+        root: Node,
+        side: str,
+        codec: KeyCodec,
+    ) -> None:
         self.holes: list[NotCompared] = []
         self._reader = reader
         self._side = side
@@ -316,7 +336,11 @@ class HoleReader:
 
 
 def diff_damaged(
-    old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, codec: KeyCodec
+    old_reader: NodeReader,
+    old: Node,
+    new_reader: NodeReader,
+    new: Node,
+    codec: KeyCodec,
 ) -> tuple[Iterator[Change], list[NotCompared]]:
     """Return the changes where both sides can be read, and the ranges where not, complete when the changes end.
 

@@ -38,7 +38,11 @@ class DifferingSubtrees:
 
 
 def differing_subtrees(
-    old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, want: int
+    old_reader: NodeReader,
+    old: Node,
+    new_reader: NodeReader,
+    new: Node,
+    want: int,
 ) -> DifferingSubtrees:
     """Return ``want`` subtrees or more that two trees do not share, or all of them. Opens no more than that takes.
 
@@ -60,7 +64,13 @@ def differing_subtrees(
 
 
 @contextmanager
-def reading_ahead(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, span: Span) -> Iterator[None]:
+def reading_ahead(
+    old_reader: NodeReader,
+    old: Node,
+    new_reader: NodeReader,
+    new: Node,
+    span: Span,
+) -> Iterator[None]:
     """Let a comparison of two trees inside of the block find its nodes read already, where readers can do that."""
     if not isinstance(old_reader, AheadReader) or not isinstance(new_reader, AheadReader):
         yield

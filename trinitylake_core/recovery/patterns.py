@@ -107,7 +107,12 @@ class Pattern:
                 yield codec.beginning(text, kind)
 
 
-def first_match(patterns: Iterable[tuple[Pattern, T]], namespace: str, name: str, otherwise: T) -> T:
+def first_match(
+    patterns: Iterable[tuple[Pattern, T]],
+    namespace: str,
+    name: str,
+    otherwise: T,
+) -> T:
     """Return the value of the first pattern that matches a table or view."""
     for pattern, value in patterns:
         if pattern.matches(namespace, name):

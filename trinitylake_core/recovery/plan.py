@@ -101,7 +101,11 @@ def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
 
 
 def refuse_damaged(
-    backend: LakehouseBackend, target: Root, violations: Iterable[Violation], *, of_other: bool = False
+    backend: LakehouseBackend,
+    target: Root,
+    violations: Iterable[Violation],
+    *,
+    of_other: bool = False,
 ) -> None:
     """Refuse a target of which files are missing or damaged. Three ``get`` where there are some.
 

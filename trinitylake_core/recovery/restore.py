@@ -102,7 +102,15 @@ class Restore:
     """
 
     def __init__(
-        self, here: Side, there: Side, only: list[str], reason: str, *, copies: bool, exact: bool, damaged: bool
+        self,
+        here: Side,
+        there: Side,
+        only: list[str],
+        reason: str,
+        *,
+        copies: bool,
+        exact: bool,
+        damaged: bool,
     ) -> None:
         self.here = here
         self.there = there

@@ -88,7 +88,15 @@ def plan_rollback(
 class Rollback:
     """A rollback that :func:`plan_rollback` made."""
 
-    def __init__(self, backend: LakehouseBackend, newest: Base, target: Root, reason: str, *, force: bool) -> None:
+    def __init__(
+        self,
+        backend: LakehouseBackend,
+        newest: Base,
+        target: Root,
+        reason: str,
+        *,
+        force: bool,
+    ) -> None:
         self.backend = backend
         self._newest = newest
         self._target = target

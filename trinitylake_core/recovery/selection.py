@@ -47,7 +47,15 @@ class Selection:
         InvalidInput: a pattern may name objects in several namespaces.
     """
 
-    def __init__(self, here: Side, there: Side, only: Sequence[str], *, exact: bool, remember: bool = False) -> None:
+    def __init__(
+        self,
+        here: Side,
+        there: Side,
+        only: Sequence[str],
+        *,
+        exact: bool,
+        remember: bool = False,
+    ) -> None:
         self._here = here
         self._there = there
         self._exact = exact
@@ -142,7 +150,11 @@ def _matches_something(side: Side, pattern: Pattern) -> bool:
 
 
 def matching(
-    reader: search.NodeReader, node: Node, codec: KeyCodec, pattern: Pattern, kinds: Sequence[str] = KINDS
+    reader: search.NodeReader,
+    node: Node,
+    codec: KeyCodec,
+    pattern: Pattern,
+    kinds: Sequence[str] = KINDS,
 ) -> Iterator[ObjectEntry]:
     """Yield the objects below a root node that a pattern matches, in key order.
 

@@ -73,7 +73,13 @@ class RecoveryTarget:
         return snapshot_root(backend, definition, name)
 
     @classmethod
-    def read(cls, text: str, newest: int, snapshots: Collection[str], what: str = "version") -> RecoveryTarget:
+    def read(
+        cls,
+        text: str,
+        newest: int,
+        snapshots: Collection[str],
+        what: str = "version",
+    ) -> RecoveryTarget:
         """Return the target that a text means: see ``MEANING``; ``snapshot:NAME`` is always the snapshot. No request.
 
         Args:

@@ -256,7 +256,11 @@ class BaseStorage(Storage):
         return done
 
     def _until_known(
-        self, name: str, path: str, action: Callable[[], T], found: Callable[[TrinityLakeError], bool]
+        self,
+        name: str,
+        path: str,
+        action: Callable[[], T],
+        found: Callable[[TrinityLakeError], bool],
     ) -> T | None:
         """Carry out a request that must not be done twice, until its outcome is known; return its result.
 
@@ -287,7 +291,14 @@ class BaseStorage(Storage):
             self._common.pause(attempt)
             attempt += 1
 
-    def _write_failed(self, name: str, path: str, problem: object, *, unknown: bool) -> StorageError:
+    def _write_failed(
+        self,
+        name: str,
+        path: str,
+        problem: object,
+        *,
+        unknown: bool,
+    ) -> StorageError:
         text = f"{name} of {self.root}{path} failed; last: {self._clean(problem)}"
         if not unknown:
             return StorageError(text)

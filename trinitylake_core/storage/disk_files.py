@@ -94,7 +94,10 @@ def explain(error: OSError) -> str:
 
 
 def scan(
-    base: str, directory: str, start: str = "", wanted: Callable[[str], bool] | None = None
+    base: str,
+    directory: str,
+    start: str = "",
+    wanted: Callable[[str], bool] | None = None,
 ) -> tuple[list[FileInfo], list[str]]:
     """Return files and directories in ``directory`` below ``base`` whose names begin with ``start``.
 

@@ -230,7 +230,13 @@ class ObstoreClient:
         """Return ``call(store)``: a request that is waited for until its deadline."""
         return self._send(call, None)
 
-    def repeat(self, kind: Kind, call: Callable[[Any], T], again: Callable[[], None], size: int = 0) -> T:
+    def repeat(
+        self,
+        kind: Kind,
+        call: Callable[[Any], T],
+        again: Callable[[], None],
+        size: int = 0,
+    ) -> T:
         """Return ``call(store)``, a request that does no harm twice; call ``again`` when it is late and sent again."""
         return self.patience[kind].repeat(partial(self._send, call), again, size)
 
@@ -281,7 +287,13 @@ def share_client(settings: Hashable, make: Callable[[], ObstoreClient]) -> Obsto
         return client
 
 
-def connection_options(seconds: float, connect_seconds: float, read_seconds: float, *, http: bool) -> dict[str, Any]:
+def connection_options(
+    seconds: float,
+    connect_seconds: float,
+    read_seconds: float,
+    *,
+    http: bool,
+) -> dict[str, Any]:
     """Return the arguments of every obstore store about connections and retries: ours count, theirs would hide."""
     return {
         "client_options": {

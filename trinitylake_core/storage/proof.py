@@ -154,7 +154,13 @@ class _Rounds:
         return f"round {self.done}: {number} of {racers} racing {self._contest.what} of one file succeeded; one must"
 
 
-def _fight(rounds: _Rounds, threads: ThreadPoolExecutor, size: int, most: int, seconds: float) -> None:
+def _fight(
+    rounds: _Rounds,
+    threads: ThreadPoolExecutor,
+    size: int,
+    most: int,
+    seconds: float,
+) -> None:
     """Run duels of a file of ``size`` bytes against a small one, at most ``most``; begin none after ``seconds``."""
     began = time.monotonic()
     large = b"x" * size

@@ -77,7 +77,13 @@ def take_flag(options: dict[str, Any], name: str, *, default: bool) -> bool:
     return value
 
 
-def take_number(options: dict[str, Any], name: str, *, default: float, least: float) -> float:
+def take_number(
+    options: dict[str, Any],
+    name: str,
+    *,
+    default: float,
+    least: float,
+) -> float:
     """Remove the option ``name`` from ``options`` and return it as a number. Raises ``InvalidInput``."""
     value = options.pop(name, None)
     if value is None:

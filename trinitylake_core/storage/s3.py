@@ -179,7 +179,12 @@ class S3Storage(ObjectStorage):
         return any(item["Key"] != self._prefix for item in page.get("Contents", ()))
 
 
-async def _send(seconds: float, fs: Any, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+async def _send(
+    seconds: float,
+    fs: Any,
+    operation: str,
+    parameters: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the parsed answer to one request; raise ``TimeoutError`` if it is not complete in time."""
     import asyncio  # noqa: PLC0415
 

@@ -173,6 +173,11 @@ def _take_proxy(config: dict[str, Any]) -> str | None:
     return str(proxies.get("https") or proxies.get("http") or "")
 
 
-def _take_seconds(options: dict[str, Any], config: dict[str, Any], name: str, default: float) -> float:
+def _take_seconds(
+    options: dict[str, Any],
+    config: dict[str, Any],
+    name: str,
+    default: float,
+) -> float:
     nested = take_number(config, name, default=0.0, least=0.0)
     return take_number(options, name, default=nested or default, least=0.001)

@@ -229,7 +229,12 @@ def map_error(kind: str, where: str, bucket: str, error: Exception) -> TrinityLa
     return StorageError(text)
 
 
-def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) -> TrinityLakeError:
+def _map_response(
+    kind: str,
+    where: str,
+    bucket: str,
+    response: dict[str, Any],
+) -> TrinityLakeError:
     code, status, text = _parts(kind, where, response)
     if code == "NoSuchBucket":
         return StorageError(f"{kind} of {where}: the bucket {bucket!r} does not exist; create it first")
@@ -293,7 +298,13 @@ def _parts(kind: str, where: str, response: dict[str, Any]) -> tuple[str, int, s
     return code, status, f"{kind} of {where}: {status} {code}: {details.get('Message', '')}"
 
 
-def _translate_refusal(code: str, status: int, text: str, what: str, where: str) -> TrinityLakeError | None:
+def _translate_refusal(
+    code: str,
+    status: int,
+    text: str,
+    what: str,
+    where: str,
+) -> TrinityLakeError | None:
     """Return our error if a precondition was refused, met a request beside it, or is not known to the store."""
     if code == "PreconditionFailed" or status == 412:
         return Outdated(f"{where} is not what it was when it was read")

@@ -143,7 +143,11 @@ class CatalogEdits(CatalogView):
     # -- tables --------------------------------------------------------------------------------
 
     def create_table(
-        self, namespace: str, name: str, schema: AnySchema | None = None, **definition: Unpack[TableOptions]
+        self,
+        namespace: str,
+        name: str,
+        schema: AnySchema | None = None,
+        **definition: Unpack[TableOptions],
     ) -> TableDef:
         """Create a table.
 
@@ -171,7 +175,13 @@ class CatalogEdits(CatalogView):
         """Drop a table. Raises ``ObjectNotFound``."""
         self._delete(self._require(TABLE, namespace, name))
 
-    def rename_table(self, namespace: str, name: str, to_namespace: str, to_name: str) -> TableDef:
+    def rename_table(
+        self,
+        namespace: str,
+        name: str,
+        to_namespace: str,
+        to_name: str,
+    ) -> TableDef:
         """Give a table another name, or another namespace. It keeps its ID and all else.
 
         Raises:
@@ -185,7 +195,11 @@ class CatalogEdits(CatalogView):
     # -- views ---------------------------------------------------------------------------------
 
     def create_view(
-        self, namespace: str, name: str, sql: str | None = None, **definition: Unpack[ViewOptions]
+        self,
+        namespace: str,
+        name: str,
+        sql: str | None = None,
+        **definition: Unpack[ViewOptions],
     ) -> ViewDef:
         """Create a view; takes what ``definitions.view_def`` takes (dialect, schema, properties, ...).
 
@@ -197,14 +211,24 @@ class CatalogEdits(CatalogView):
         return view
 
     def replace_view(
-        self, namespace: str, name: str, sql: str | None = None, **changes: Unpack[ViewChanges]
+        self,
+        namespace: str,
+        name: str,
+        sql: str | None = None,
+        **changes: Unpack[ViewChanges],
     ) -> ViewDef:
         """Change a view's definition; takes what ``definitions.altered_view`` takes. Raises ``ObjectNotFound``."""
         view = altered_view(self.view(namespace, name), sql=sql, **changes)
         self._set(VIEW, self._keys.view(namespace, name), view, namespace, name)
         return view
 
-    def rename_view(self, namespace: str, name: str, to_namespace: str, to_name: str) -> ViewDef:
+    def rename_view(
+        self,
+        namespace: str,
+        name: str,
+        to_namespace: str,
+        to_name: str,
+    ) -> ViewDef:
         """Give a view another name, or another namespace. It keeps its ID and all else. Raises as for tables."""
         view = self.view(namespace, name)
         self._create(VIEW, self._keys.view(to_namespace, to_name), view, to_namespace, to_name)
@@ -282,7 +306,14 @@ class CatalogEdits(CatalogView):
             raise ObjectNotFound(f"there is no {kind} {label(namespace, name)!r}")
         return key
 
-    def _create(self, kind: str, key: str, definition: Definition, namespace: str, name: str | None = None) -> None:
+    def _create(
+        self,
+        kind: str,
+        key: str,
+        definition: Definition,
+        namespace: str,
+        name: str | None = None,
+    ) -> None:
         refuse_new_name(kind, namespace if name is None else name)
         if name is not None:
             self._footprint.needs.add(self._require(NAMESPACE, namespace))
@@ -290,11 +321,25 @@ class CatalogEdits(CatalogView):
             raise AlreadyExists(f"{kind} {label(namespace, name)!r} already exists")
         self._put(kind, key, definition, namespace, name, existed=False)
 
-    def _set(self, kind: str, key: str, definition: Definition, namespace: str, name: str | None = None) -> None:
+    def _set(
+        self,
+        kind: str,
+        key: str,
+        definition: Definition,
+        namespace: str,
+        name: str | None = None,
+    ) -> None:
         self._put(kind, key, definition, namespace, name, existed=True)
 
     def _put(
-        self, kind: str, key: str, definition: Definition, namespace: str, name: str | None, *, existed: bool
+        self,
+        kind: str,
+        key: str,
+        definition: Definition,
+        namespace: str,
+        name: str | None,
+        *,
+        existed: bool,
     ) -> None:
         self._refuse_done()
         path = definition_path(kind, namespace, name)

@@ -26,7 +26,12 @@ Existence = Mapping[str, bool] | bool | None
 """Whether keys exist: of each that is known, or of all the same."""
 
 
-def count_gain(own: Messages, existed: Existence, root: Node, codec: KeyCodec) -> CountBounds:
+def count_gain(
+    own: Messages,
+    existed: Existence,
+    root: Node,
+    codec: KeyCodec,
+) -> CountBounds:
     """Return the difference that messages make to the number of objects of a version. No request.
 
     Args:
@@ -90,7 +95,12 @@ def _existence_in(root: Node) -> dict[str, bool]:
     return here
 
 
-def _count_columns(own: Messages, may_exist: Any, exists: Any, codec: KeyCodec) -> CountBounds:
+def _count_columns(
+    own: Messages,
+    may_exist: Any,
+    exists: Any,
+    codec: KeyCodec,
+) -> CountBounds:
     """Return the result of :func:`count_gain` for messages that are columns, with columns of what is known."""
     keys, values, _ = own.texts()
     sets = is_set(values).astype(np.int64)

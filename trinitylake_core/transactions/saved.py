@@ -254,7 +254,12 @@ def saved_elsewhere(transaction_id: str) -> CommitConflict:
 
 
 def save(
-    backend: LakehouseBackend, base: Root, transaction: TransactionDef, own: Messages, state: str, file: SavedFile
+    backend: LakehouseBackend,
+    base: Root,
+    transaction: TransactionDef,
+    own: Messages,
+    state: str,
+    file: SavedFile,
 ) -> None:
     """Store a transaction under its ID: a running root, then the definition. Two ``put``.
 
@@ -372,7 +377,13 @@ def running_root(storage: Storage, definition: TransactionDef) -> Node:
 # -- aborting --------------------------------------------------------------------------------------
 
 
-def abort_saved(backend: LakehouseBackend, base: Root, file: SavedFile, *, unknown: bool = False) -> None:
+def abort_saved(
+    backend: LakehouseBackend,
+    base: Root,
+    file: SavedFile,
+    *,
+    unknown: bool = False,
+) -> None:
     """Abort a transaction that was resumed; its files stay for `clean`. One ``put`` if no other process touched it.
 
     A root decides if another process has taken it, if its file is gone, or if this process took it and does not know

@@ -65,7 +65,15 @@ class Writes:
             self.existed.setdefault(key, existed)
         self._by_key[key] = path
 
-    def put_definition(self, key: str, path: str, kind: str, definition: Definition, *, existed: bool) -> None:
+    def put_definition(
+        self,
+        key: str,
+        path: str,
+        kind: str,
+        definition: Definition,
+        *,
+        existed: bool,
+    ) -> None:
         """Write a key with a definition that is to be stored at a path."""
         self.put(key, path, existed=existed)
         self.definitions[path] = (kind, definition)
