@@ -200,7 +200,10 @@ def parse(text: str, name: str = "the list of changes") -> list[WrittenChange]:
         )
     if not values:
         raise InvalidInput(f"{name} holds no changes")
-    return [parse_change(f"entry {number}", value) for number, value in enumerate(values, 1)]
+    changes: list[WrittenChange] = []
+    for number, value in enumerate(values, 1):
+        changes.append(parse_change(f"entry {number}", value))
+    return changes
 
 
 def _load(text: str, name: str) -> Any:

@@ -149,7 +149,14 @@ def report(
         counts[change.change] += 1
         if len(shown) < limit:
             shown.append(change)
-    return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
+    return Report(
+        root=old.root,
+        other=new.root,
+        a=old.version,
+        b=new.version,
+        counts=counts,
+        changes=tuple(shown),
+    )
 
 
 def _open_tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
@@ -195,7 +202,10 @@ def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:
             cuts.append(low)
             weight = 0
         weight += found.keys[low] + 1
-    return [Span(lo, hi) for lo, hi in pairwise([None, *cuts, None])]
+    spans: list[Span] = []
+    for lo, hi in pairwise([None, *cuts, None]):
+        spans.append(Span(lo, hi))
+    return spans
 
 
 class OpenTree(NamedTuple):

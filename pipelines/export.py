@@ -247,7 +247,14 @@ def run(
             "meets the files of the other; export beside it"
         )
     require_writable(source.backend, source.root_node)
-    return _Export(spark, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
+    return _Export(
+        spark=spark,
+        source=source,
+        target=target,
+        config=config,
+        cancel=cancel or NEVER_CANCELLED,
+        progress=progress or silent,
+    ).run(review)
 
 
 class _Export:
@@ -365,7 +372,13 @@ class _Export:
         return self.compared(engine)
 
     def compared(self, engine: Engine) -> FilesToCopy:
-        plan = CopyPlan(engine, self.source.storage, self.target, self.order, self.progress)
+        plan = CopyPlan(
+            engine=engine,
+            source=self.source.storage,
+            target=self.target,
+            order=self.order,
+            progress=self.progress,
+        )
         if self.definition is None:
             left_out = set()
         else:
@@ -502,4 +515,12 @@ def unreadable_roots(source: Versions, target: Storage, wanted: Sequence[int]) -
             at_target = Versions(target).try_root(version) is not None
         except Corrupt:
             at_target = False
-        yield Unreadable(version, path, why, at_target), data
+        yield (
+            Unreadable(
+                version=version,
+                file=path,
+                why=why,
+                at_target=at_target,
+            ),
+            data,
+        )

@@ -176,9 +176,13 @@ def run(members: Iterable[Member], config: Config | None = None) -> Report:
     began = time.monotonic()
     wanted = {member.name: member for member in members}
     late = f"not read: the time for all of them, {config.total_seconds:.0f} s, was over"
-    found = {name: State(name, member.root, late) for name, member in wanted.items()}
+    found = {}
+    for name, member in wanted.items():
+        found[name] = State(name, member.root, late)
     pool = config.threads or DeadlinePool(config.at_once)
-    work = [(name, partial(state_of, member)) for name, member in wanted.items()]
+    work = []
+    for name, member in wanted.items():
+        work.append((name, partial(state_of, member)))
     for outcome in pool.each(work, config.seconds, config.total_seconds):
         if outcome.error is None:
             found[outcome.name] = outcome.get()
@@ -318,7 +322,12 @@ def _read_member(raw: Any, where: str, options_for: Callable[[str], Mapping[str,
         threshold = int(messages)
     except (TypeError, ValueError):
         raise InvalidInput(f"{where}: compaction.messages: must be a number") from None
-    member = Member(name, root, partial(_join_options, options_for, root, given), threshold)
+    member = Member(
+        name=name,
+        root=root,
+        options=partial(_join_options, options_for, root, given),
+        threshold=threshold,
+    )
     copy = lakehouses.options(raw, "backup", where)
     if not copy:
         return member

@@ -167,12 +167,12 @@ def run(
         source_options = options_for(source, *lake.storage.spec())
     for restart in range(config.restarts + 1):
         work = _Load(
-            lake.refresh(),
-            config,
-            spark,
-            review,
-            cancel or NEVER_CANCELLED,
-            progress or silent,
+            lake=lake.refresh(),
+            config=config,
+            spark=spark,
+            review=review,
+            cancel=cancel or NEVER_CANCELLED,
+            progress=progress or silent,
             uri=source,
             options=source_options,
         )
@@ -305,7 +305,9 @@ class _Load(JobRun[Config, Report]):
         """Refuse all wrong lines at once, if there are several: who corrects one wants to know of the others."""
         list_wrong_lines = partial(loading.list_wrong_lines, target=self.target)
         rows = self.engine.map(list_wrong_lines, blocks, loading.WRONG, self.source, each=1).list()
-        found = [WrongLine(_place_of(row), row["why"]) for row in rows]
+        found = []
+        for row in rows:
+            found.append(WrongLine(_place_of(row), row["why"]))
         refuse_wrong_lines(self.source, sum(row["wrong"] for row in rows), found)
 
     def guess_cuts(self, sample: Rows) -> None:
@@ -426,7 +428,12 @@ class _Load(JobRun[Config, Report]):
             engine=self.engine.name,
             source=self.named,
         )
-        change = LoadChange(self.lake.backend, self.base, node, summary)
+        change = LoadChange(
+            backend=self.lake.backend,
+            base=self.base,
+            node=node,
+            summary=summary,
+        )
         root = commit(self.lake.backend, self.base, change, before_commit=self.cancel.check)
         self.lake.catch_up()
         self.watch.lap("commit")

@@ -94,15 +94,34 @@ def run(
     mends = MendedFences(now + CLOCKS_DIFFER_MILLIS, commit_summary(reason=config.reason))
     ahead = mends.find_ahead(newest)
     if not ahead:
-        return Report(lake.root, newest.version, False, {}, 0)
+        return Report(
+            root=lake.root,
+            version=newest.version,
+            dry_run=False,
+            mended={},
+            time_millis=0,
+        )
     mends.void_before_millis = _find_newest_time(backend.storage, now) + 1
-    planned = Report(lake.root, newest.version, True, ahead, mends.void_before_millis)
+    planned = Report(
+        root=lake.root,
+        version=newest.version,
+        dry_run=True,
+        mended=ahead,
+        time_millis=mends.void_before_millis,
+    )
     if review is not None and not review(planned):
         return planned
     check = (cancel or NEVER_CANCELLED).check
     root = commit(backend, newest, mends, before_commit=check)
     lake.catch_up()
-    return Report(lake.root, newest.version, False, ahead, mends.void_before_millis, root.version)
+    return Report(
+        root=lake.root,
+        version=newest.version,
+        dry_run=False,
+        mended=ahead,
+        time_millis=mends.void_before_millis,
+        version_after=root.version,
+    )
 
 
 def _find_newest_time(storage: Storage, now: int) -> int:

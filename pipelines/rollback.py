@@ -134,10 +134,10 @@ def run(
     watch = Stopwatch()
     meter = Meter(lake.storage)
     prover = DefinitionProver(
-        lake.storage,
-        spark,
-        config.engine,
-        config.spark_from_files,
+        storage=lake.storage,
+        spark=spark,
+        engine=config.engine,
+        spark_from_files=config.spark_from_files,
         tables=config.tables,
         progress=progress or silent,
     )

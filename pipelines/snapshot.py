@@ -92,7 +92,10 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
     Raises:
         InvalidInput: an unknown period, or one of which fewer than one is to be kept.
     """
-    existing = [info.name for info in snapshots if not info.expired]
+    existing = []
+    for info in snapshots:
+        if not info.expired:
+            existing.append(info.name)
     create: list[str] = []
     drop: list[str] = []
     for period, keep in policies.items():
@@ -118,7 +121,10 @@ def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], 
 
     Pure. Raises ``InvalidInput`` for an unknown period.
     """
-    existing = [info.name for info in snapshots if not info.expired]
+    existing = []
+    for info in snapshots:
+        if not info.expired:
+            existing.append(info.name)
     found = []
     for period, grace in graces.items():
         name = name_of(period, now - grace)
@@ -146,7 +152,12 @@ def run(
     """
     before = lake.refresh().version
     asked = due(policies, lake.snapshots(), now or datetime.now(UTC))
-    report = Report(before, before, True, asked)
+    report = Report(
+        version_before=before,
+        version_after=before,
+        dry_run=True,
+        due=asked,
+    )
     if review is not None and not review(report):
         return report
     report = replace(report, dry_run=False)

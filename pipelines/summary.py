@@ -184,7 +184,14 @@ def versions_table(
     rows = []
     for each in versions:
         rows.append([each.version, each.created_at, each.operation, each.changes, each.author, each.reason])
-    return Table(title, _SINCE, rows, caption, total, rest="older versions; `trinitylake history` lists them")
+    return Table(
+        title=title,
+        columns=_SINCE,
+        rows=rows,
+        caption=caption,
+        total=total,
+        rest="older versions; `trinitylake history` lists them",
+    )
 
 
 def history_table(versions: Sequence[VersionInfo]) -> Table:
@@ -201,8 +208,16 @@ def _history_row(version: VersionInfo) -> list[Any]:
 
 def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Table:
     """Return the first of so many objects that differ."""
-    rows = [[each.change, each.kind, qualify_name(each.namespace, each.name)] for each in changes]
-    return Table("changes", ("change", "kind", "name"), rows, caption, total)
+    rows = []
+    for each in changes:
+        rows.append([each.change, each.kind, qualify_name(each.namespace, each.name)])
+    return Table(
+        title="changes",
+        columns=("change", "kind", "name"),
+        rows=rows,
+        caption=caption,
+        total=total,
+    )
 
 
 def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
@@ -246,7 +261,12 @@ def _snapshots_table(states: Sequence[TableState], unknown: int) -> Table:
         caption.append(f"the metadata files of {count(unknown, 'table')} cannot be looked for from here")
     if rows:
         caption.append("Iceberg tables, and the snapshots they go back to:")
-    return Table("Iceberg tables", ("table", "snapshot", "of"), rows, "\n".join(caption))
+    return Table(
+        title="Iceberg tables",
+        columns=("table", "snapshot", "of"),
+        rows=rows,
+        caption="\n".join(caption),
+    )
 
 
 def _holes_table(plan: RecoveryPlan) -> Table:
@@ -257,4 +277,9 @@ def _holes_table(plan: RecoveryPlan) -> Table:
     caption = ""
     if rows:
         caption = "not compared, because the newest version cannot be read there; all of it will be as in the target:"
-    return Table("not compared", ("after", "before", "file", "why"), rows, caption)
+    return Table(
+        title="not compared",
+        columns=("after", "before", "file", "why"),
+        rows=rows,
+        caption=caption,
+    )

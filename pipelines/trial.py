@@ -78,7 +78,14 @@ def run(directory: Path) -> Report:
     over_rest = trial.read_over_rest()
     (directory / "lakehouses.yaml").write_text(_LAKEHOUSES, encoding="utf-8")
     lake = trial.lake.refresh()
-    return Report(lake.root, str(directory), lake.version, ROWS, over_rest, tuple(trial.steps))
+    return Report(
+        root=lake.root,
+        directory=str(directory),
+        version=lake.version,
+        rows=ROWS,
+        rows_over_rest=over_rest,
+        steps=tuple(trial.steps),
+    )
 
 
 class _Trial:

@@ -113,7 +113,9 @@ def run(
     newest, undone, others = find_versions(lake, config)
     if others and not (config.others or review is dry_run):
         selects = selector(config.author, config.matching)
-        shown = [f"{each.version} by {_name_others(each, selects)}" for each in others[:_NAMED]]
+        shown = []
+        for each in others[:_NAMED]:
+            shown.append(f"{each.version} by {_name_others(each, selects)}")
         named = first_of(shown, _NAMED, len(others))
         first = undone[-1].version
         if first < others[-1].version:

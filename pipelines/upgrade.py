@@ -213,7 +213,9 @@ class _Upgrade(JobRun[Config, Report]):
         source = self.source.at(version=version)
         last = ""
         for keys, values in scan(source.nodes, source.root_node.node, EVERYTHING):
-            new = [self.key(*source.codec.split(key)) for key in keys]
+            new = []
+            for key in keys:
+                new.append(self.key(*source.codec.split(key)))
             if any(one >= two for one, two in pairwise((last, *new))):
                 raise InvalidName("two names of the source become one, or change their order, in the new lakehouse")
             if new:
@@ -260,7 +262,13 @@ class _Upgrade(JobRun[Config, Report]):
         node: Node = rewriter.node_of(tree)
         writer.flush()
         counts = CountBounds.exactly(object_counts(store, node, self.codec))
-        draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]), counts=counts)
+        draft = Draft(
+            node=node,
+            operation=spec.OP_UPGRADE,
+            txn=new_id(),
+            summary=self.facts(self.versions[0]),
+            counts=counts,
+        )
         if self.config.history:
             draft.system[spec.CREATED_AT_MILLIS] = str(self.created_at(self.versions[0]))
         self.cancel.check()

@@ -158,7 +158,12 @@ def run(
         storage = lake.storage
     else:
         storage = lake
-    return _Verification(spark, storage, config or Config(), progress or silent).run()
+    return _Verification(
+        spark=spark,
+        storage=storage,
+        config=config or Config(),
+        progress=progress or silent,
+    ).run()
 
 
 class _Verification:
@@ -255,10 +260,19 @@ class _Verification:
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""
         storage = self.versions.storage
-        checks = Checks(self.engine, storage, shape, self.found, self.progress)
+        checks = Checks(
+            engine=self.engine,
+            storage=storage,
+            shape=shape,
+            found=self.found,
+            progress=self.progress,
+        )
         others = set(checks.roots(chosen))
         self.watch.lap("roots")
-        alike = [version for version in chosen if version not in others]
+        alike = []
+        for version in chosen:
+            if version not in others:
+                alike.append(version)
         starts = [
             row_of_root(self.versions.path(version), version, version) for version in alike
         ] + self.snapshot_starts()
@@ -298,7 +312,10 @@ class _Verification:
                 paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
             except InvalidLocation:  # a violation of I17, reported elsewhere
                 continue
-        return [row_of_root(path, FOREVER, FOREVER) for path in sorted(paths)]
+        starts: list[dict[str, object]] = []
+        for path in sorted(paths):
+            starts.append(row_of_root(path, FOREVER, FOREVER))
+        return starts
 
     def one_by_one(self, chosen: Sequence[int]) -> None:
         """Verify versions that older generations wrote, or of another order, one tree after another."""

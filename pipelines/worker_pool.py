@@ -185,7 +185,9 @@ def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[]
             seconds = time.perf_counter() - started
             rest = seconds / max(1, work.done_weight) * work.left_weight
             if processes > 1 and not threads and seconds >= _MEASURED_SECONDS and rest > 2 * START_SECONDS:
-                threads = [Thread(target=_feed, args=(work,), name="helper", daemon=True) for _ in range(processes - 1)]
+                threads = []
+                for _ in range(processes - 1):
+                    threads.append(Thread(target=_feed, args=(work,), name="helper", daemon=True))
                 for thread in threads:
                     thread.start()
         for thread in threads:

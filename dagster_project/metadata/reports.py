@@ -50,28 +50,36 @@ def of_report(report: Summarised, tables: Summarised | None = None, **more: Any)
 
     ``tables``: the report that has the tables, if it is another one: that of planning.
     """
-    found = keep_known(outcome="\n".join(report.summary()), **more)
-    found |= {each.title.replace(" ", "_"): of_table(each) for each in tables_of(tables or report) if each.rows}
-    return with_sizes(found | {name: value for name, value in figures(report) if name not in found})
+    outcome = "\n".join(report.summary())
+    found = keep_known(outcome=outcome, **more)
+    for each in tables_of(tables or report):
+        if each.rows:
+            label = each.title.replace(" ", "_")
+            found[label] = of_table(each)
+    others = {name: value for name, value in figures(report) if name not in found}
+    return with_sizes(found | others)
 
 
 def text_of(report: Summarised, rows: int = _LOGGED) -> str:
     """Return a report as text, for the log: its sentences, and the first rows of its tables."""
     lines = list(report.summary())
     for each in tables_of(report):
-        lines += each.caption.splitlines() or ([each.title] if each.rows else [])
-        lines += ["  " + " ".join(str(cell(value)) for value in row if value is not None) for row in each.rows[:rows]]
-        lines += filter(None, [each.left_out(rows)])
+        if each.caption:
+            lines += each.caption.splitlines()
+        elif each.rows:
+            lines.append(each.title)
+        for row in each.rows[:rows]:
+            known = [str(cell(value)) for value in row if value is not None]
+            lines.append("  " + " ".join(known))
+        left_out = each.left_out(rows)
+        if left_out:
+            lines.append(left_out)
     return "\n".join(lines)
 
 
 def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every figure of a report by its name, one of a part by both names: ``plan_nodes``. Lists are counted."""
-    if is_dataclass(value):
-        items = {each.name: getattr(value, each.name) for each in fields(value)}
-    else:
-        items = dict(value)
-    for name, each in items.items():
+    for name, each in _items_of(value).items():
         label = f"{prefix}{name}"
         if name == "seconds":
             yield label, round(sum(each.values()), 3)
@@ -87,27 +95,55 @@ def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from figures(each, f"{label}_")
 
 
+def _items_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a report, or the items of a mapping."""
+    if not is_dataclass(value):
+        return dict(value)
+    items = {}
+    for field in fields(value):
+        items[field.name] = getattr(value, field.name)
+    return items
+
+
 # -- tables ----------------------------------------------------------------------------------------------
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.TableMetadataValue:
     """Return rows as a table; the first value of a column decides its type."""
-    kinds = []
+    described = []
     for name in columns:
-        kinds.append(next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string"))
-    schema = dg.TableSchema(
-        columns=[
-            dg.TableColumn(name, kind, description=_MEANINGS.get(name, "in bytes" if "bytes" in name else None))
-            for name, kind in zip(columns, kinds, strict=True)
-        ]
-    )
-    records = [dg.TableRecord({name: cell(row[name]) for name in columns}) for row in rows]
-    return dg.MetadataValue.table(records=records, schema=schema)
+        kind = _kind_of(row[name] for row in rows)
+        described.append(dg.TableColumn(name, kind, description=_describe(name)))
+    records = []
+    for row in rows:
+        cells = {name: cell(row[name]) for name in columns}
+        records.append(dg.TableRecord(cells))
+    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=described))
+
+
+def _kind_of(values: Iterable[Any]) -> str:
+    """Return the type of the first value that there is, in words of Dagster."""
+    for value in values:
+        if value is not None:
+            return _TYPES.get(type(value), "string")
+    return "string"
+
+
+def _describe(column: str) -> str | None:
+    """Return what a column means, where its name does not say it."""
+    if column in _MEANINGS:
+        return _MEANINGS[column]
+    if "bytes" in column:
+        return "in bytes"
+    return None
 
 
 def of_table(shown: Table) -> dg.TableMetadataValue:
     """Return a table of a report."""
-    return table([dict(zip(shown.columns, row, strict=True)) for row in shown.rows[:_ROWS]], shown.columns)
+    rows = []
+    for row in shown.rows[:_ROWS]:
+        rows.append(dict(zip(shown.columns, row, strict=True)))
+    return table(rows, shown.columns)
 
 
 def cell(value: Any) -> str | int | float | bool | None:
@@ -128,10 +164,12 @@ def with_sizes(metadata: Metadata) -> Metadata:
     """Return metadata with one more entry: every number of bytes, with its unit. The numbers stay, for the plots."""
     sizes = []
     for name, value in metadata.items():
-        if "bytes" in name:
-            sizes.append((name.replace("_", " "), value))
-    shown = ", ".join(f"{name}: {human_bytes(value)}" for name, value in sizes if type(value) is int)
-    return metadata | ({"sizes": shown} if shown else {})
+        if "bytes" in name and type(value) is int:
+            what = name.replace("_", " ")
+            sizes.append(f"{what}: {human_bytes(value)}")
+    if not sizes:
+        return metadata
+    return metadata | {"sizes": ", ".join(sizes)}
 
 
 # -- health, history and compactions: numbers become plots, lists tables ------------------------------------
@@ -151,9 +189,15 @@ def of_deep(health: Deep) -> Metadata:
     rows = []
     plan = health.compaction
     for level in health.levels:  # a table of more columns is cut off on the page of an asset
-        parts = [f"{count(level.keys, 'key')} ({level.fill:.0%} full)", count(level.messages, "buffered message")]
-        parts += [human_bytes(level.bytes)]
-        parts += [f"{count(level.over_target, 'node')} over the target size"] if level.over_target else []
+        keys = count(level.keys, "key")
+        parts = [
+            f"{keys} ({level.fill:.0%} full)",
+            count(level.messages, "buffered message"),
+            human_bytes(level.bytes),
+        ]
+        if level.over_target:
+            too_large = count(level.over_target, "node")
+            parts.append(f"{too_large} over the target size")
         rows.append({"height": level.height, "nodes": level.nodes, "holds": ", ".join(parts)})
     return of_stats(health.summary) | keep_known(
         nodes=health.nodes,
@@ -193,7 +237,10 @@ def of_waiting(lake: Lakehouse) -> Metadata:
 
 def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
     """Return the expected cost and saving of a compaction beside the measured ones, as a table."""
-    return table([{name: getattr(each, name) for name in _GAINS} for each in gains], _GAINS)
+    rows = []
+    for each in gains:
+        rows.append({name: getattr(each, name) for name in _GAINS})
+    return table(rows, _GAINS)
 
 
 def of_definition(definition: LakehouseDef) -> Metadata:
@@ -212,7 +259,9 @@ def of_definition(definition: LakehouseDef) -> Metadata:
 
 def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
     """Return the figures of a job that leads back, and after a dry run the next job to launch."""
-    inner = done.rollback if isinstance(done, undo.Report) else done
+    inner = done
+    if isinstance(done, undo.Report):
+        inner = done.rollback
     again = None
     if inner.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
         again = f"launch again with dry_run: false and expected_version: {inner.plan.version}; "
@@ -240,12 +289,23 @@ def of_plan(plan: Path) -> Metadata:
                     files[directory] += 1
                     sizes[directory] += size or 0
         total = int(file.metadata.num_rows)
-    heaviest = [{"directory": name, "files": files[name], "bytes": size} for name, size in sizes.most_common(_HEAVY)]
+    planned = []
+    for row in rows:
+        planned.append({**row, "modified": _time(row["modified_millis"])})
+    heaviest = []
+    for name, bytes_of_directory in sizes.most_common(_HEAVY):
+        heaviest.append({"directory": name, "files": files[name], "bytes": bytes_of_directory})
+    files_shown = None
+    if total > len(rows):
+        files_shown = len(rows)
+    leakiest = None
+    if heaviest:
+        leakiest = table(heaviest, _LEAKS)
     return keep_known(
         plan_files=total,
-        plan_files_shown=len(rows) if total > len(rows) else None,
-        plan=table([{**row, "modified": _time(row["modified_millis"])} for row in rows], _PLAN),
-        leakiest=table(heaviest, _LEAKS) if heaviest else None,
+        plan_files_shown=files_shown,
+        plan=table(planned, _PLAN),
+        leakiest=leakiest,
     )
 
 
@@ -257,9 +317,8 @@ def _time(millis: int | None) -> datetime | None:
 
 def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
     """Return the plan of a deletion, as :func:`of_plan` has it, and its outcome: ``done`` is ``None`` on a dry run."""
-    # its plan was a temporary file
-    report = replace(done or planned, plan=None)
     dry = done is None
+    report = replace(done or planned, plan=None)  # its plan was a temporary file
     why = None
     if isinstance(planned, expire.Report) and planned.kept and not planned.versions_expired:
         rule = planned.kept[0]
@@ -270,7 +329,16 @@ def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
             f"{rule.rule}{setting} keeps {rule.versions} versions, from {rule.first} on; the table `kept` has all rules"
         )
     shown = {"why": why, "dry_run": dry, **plan}
-    found = of_report(report, planned, **shown, files_deleted=report.deleted, bytes_deleted=0 if dry else report.bytes)
+    bytes_deleted = 0
+    if not dry:
+        bytes_deleted = report.bytes
+    found = of_report(
+        report,
+        planned,
+        **shown,
+        files_deleted=report.deleted,
+        bytes_deleted=bytes_deleted,
+    )
     only_planned = {name: value for name, value in figures(planned) if not found.get(name)}
     return found | only_planned | {"dry_run": dry}
 
@@ -280,23 +348,31 @@ def of_deletion(planned: Any, plan: Metadata, done: Any | None) -> Metadata:
 
 def of_tables(report: tables_health.Report) -> Metadata:
     """Return the sums, which Dagster plots, the heaviest tables, and those that only old snapshots make heavy."""
-    leaking = sorted((each for each in report.tables if each.old_bytes), key=lambda each: (-each.old_bytes, each.table))
+    leaking = [each for each in report.tables if each.old_bytes]
+    leaking.sort(key=lambda each: (-each.old_bytes, each.table))
+    picture = None
+    if report.tables:
+        picture = pictures.tables(report.tables[:_PICTURED])
     shown = keep_known(
-        picture=pictures.tables(report.tables[:_PICTURED]) if report.tables else None,
+        picture=picture,
         heaviest=_of_some(report.tables, _HEAVIEST),
         leakiest=_of_some(leaking, _LEAKIEST),
         unreadable=len(report.failures),
     )
-    return of_report(replace(report, tables=()), **shown) | {"tables": len(report.tables)}
+    without_tables = replace(report, tables=())
+    found = of_report(without_tables, **shown)
+    return found | {"tables": len(report.tables)}
 
 
 def _of_some(tables: Sequence[tables_health.TableHealth], columns: Sequence[str]) -> dg.TableMetadataValue | None:
     """Return the first tables; ``None`` without any."""
-    times = [{"committed": _time(each.committed_at_millis)} for each in tables[:_HEAVY]]
-    rows = [{**asdict(each), **time} for each, time in zip(tables, times, strict=False)]
-    if rows:
-        return table(rows, columns)
-    return None
+    rows = []
+    for each in tables[:_HEAVY]:
+        committed = _time(each.committed_at_millis)
+        rows.append({**asdict(each), "committed": committed})
+    if not rows:
+        return None
+    return table(rows, columns)
 
 
 # -- snapshots and properties ----------------------------------------------------------------------------
@@ -304,10 +380,15 @@ def _of_some(tables: Sequence[tables_health.TableHealth], columns: Sequence[str]
 
 def of_snapshots(report: snapshot.Report, snapshots: Iterable[SnapshotInfo]) -> Metadata:
     """Return the snapshots, and what the policies created and dropped."""
-    rows = [{name: getattr(each, name) for name in _SNAPSHOTS} for each in snapshots]
+    rows = []
+    for each in snapshots:
+        rows.append({name: getattr(each, name) for name in _SNAPSHOTS})
+    listed = None
+    if rows:
+        listed = table(rows, _SNAPSHOTS)
     return keep_known(
         snapshots=len(rows),
-        snapshot_list=table(rows, _SNAPSHOTS) if rows else None,
+        snapshot_list=listed,
         dry_run=report.dry_run,
         due=", ".join(report.due.create) or None,
         superseded=", ".join(report.due.drop) or None,
@@ -318,7 +399,9 @@ def of_snapshots(report: snapshot.Report, snapshots: Iterable[SnapshotInfo]) -> 
 
 def of_alteration(done: Alteration) -> Metadata:
     """Return the properties of a lakehouse that changed."""
-    rows = [{"property": name, "before": old, "after": new} for name, (old, new) in done.changes.items()]
+    rows = []
+    for name, (old, new) in done.changes.items():
+        rows.append({"property": name, "before": old, "after": new})
     named = ", ".join(done.changes) or "nothing to change"
     if done.version_after is not None:
         outcome = f"version {done.version_after} committed: {named}"

@@ -200,7 +200,13 @@ def inspect(
         ) from error
     if newest is None:
         refuse_olympia(storage)
-        return Destination(storage, first, last, None, said)
+        return Destination(
+            storage=storage,
+            first=first,
+            last=last,
+            newest=None,
+            said=said,
+        )
     proved = _is_same(versions, newest, source) or is_claim(said) or boundary == newest.version
     if roots[-1] > last:
         raise Refused(
@@ -226,7 +232,14 @@ def inspect(
             f"{storage.root} starts at version {boundary}, so the versions from {first} on cannot be put before it; "
             "nothing was changed. Export the history to another root URI"
         )
-    return Destination(storage, first, last, newest, said, tuple(roots))
+    return Destination(
+        storage=storage,
+        first=first,
+        last=last,
+        newest=newest,
+        said=said,
+        roots=tuple(roots),
+    )
 
 
 def _number(said: bytes | None) -> int:

@@ -86,7 +86,9 @@ class FilesToCopy:
 
     def copy(self, *kinds: str) -> tuple[int, int, int]:
         """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks."""
-        done = [self._plan.copy(self._compared, kind, self.files.get(kind, 0)) for kind in kinds]
+        done = []
+        for kind in kinds:
+            done.append(self._plan.copy(self._compared, kind, self.files.get(kind, 0)))
         files, size, requests = (sum(each) for each in zip(*done, strict=True))
         return files, size, requests
 
@@ -111,7 +113,9 @@ class CopyPlan:
             Corrupt: a node is missing or damaged, or a definition missing.
         """
         walked = walk(self.engine, TreeSource(self.source, self.order, figures=False), starts, self.progress)
-        sides = [self._listing(each, tables=tables).keep("path") for each in (self.source, self.target)]
+        sides = []
+        for each in (self.source, self.target):
+            sides.append(self._listing(each, tables=tables).keep("path"))
         walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
         if tables:
             walk_of_tables.follow(walked.levels)

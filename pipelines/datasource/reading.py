@@ -264,7 +264,9 @@ def _cut_changes(
         new = lake.root_node.node
         spans = spans_of(differing_subtrees(before.nodes, old, lake.nodes, new, parts), parts)
     else:
-        spans = [Span(each.lo, f"{each.hi}\0") for each in wanted.ranges(lake.codec)]
+        spans = []
+        for each in wanted.ranges(lake.codec):
+            spans.append(Span(each.lo, f"{each.hi}\0"))
     return [Part(span=span) for span in spans]
 
 
@@ -300,7 +302,14 @@ def rows(
     if storage is None:
         storage = open_storage(request.root, request.options)
     read = _READERS[request.table]
-    return read(_Reading(request, part, wanted, storage))
+    return read(
+        _Reading(
+            request=request,
+            part=part,
+            wanted=wanted,
+            storage=storage,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,12 @@ class Checks:
             also: called with the walk, which then keeps the definitions that nodes name, too.
         """
         before = self._storage.counts.snapshot()
-        visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, content=content, files=also is not None))
+        visitor = Visitor(
+            phase="nodes",
+            asked=ASKED,
+            kept=KEPT,
+            choose=partial(self._choose, content=content, files=also is not None),
+        )
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
         walk = descend(self._engine, self._storage, visitor, first, self._progress, few=few)
@@ -245,7 +250,16 @@ def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tupl
         return
     root, definition = head
     if not root.node.canonical or root.node.height is None or Shape.of(definition) != shape:
-        yield found_row(Violation(_OTHER, "", "", ""), version, version)
+        yield found_row(
+            Violation(
+                invariant=_OTHER,
+                file="",
+                message="",
+                hint="",
+            ),
+            version,
+            version,
+        )
         return
     for finding in check_root(versions, root):
         yield found_row(finding, version, version)
@@ -261,7 +275,10 @@ def _changes(
 
     def prove(row: Row) -> list[tuple[Any, ...]]:
         version = row["version"]
-        return [found_row(finding, version, version) for finding in contents.prove(row["before"], version)]
+        findings: list[tuple[Any, ...]] = []
+        for finding in contents.prove(row["before"], version):
+            findings.append(found_row(finding, version, version))
+        return findings
 
     found = storage.map(rows, prove, nested=True)
     for done, findings in enumerate(found):

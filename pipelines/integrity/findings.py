@@ -47,7 +47,12 @@ class Finding(Violation):
 
 def count_finding(what: str, number: int) -> Violation:
     """Return a number of files, on the way of findings."""
-    return Violation(COUNTED, "", what, str(number))
+    return Violation(
+        invariant=COUNTED,
+        file="",
+        message=what,
+        hint=str(number),
+    )
 
 
 class Found:
@@ -110,7 +115,12 @@ class Found:
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add findings as rows."""
         for row in rows:
-            finding = Violation(row["invariant"], row["file"], row["message"], row["hint"])
+            finding = Violation(
+                invariant=row["invariant"],
+                file=row["file"],
+                message=row["message"],
+                hint=row["hint"],
+            )
             self.add(finding, row["first"], row["last"])
 
     def forget_below(self, boundary: int) -> None:
@@ -129,7 +139,16 @@ class Found:
             last = None
             if 0 <= high < FOREVER:
                 last = high
-            found.append(Finding(what.invariant, what.file, what.message, what.hint, first, last))
+            found.append(
+                Finding(
+                    invariant=what.invariant,
+                    file=what.file,
+                    message=what.message,
+                    hint=what.hint,
+                    first_version=first,
+                    last_version=last,
+                )
+            )
         return sorted(found, key=_order_of), self._more
 
 

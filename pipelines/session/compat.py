@@ -82,7 +82,10 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     if spark_version() >= (4, 0):
         rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
         return rows
-    return [{name: plain(value) for name, value in row.asDict(recursive=True).items()} for row in frame.collect()]
+    plain_rows: list[dict[str, Any]] = []
+    for row in frame.collect():
+        plain_rows.append({name: plain(value) for name, value in row.asDict(recursive=True).items()})
+    return plain_rows
 
 
 def plain(value: Any) -> Any:

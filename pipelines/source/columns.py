@@ -97,7 +97,9 @@ def schema_of(value: Any) -> pa.Schema | Schema:
     if len(value) > COLUMNS_MAX:
         raise InvalidInput(f"schema has {len(value):,} columns, and {COLUMNS_MAX:,} is the most")
     try:
-        columns = [_read_column(each, f"column {number}") for number, each in enumerate(value, 1)]
+        columns = []
+        for number, each in enumerate(value, 1):
+            columns.append(_read_column(each, f"column {number}"))
         return pa.schema(columns)
     except RecursionError:
         raise InvalidInput(f"schema is nested too deeply, more than {NESTING_MAX} levels") from None
@@ -304,7 +306,9 @@ def _read_nested_type(kind: str, column: Mapping[str, Any], where: str) -> pa.Da
     inside = column["fields"]
     if not isinstance(inside, list) or not inside:
         raise InvalidInput(f"{where}: fields must be a list of columns")
-    fields = [_read_column(each, f"{where} field {number}") for number, each in enumerate(inside, 1)]
+    fields = []
+    for number, each in enumerate(inside, 1):
+        fields.append(_read_column(each, f"{where} field {number}"))
     return pa.struct(fields)
 
 

@@ -83,7 +83,12 @@ def cut_into_blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_B
             step = max(1, size)  # nobody can begin to unpack in the middle
         for begin in range(0, size, step):
             end = min(begin + step, size)
-            yield Block(file, begin, end, size)
+            yield Block(
+                file=file,
+                begin=begin,
+                end=end,
+                size=size,
+            )
 
 
 def read_lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:

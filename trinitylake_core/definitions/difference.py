@@ -60,7 +60,9 @@ def _fields(definition: Definition) -> dict[str, Any]:
     """Return the fields of a definition, key columns by name."""
     fields = to_dict(definition)
     if isinstance(definition, TableDef):
-        paths = {column.id: path for path, column in column_paths(definition.schema).items()}
+        paths = {}
+        for path, column in column_paths(definition.schema).items():
+            paths[column.id] = path
         for name in _KEYS:
             numbers = getattr(definition, name)
             fields[name] = [paths.get(number, number) for number in numbers]
@@ -164,7 +166,10 @@ def column_paths(schema: Schema) -> dict[str, Column]:
 
 def _describe_column(column: Column) -> dict[str, Any]:
     of_type = TYPE_PROPERTIES.get(column.type, ())
-    sizes = [column.properties[name] for name in of_type if name in column.properties]
+    sizes = []
+    for name in of_type:
+        if name in column.properties:
+            sizes.append(column.properties[name])
     if column.type in DataType.values():
         type_name = DataType.Name(column.type)
     else:

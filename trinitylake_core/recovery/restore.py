@@ -83,7 +83,15 @@ def plan_restore(
     if source is None:
         refuse_lost(backend, newest, there.root)
     here = Side(backend, newest)
-    return Restore(here, there, patterns, reason, copies=source is not None, exact=exact, damaged=damaged)
+    return Restore(
+        here=here,
+        there=there,
+        only=patterns,
+        reason=reason,
+        copies=source is not None,
+        exact=exact,
+        damaged=damaged,
+    )
 
 
 def refuse_no_source(source: object, *, damaged: bool) -> None:

@@ -82,7 +82,13 @@ def plan_rollback(
     if root.path == newest.root.path:
         raise InvalidInput(f"version {newest.root.version} is the newest one already: there is nothing to roll back")
     refuse_lost(backend, newest.root, root)
-    return Rollback(backend, newest, root, reason, force=force)
+    return Rollback(
+        backend=backend,
+        newest=newest,
+        target=root,
+        reason=reason,
+        force=force,
+    )
 
 
 class Rollback:
@@ -181,7 +187,13 @@ class Rollback:
         if unreadable is not None:
             instead = self._newest.readable.version
             why = f"{unreadable}; compared is version {instead}, the newest one that can be read"
-            yield NotCompared(OLD, self._newest.root.path, None, None, why)
+            yield NotCompared(
+                side=OLD,
+                file=self._newest.root.path,
+                after=None,
+                before=None,
+                why=why,
+            )
         # What cannot be read of the target is a finding, and ends the rollback.
         here = (hole for hole in self._holes if hole.side == OLD)
         yield from islice(here, SHOWN)

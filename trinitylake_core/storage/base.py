@@ -357,7 +357,10 @@ class BaseStorage(Storage):
 
     def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
         size = self._common.delete_batch
-        return [paths[start : start + size] for start in range(0, len(paths), size)]
+        batches: list[Sequence[str]] = []
+        for start in range(0, len(paths), size):
+            batches.append(paths[start : start + size])
+        return batches
 
     def _delete_batch(self, batch: Sequence[str]) -> DeleteResult:
         result = DeleteResult()

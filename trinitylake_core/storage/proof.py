@@ -110,7 +110,10 @@ class _Racer:
 
 def _crowd(racers: int) -> list[_Racer]:
     """Return racers that start at once; both clients have half of them."""
-    return [_Racer(number, b"%*d" % (_SMALL_BYTES, number)) for number in range(racers)]
+    crowd: list[_Racer] = []
+    for number in range(racers):
+        crowd.append(_Racer(number, b"%*d" % (_SMALL_BYTES, number)))
+    return crowd
 
 
 class _Rounds:

@@ -216,7 +216,15 @@ class TransactionChange:
         if self.reason:
             summary["reason"] = self.reason
         new = append_messages(self._backend, base, own, self.count_gained, created_at_millis, writer)
-        return Draft(new.node, self.operation, self.id, summary, dict(self._system), new.counts, is_bulk=new.is_bulk)
+        return Draft(
+            node=new.node,
+            operation=self.operation,
+            txn=self.id,
+            summary=summary,
+            system=dict(self._system),
+            counts=new.counts,
+            is_bulk=new.is_bulk,
+        )
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction.
@@ -235,7 +243,9 @@ class TransactionChange:
             touched = conflicts.find_touched(root.own_messages())
             if not touched:
                 continue
-            named = [str(self._codec.decode(key)) for key in touched[:_NAMED]]
+            named = []
+            for key in touched[:_NAMED]:
+                named.append(str(self._codec.decode(key)))
             shown = first_of(named, _NAMED, len(touched))
             raise CommitConflict(
                 f"version {root.version} changed {shown}, which this transaction depends on; {_AGAIN}",

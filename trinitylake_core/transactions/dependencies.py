@@ -30,11 +30,11 @@ class Footprint:
         Costs ranges times log ranges comparisons, once for all the versions that are compared.
         """
         return Conflicts(
-            writes,
-            frozenset(self.needs),
-            MergedRanges(self.closed),
-            frozenset(self.keys if serializable else ()),
-            MergedRanges(self.ranges if serializable else ()),
+            writes=writes,
+            needs=frozenset(self.needs),
+            closed=MergedRanges(self.closed),
+            keys=frozenset(self.keys if serializable else ()),
+            ranges=MergedRanges(self.ranges if serializable else ()),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -106,7 +106,9 @@ def _count_columns(
     sets = is_set(values).astype(np.int64)
     least = sets - may_exist
     most = sets - exists
-    kinds = {kind: _is_of_kind(keys, codec.range(kind).lo) for kind in KINDS}
+    kinds = {}
+    for kind in KINDS:
+        kinds[kind] = _is_of_kind(keys, codec.range(kind).lo)
     _refuse_malformed(keys, kinds.values(), codec)
     sums = []
     for each in (least, most):

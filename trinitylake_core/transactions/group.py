@@ -278,7 +278,15 @@ class _GroupChange:
 
         new = append_messages(self.backend, base, own, count_gained, created_at_millis, writer)
         rows = self._rows(base)
-        return Draft(new.node, spec.OP_COMMIT, self.id, self._summary(own), rows, new.counts, is_bulk=new.is_bulk)
+        return Draft(
+            node=new.node,
+            operation=spec.OP_COMMIT,
+            txn=self.id,
+            summary=self._summary(own),
+            system=rows,
+            counts=new.counts,
+            is_bulk=new.is_bulk,
+        )
 
     def _messages(self) -> Messages:
         """Return the messages of all members, as those of one transaction."""

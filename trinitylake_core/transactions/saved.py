@@ -336,7 +336,13 @@ def load(backend: LakehouseBackend, transaction_id: str) -> Saved:
         raise CorruptDefinition(
             f"saved transaction {transaction_id!r} does not contain where it began", path=file.path, invariant="I10"
         )
-    return Saved(definition, Root(version, beginning, node), own, state, file)
+    return Saved(
+        definition=definition,
+        base=Root(version, beginning, node),
+        messages=own,
+        state=state,
+        file=file,
+    )
 
 
 def _read_running(backend: LakehouseBackend, file: SavedFile) -> tuple[TransactionDef, Node]:
