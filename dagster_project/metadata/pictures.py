@@ -47,7 +47,9 @@ def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadat
     Its size depends on the height of the trees alone; of a level with many nodes it shows a sample, with a note.
     """
     rows = max(len(strips) for _, strips in pictured)
-    figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
+    width = min(5.2 * len(pictured) + 1.6, _WIDEST)
+    height = 0.75 * rows + 1.3
+    figure = _figure(width, height)
     figure.set_layout_engine("constrained", wspace=0.05)
     grid = figure.subplots(rows, len(pictured), squeeze=False)
     scale = 1.0
@@ -58,8 +60,17 @@ def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadat
         axes_of_column = [row[column] for row in grid]
         _draw_tree(axes_of_column, title, strips, scale)
     handles, labels = grid[-1][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
-    return _draw_markdown(figure, "; ".join(title for title, _ in pictured))
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9,
+    )
+    titles = [title for title, _ in pictured]
+    return _draw_markdown(figure, "; ".join(titles))
 
 
 def _draw_tree(
@@ -96,13 +107,12 @@ def _draw_bars(axes: Axes, strip: Strip) -> None:
     count = len(strip.fill)
     room = 0.86 / count
     has_debt = any(strip.debt)
-    if has_debt:
+    if has_debt:  # two bars share the room of one
         width = room / 2
+        aside = width / 2
     else:
         width = room
-    aside = 0.0
-    if has_debt:
-        aside = width / 2
+        aside = 0.0
     centres = [(index + 0.5) / count for index in range(count)]
     left = [centre - aside for centre in centres]
     right = [centre + aside for centre in centres]
@@ -151,15 +161,19 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     bottom.fill_between(times, messages, step="post", color=DEBT, alpha=0.8)
     bottom.set_ylabel("buffered messages", color=INK, fontsize=9)
     for operation in _MARKS:
-        _mark_operation(top, operation, [each for each in shown if each.operation == operation])
+        marked = [each for each in shown if each.operation == operation]
+        _mark_operation(top, operation, marked)
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, labelcolor=INK, fontsize=9)
     first = shown[0]
     last = shown[-1]
-    span = f"version {first.version}, {utc(first.created_at)}, to version {last.version}, {utc(last.created_at)}"
+    beginning = f"version {first.version}, {utc(first.created_at)}"
+    end = f"version {last.version}, {utc(last.created_at)}"
+    span = f"{beginning}, to {end}"
     bottom.set_xlabel(span, color=INK, fontsize=9)
     for axes in (top, bottom):
-        axes.set_ylim(0, 1.15 * max(axes.dataLim.y1, 1))  # markers at the upper edge are not cut off
+        highest = max(axes.dataLim.y1, 1)
+        axes.set_ylim(0, 1.15 * highest)  # markers at the upper edge are not cut off
         axes.margins(x=0.02)
         _plain(axes)
     locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
@@ -181,18 +195,28 @@ def _mark_operation(axes: Any, operation: str, versions: Sequence[VersionInfo]) 
 
 def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
     """Return a picture of tables: a bar each, of what the newest snapshot needs and what only old ones keep."""
-    figure = _figure(_WIDEST, 0.28 * len(measured) + 1.1)
+    height = 0.28 * len(measured) + 1.1
+    figure = _figure(_WIDEST, height)
     axes = figure.subplots()
     places = range(len(measured))
     names = [_short_name(each.table) for each in measured]
-    live = [each.bytes / _MEBIBYTE for each in measured]
-    old = [each.old_bytes / _MEBIBYTE for each in measured]
+    live = []
+    old = []
+    for each in measured:
+        live.append(each.bytes / _MEBIBYTE)
+        old.append(each.old_bytes / _MEBIBYTE)
     axes.barh(places, live, 0.6, color=KEYS, label="the newest snapshot")
     axes.barh(places, old, 0.6, left=live, color=DEBT, label="old snapshots only")
     axes.set_yticks(places, names, parse_math=False)
     axes.set_ylim(len(measured) - 0.4, -0.6)  # the heaviest on top
     axes.set_xlabel("MiB", color=INK, fontsize=9)
-    figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
+    figure.legend(
+        loc="outside upper right",
+        ncols=2,
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9,
+    )
     _plain(axes)
     return _draw_markdown(figure, f"the {len(measured)} heaviest tables")
 
@@ -220,5 +244,6 @@ def _plain(axes: Axes) -> None:
 def _draw_markdown(figure: Figure, alternative: str) -> dg.MarkdownMetadataValue:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI, transparent=True)
-    data = base64.b64encode(buffer.getvalue()).decode()
+    content = buffer.getvalue()
+    data = base64.b64encode(content).decode()
     return dg.MetadataValue.md(f"![{alternative}](data:image/png;base64,{data})")

@@ -259,9 +259,10 @@ def of_definition(definition: LakehouseDef) -> Metadata:
 
 def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
     """Return the figures of a job that leads back, and after a dry run the next job to launch."""
-    inner = done
     if isinstance(done, undo.Report):
-        inner = done.rollback
+        inner: rollback.Report | restore.Report = done.rollback
+    else:
+        inner = done
     again = None
     if inner.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
         again = f"launch again with dry_run: false and expected_version: {inner.plan.version}; "

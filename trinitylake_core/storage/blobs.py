@@ -49,7 +49,8 @@ class BlobStorage(ObjectStorage):
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
         self._endpoint = str(self._own_options.get("endpoint_url"))
-        self._google = BLOBS[root.partition("://")[0]] == "gs"
+        scheme, _, _ = root.partition("://")
+        self._google = BLOBS[scheme] == "gs"
         self._asked = (self._bucket, repr(self._own_options))
         self._bucket, self._make = make_store_of(self._bucket, self._own_options, google=self._google)
 
@@ -71,7 +72,11 @@ class BlobStorage(ObjectStorage):
         (path,) = batch
         client = self._client
         key = self._key(path)
-        client.once(lambda store: client.api.delete(store, key))
+
+        def delete(store: Any) -> None:
+            client.api.delete(store, key)
+
+        client.once(delete)
         return DeleteResult(deleted=[path]), []
 
     def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
@@ -101,9 +106,8 @@ class BlobStorage(ObjectStorage):
 
         def page() -> tuple[Any, Sequence[Mapping[str, Any]]]:
             nonlocal begun
-            # one that fails cannot go on
             known = begun
-            begun = None
+            begun = None  # one that fails cannot go on
 
             def send(store: Any) -> tuple[Any, Sequence[Mapping[str, Any]]]:
                 listing = known or client.api.list(store, directory, offset=last, chunk_size=_PAGE)
@@ -145,7 +149,9 @@ class BlobStorage(ObjectStorage):
         return next(self.list(), None) is not None
 
     def _info(self, meta: Mapping[str, Any]) -> FileInfo:
-        return FileInfo(meta["path"][len(self._prefix) :], int(meta["size"]), millis(meta["last_modified"]))
+        path = meta["path"][len(self._prefix) :]
+        size = int(meta["size"])
+        return FileInfo(path, size, millis(meta["last_modified"]))
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
         if kind == "delete":
@@ -165,22 +171,28 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
     """
     connect = take_number(options, "connect_timeout", default=5.0, least=0.001)
     read = take_number(options, "read_timeout", default=30.0, least=0.001)
-    container, config = (authority, _google(options)) if google else _azure(authority, options)
+    if google:
+        scheme = "gs"
+        container = authority
+        config = _google(options)
+    else:
+        scheme = "az"
+        container, config = _azure(authority, options)
     if options:
-        if google:
-            scheme = "gs"
-        else:
-            scheme = "az"
         raise InvalidInput(f"storage option {', '.join(sorted(options))} is not known for {scheme}://")
-    http = str(config.get("endpoint") or config.get("base_url") or "").startswith("http://")
+    endpoint = str(config.get("endpoint") or config.get("base_url") or "")
+    http = endpoint.startswith("http://")
 
     def make(seconds: float, *, retries: bool = False) -> Any:
         from obstore.store import AzureStore, GCSStore  # noqa: PLC0415 - local lakehouses need not pay for it
 
-        arguments: dict[str, Any] = {"config": config, **connection_options(seconds, connect, read, http=http)}
+        arguments: dict[str, Any] = {"config": config}
+        arguments |= connection_options(seconds, connect, read, http=http)
         if retries:
             del arguments["retry_config"]
-        return (GCSStore if google else AzureStore)(container, **arguments)
+        if google:
+            return GCSStore(container, **arguments)
+        return AzureStore(container, **arguments)
 
     return container, make
 
@@ -188,10 +200,12 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
 def _azure(authority: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return container and configuration; ``abfss://container@account.dfs.core.windows.net`` names the account."""
     config: dict[str, Any] = {}
-    for part in str(options.pop("connection_string", None) or "").split(";"):
-        name, _, value = part.partition("=")
-        if value and name.strip().lower() in _IN_CONNECTION_STRING:
-            config[_IN_CONNECTION_STRING[name.strip().lower()]] = value
+    connection = str(options.pop("connection_string", None) or "")
+    for part in connection.split(";"):
+        label, _, value = part.partition("=")
+        name = label.strip().lower()
+        if value and name in _IN_CONNECTION_STRING:
+            config[_IN_CONNECTION_STRING[name]] = value
     container, at, host = authority.partition("@")
     if at:
         account, dot, domain = host.partition(".dfs.")
@@ -219,9 +233,11 @@ def _take_renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str
     """Take the options that have a name of obstore's out of ``options``."""
     config = {}
     for name in list(options):
-        if name in names:
-            config[names[name]] = options.pop(name)
-    config = {name: value for name, value in config.items() if value is not None}
+        if name not in names:
+            continue
+        value = options.pop(name)
+        if value is not None:
+            config[names[name]] = value
     if take_flag(options, "anon", default=False):
         config["skip_signature"] = True
     return config

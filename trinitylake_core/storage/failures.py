@@ -56,5 +56,13 @@ def sanitise(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     for pattern in _SECRET_PATTERNS:
-        text = pattern.sub(lambda match: f"{match.group(1)}=***" if match.group(1) else "***", text)
+        text = pattern.sub(_hide_value, text)
     return _USER_INFO.sub("://***@", text)
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    """Return what stands for a secret: the name before it stays."""
+    name = match.group(1)
+    if name:
+        return f"{name}=***"
+    return "***"

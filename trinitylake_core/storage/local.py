@@ -67,7 +67,8 @@ class LocalStorage(BaseStorage):
         if self._sync_mode not in SYNC_MODES:
             raise InvalidInput(f"storage option sync must be one of {', '.join(SYNC_MODES)}, not {self._sync_mode!r}")
         if own:
-            raise InvalidInput(f"unknown storage option for {root}: {', '.join(sorted(map(str, own)))}")
+            unknown = ", ".join(sorted(map(str, own)))
+            raise InvalidInput(f"unknown storage option for {root}: {unknown}")
         self._directory = local_path(root)
         self._base = self._directory.rstrip("/") + "/"
         self._unsynced = Unsynced(self._directory, self._sync_mode)
@@ -280,11 +281,16 @@ class LocalStorage(BaseStorage):
         if prefix:
             self._guard(prefix)
         above, _, name = prefix.rpartition("/")
-        waiting = [(f"{above}/" if above else "", name)]
+        top = ""
+        if above:
+            top = f"{above}/"
+        waiting = [(top, name)]
         while waiting:
             directory, start = waiting.pop()
-            files, directories = self._retrying("list", directory, partial(scan, self._base, directory, start, wanted))
-            waiting += [(f"{inner}/", "") for inner in directories]
+            scan_directory = partial(scan, self._base, directory, start, wanted)
+            files, directories = self._retrying("list", directory, scan_directory)
+            for inner in directories:
+                waiting.append((f"{inner}/", ""))
             yield from files
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:

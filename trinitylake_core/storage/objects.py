@@ -91,7 +91,9 @@ class Patience:
         """Return the time to wait after so many tries for a request of so many bytes; ``None``: to the deadline."""
         if not self._share or tries >= _MOST_TRIES:
             return None
-        seconds = float(self.usual() * 2 ** (max(0, tries - 1) + (size // _USUAL_BYTES).bit_length()))
+        longer_for_size = (size // _USUAL_BYTES).bit_length()
+        doublings = max(0, tries - 1) + longer_for_size
+        seconds = float(self.usual() * 2**doublings)
         if self._left < 1:
             seconds = max(seconds, _LOST_SECONDS)
         if seconds < self._deadline:
@@ -107,7 +109,8 @@ class Patience:
             if self._noted == _FEWEST or self._noted % _PERIOD == 0:
                 wanted = _FACTOR * statistics.median(self._seconds)
                 if self._usual is None or not self._usual / 4 < wanted <= self._usual:  # it stays while it is near
-                    steps = math.ceil(math.log2(max(1.0, wanted / _SHORTEST_SECONDS)))
+                    times_shortest = max(1.0, wanted / _SHORTEST_SECONDS)
+                    steps = math.ceil(math.log2(times_shortest))
                     self._usual = float(_SHORTEST_SECONDS * 2**steps)
 
     def late(self) -> None:
@@ -183,7 +186,8 @@ class Pace:
                 self._warnings.append((self._answers, self._running))
                 if len(self._warnings) == self._ENOUGH and self._answers - self._warnings[0][0] < self._LAST:
                     running = max(running for _, running in self._warnings)
-                    self._limit = max(1.0, min(running, self._limit or running) / 2)
+                    limit = min(running, self._limit or running)
+                    self._limit = max(1.0, limit / 2)
                     self._round += 1
                     self._warnings.clear()
             elif not slow_down and self._limit is not None:
@@ -191,7 +195,10 @@ class Pace:
                 if self._limit >= self._most:
                     self._limit = None
             self._running -= 1
-            self._ready.notify_all() if self._limit is None else self._ready.notify()
+            if self._limit is None:
+                self._ready.notify_all()
+            else:
+                self._ready.notify()
 
 
 _MOST_CLIENTS: Final = 32
@@ -329,7 +336,8 @@ class ObjectStorage(CheckedByTrying):
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
-        self._bucket, _, self._prefix = root.partition("://")[2].partition("/")
+        _, _, place = root.partition("://")
+        self._bucket, _, self._prefix = place.partition("/")
         self._seconds = take_number(self._own_options, "request_timeout", default=60.0, least=0.001)
         self._hedged_share = take_number(self._own_options, "hedged_share", default=0.1, least=0.0)
         self._shared: ObstoreClient | None = None
@@ -409,7 +417,12 @@ class ObjectStorage(CheckedByTrying):
         api = self._client.api
         key = self._key(path)
         content = _as_bytes(data)
-        done = self._repeat("put", lambda store: api.put(store, key, content, use_multipart=False), len(content))
+
+        def put(store: Any) -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = api.put(store, key, content, use_multipart=False)
+            return answer
+
+        done = self._repeat("put", put, len(content))
         self._note_written(done["version"])
 
     def _create(self, path: str, data: Data) -> str:
@@ -420,9 +433,12 @@ class ObjectStorage(CheckedByTrying):
         api = self._client.api
         key = self._key(path)
         content = _as_bytes(data)
-        done: Mapping[str, Any] = self._client.once(
-            lambda store: api.put(store, key, content, mode=mode, use_multipart=False)
-        )
+
+        def put_if(store: Any) -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = api.put(store, key, content, mode=mode, use_multipart=False)
+            return answer
+
+        done = self._client.once(put_if)
         self._note_written(done["version"])
         return done
 
@@ -443,7 +459,8 @@ class ObjectStorage(CheckedByTrying):
         api = self._client.api
         key = self._key(path)
         meta = self._repeat("head", lambda store: api.head(store, key))
-        return FileInfo(path, int(meta["size"]), millis(meta["last_modified"]))
+        size = int(meta["size"])
+        return FileInfo(path, size, millis(meta["last_modified"]))
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
         mapped = map_error(kind, f"{self.root}{path}", self._bucket, error)

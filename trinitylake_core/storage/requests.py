@@ -38,7 +38,8 @@ class CommonOptions:
         """Sleep before try ``attempt + 1``, ``attempt`` counting from 0: exponential backoff with jitter."""
         longest = min(self.retry_max_seconds, self.retry_base_seconds * 2.0**attempt)
         if longest > 0:
-            time.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+            time.sleep(longest * jitter)
 
     def override(self, options: Mapping[str, Any]) -> tuple[CommonOptions, dict[str, Any]]:
         """Return these options with those of ``options``, and what in ``options`` is the backend's own.
@@ -50,10 +51,13 @@ class CommonOptions:
         for name in self.__slots__:
             default = getattr(self, name)
             given = rest.pop(name, None)
+            if given is None:
+                values[name] = default
+                continue
             least = 0
             if name in {"max_concurrency", "delete_batch"}:
                 least = 1
-            values[name] = default if given is None else _number(name, given, type(default), least)
+            values[name] = _number(name, given, type(default), least)
         return CommonOptions(**values), rest
 
 
@@ -149,8 +153,12 @@ def has_room(window: Collection[Future[Any]], most: int) -> bool:
     for each in window:
         if each.done():
             done.append(each)
-    held = sum(len(each.result()) for each in done if not each.exception() and isinstance(each.result(), bytes))
-    return len(window) - len(done) < 2 * most and held < _MOST_HELD_BYTES
+    held = 0
+    for each in done:
+        if not each.exception() and isinstance(each.result(), bytes):
+            held += len(each.result())
+    busy = len(window) - len(done)
+    return busy < 2 * most and held < _MOST_HELD_BYTES
 
 
 def _yield_in_order(
@@ -169,7 +177,9 @@ def _yield_in_order(
 
     try:
         while True:
-            window.extend(begin(action) for action in islice(remaining, max(0, 2 * most - len(window))))
+            room = max(0, 2 * most - len(window))
+            for action in islice(remaining, room):
+                window.append(begin(action))
             if not window:
                 return
             result = wait_for_oldest(window[0], begin_more)
@@ -202,9 +212,14 @@ class RequestThreads:
         if self.in_turn() or (nested and _state.nested):
             yield from map(work, items)
             return
-        separate = lambda action: self._executor("nested").submit(_with_state, "nested", action)  # noqa: E731
-        begin, most = (separate, _MOST_NESTED) if nested else (self.submit, self.most)
-        yield from _yield_in_order((partial(work, item) for item in items), begin, most)
+        actions = (partial(work, item) for item in items)
+        if nested:
+            yield from _yield_in_order(actions, self._submit_nested, _MOST_NESTED)
+        else:
+            yield from _yield_in_order(actions, self.submit, self.most)
+
+    def _submit_nested(self, action: Callable[[], T]) -> Future[T]:
+        return self._executor("nested").submit(_with_state, "nested", action)
 
     def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
         """Begin an action in the background; in turn, it is carried out now. Its errors come with its result."""
@@ -215,7 +230,10 @@ class RequestThreads:
             except Exception as error:  # noqa: BLE001 - raised by who asks for the result
                 done.set_exception(error)
             return done
-        return self._executor("write" if write else "read").submit(_with_state, "handed_over", action)
+        kind = "read"
+        if write:
+            kind = "write"
+        return self._executor(kind).submit(_with_state, "handed_over", action)
 
     def _executor(self, kind: str) -> Executor:
         with self._lock:

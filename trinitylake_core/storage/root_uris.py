@@ -110,8 +110,12 @@ def _normalise_remote(scheme: str, rest: str) -> str:
 def refuse_credentials(uri: str, what: str) -> None:
     """Raise ``InvalidLocation`` if a URI holds credentials; ``what`` names it. Anything without a scheme passes."""
     match = _SCHEME.match(uri)
-    if match is not None and len(match.group(1)) > 1:
-        _refuse_credentials(match.group(1).lower(), uri[match.end() :], what)
+    if match is None:
+        return
+    scheme = match.group(1).lower()
+    if len(scheme) > 1:  # one letter is a drive of Windows
+        rest = uri[match.end() :]
+        _refuse_credentials(scheme, rest, what)
 
 
 def _refuse_credentials(scheme: str, rest: str, what: str = "root URI") -> None:
@@ -119,7 +123,9 @@ def _refuse_credentials(scheme: str, rest: str, what: str = "root URI") -> None:
 
     A user without a password is one, too, unless the part before ``@`` is a container (``abfs://container@account``).
     """
-    user, at, _ = rest.split("?", 1)[0].split("/", 1)[0].rpartition("@")
+    without_query, _, _ = rest.partition("?")
+    authority, _, _ = without_query.partition("/")
+    user, at, _ = authority.rpartition("@")
     secret = ":" in user or "%3a" in user.lower() or scheme not in _CONTAINERS
     query = scheme != "file" and _SECRET_QUERY.search(rest)
     if (at and secret) or query:

@@ -122,7 +122,10 @@ class S3Storage(ObjectStorage):
         plain = paths
         if strange:
             plain = [path for path in paths if path not in strange]
-        return [*super()._batches(plain), *([path] for path in sorted(strange))]
+        batches = list(super()._batches(plain))
+        for path in sorted(strange):
+            batches.append([path])
+        return batches
 
     def _delete_batch(self, batch: Sequence[str]) -> DeleteResult:
         path = batch[0]
@@ -156,7 +159,9 @@ class S3Storage(ObjectStorage):
         for item in page.get("Contents", ()):
             key: str = item["Key"]
             if not key.endswith("/"):  # a directory marker of some console is no file
-                yield FileInfo(key[len(self._prefix) :], int(item["Size"]), millis(item["LastModified"]))
+                path = key[len(self._prefix) :]
+                size = int(item["Size"])
+                yield FileInfo(path, size, millis(item["LastModified"]))
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
         if prefix:
@@ -170,7 +175,9 @@ class S3Storage(ObjectStorage):
         directories: list[str] = []
         files: list[FileInfo] = []
         for page in self._pages(prefix, Delimiter="/"):
-            directories += [entry["Prefix"][len(self._prefix) :] for entry in page.get("CommonPrefixes", ())]
+            for entry in page.get("CommonPrefixes", ()):
+                directory = entry["Prefix"][len(self._prefix) :]
+                directories.append(directory)
             files += self._files(page)
         return directories, files
 

@@ -264,7 +264,11 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
 
 
 def _first_of(names: tuple[str, ...]) -> str | None:
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+    for name in names:
+        value = os.environ.get(name)
+        if value:
+            return value
+    return None
 
 
 def _keys(options: S3Options) -> Keys | None:
@@ -307,7 +311,8 @@ def _ask_botocore(options: S3Options, found: _Found, *, signs: bool) -> None:
         scoped = session.get_scoped_config()
         quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
         given = {"region_name": found.region, "endpoint_url": found.endpoint}
-        meta = session.create_client("s3", config=quiet, **{name: each for name, each in given.items() if each}).meta
+        known = {name: each for name, each in given.items() if each}
+        meta = session.create_client("s3", config=quiet, **known).meta
         if meta.region_name != "aws-global":
             found.region = meta.region_name
         else:
@@ -381,7 +386,8 @@ def _refuse_other_servers(config: Any, profile: str) -> None:
     for name in ("use_dualstack_endpoint", "use_fips_endpoint"):
         if getattr(config, name, None):
             moved.append(name)
-    moved += ["s3.use_accelerate_endpoint"] if (config.s3 or {}).get("use_accelerate_endpoint") else []
+    if config.s3 and config.s3.get("use_accelerate_endpoint"):
+        moved.append("s3.use_accelerate_endpoint")
     if moved:
         raise InvalidInput(
             f"the setting {moved[0]} (of the profile {profile!r}, or of the environment) is not supported here: set "

@@ -294,8 +294,10 @@ def _parts(kind: str, where: str, response: dict[str, Any]) -> tuple[str, int, s
     """Return code and status of an answer, and a text of both."""
     details = response.get("Error", {})
     code = str(details.get("Code", ""))
-    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    return code, status, f"{kind} of {where}: {status} {code}: {details.get('Message', '')}"
+    metadata = response.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode", 0) or 0)
+    message = details.get("Message", "")
+    return code, status, f"{kind} of {where}: {status} {code}: {message}"
 
 
 def _translate_refusal(

@@ -69,16 +69,22 @@ def _gain(sets: bool, existed: bool) -> int:  # noqa: FBT001 - two facts about o
 
 
 def _by_kind(counter: Mapping[str, int]) -> ObjectCounts:
-    return ObjectCounts(counter.get(NAMESPACE, 0), counter.get(TABLE, 0), counter.get(VIEW, 0))
+    namespaces = counter.get(NAMESPACE, 0)
+    tables = counter.get(TABLE, 0)
+    views = counter.get(VIEW, 0)
+    return ObjectCounts(namespaces, tables, views)
 
 
 def _decide(root: Node, keys: list[str]) -> dict[str, bool]:
     """Return whether keys exist, of those about which a root decides. In a leaf it decides about all."""
     if len(keys) > _FEW:
         here = _existence_in(root)
-        found = {key: here[key] for key in keys if key in here}
-        if root.is_leaf:
-            return dict.fromkeys(keys, False) | found
+        found = {}
+        for key in keys:
+            if key in here:
+                found[key] = here[key]
+            elif root.is_leaf:
+                found[key] = False
         return found
     decided = {}
     for key in keys:
@@ -91,7 +97,8 @@ def _decide(root: Node, keys: list[str]) -> dict[str, bool]:
 def _existence_in(root: Node) -> dict[str, bool]:
     """Return whether each key exists that stands in a root: in its key table, or in a message."""
     here = dict.fromkeys(root.keys, True)
-    here.update((key, value is not None) for key, value in root.pending.meanings())
+    for key, value in root.pending.meanings():
+        here[key] = value is not None
     return here
 
 
@@ -108,12 +115,18 @@ def _count_columns(
     most = sets - exists
     kinds = {}
     for kind in KINDS:
-        kinds[kind] = _is_of_kind(keys, codec.range(kind).lo)
+        beginning = codec.range(kind).lo
+        kinds[kind] = _is_of_kind(keys, beginning)
     _refuse_malformed(keys, kinds.values(), codec)
-    sums = []
-    for each in (least, most):
-        sums.append([int(each[of_kind].sum()) for of_kind in kinds.values()])
-    return CountBounds(*(_by_kind(dict(zip(kinds, each, strict=True))) for each in sums))
+    return CountBounds(_sum_by_kind(least, kinds), _sum_by_kind(most, kinds))
+
+
+def _sum_by_kind(column: Any, kinds: Mapping[str, Any]) -> ObjectCounts:
+    """Return the sums of a column over the rows of each kind, which columns of booleans tell."""
+    sums = {}
+    for kind, is_of_kind in kinds.items():
+        sums[kind] = int(column[is_of_kind].sum())
+    return _by_kind(sums)
 
 
 def _existence_columns(keys: pa.Array, existed: Existence, root: Node) -> tuple[Any, Any]:
@@ -121,11 +134,17 @@ def _existence_columns(keys: pa.Array, existed: Existence, root: Node) -> tuple[
     if existed is not None:
         column = np.full(len(keys), bool(existed), np.int64)
         return column, column
-    here = _existence_in(root)
-    exists = _is_among(keys, (key for key, is_there in here.items() if is_there))
+    there = []
+    gone = []
+    for key, is_there in _existence_in(root).items():
+        if is_there:
+            there.append(key)
+        else:
+            gone.append(key)
+    exists = _is_among(keys, there)
     if root.is_leaf:
         return exists, exists
-    is_gone = _is_among(keys, (key for key, is_there in here.items() if not is_there))
+    is_gone = _is_among(keys, gone)
     return 1 - is_gone, exists
 
 
@@ -146,5 +165,7 @@ def _as_numbers(column: pa.Array) -> Any:
 def _refuse_malformed(keys: pa.Array, kinds: Iterable[Any], codec: KeyCodec) -> None:
     """Raise ``InvalidName`` if a key is of no kind."""
     of_any = np.logical_or.reduce(list(kinds))
-    if not of_any.all():
-        codec.split(keys[int(np.argmin(of_any))].as_py())
+    if of_any.all():
+        return
+    first = int(np.argmin(of_any))
+    codec.split(keys[first].as_py())

@@ -43,7 +43,8 @@ class Writes:
             if existed is not None:
                 for key in keys:
                     self.existed.setdefault(key, existed)
-            self._by_key.update(zip(keys, rows.values.to_pylist(), strict=True))
+            paths = rows.values.to_pylist()
+            self._by_key.update(zip(keys, paths, strict=True))
         self._columns.clear()
 
     def existence(self) -> Existence:
@@ -60,7 +61,9 @@ class Writes:
 
         A definition that was made for the key before goes.
         """
-        self.definitions.pop(self.by_key.get(key) or "", None)
+        old_path = self.by_key.get(key)
+        if old_path is not None:
+            self.definitions.pop(old_path, None)
         if existed is not None:
             self.existed.setdefault(key, existed)
         self._by_key[key] = path
@@ -92,13 +95,18 @@ class Writes:
         for key, path in self.by_key.items():
             if path is not None and path in new_by_old:
                 self._by_key[key] = new_by_old[path]
-        self.definitions = {new_by_old.get(path, path): each for path, each in self.definitions.items()}
+        definitions = {}
+        for path, definition in self.definitions.items():
+            new_path = new_by_old.get(path, path)
+            definitions[new_path] = definition
+        self.definitions = definitions
 
     def messages(self, txn: str) -> Messages:
         """Return what is written as messages of a transaction, in key order; as columns where all of it came so."""
         if self._columns and not self._by_key:
             rows = Columns.join([each for each, _ in self._columns])
-            return Messages.of_columns(rows.keys, rows.values, repeat_text(txn, len(rows))).newest()
+            txns = repeat_text(txn, len(rows))
+            return Messages.of_columns(rows.keys, rows.values, txns).newest()
         by_key = self.by_key
         keys = sorted(by_key)
         paths = [by_key[key] for key in keys]
