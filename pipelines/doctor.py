@@ -63,10 +63,12 @@ class TableRetention:
             millis = _MAX_AGE_DEFAULT_MILLIS
         if millis < self.kept_seconds * 1000 and not cleaned:
             self.too_soon_count += 1
-            self.too_soon += [name] if len(self.too_soon) < _NAMED else []
+            if len(self.too_soon) < _NAMED:
+                self.too_soon.append(name)
         if table.properties.get(DELETES_METADATA, "").lower() == "true":
             self.deleting_count += 1
-            self.deleting += [name] if len(self.deleting) < _NAMED else []
+            if len(self.deleting) < _NAMED:
+                self.deleting.append(name)
 
 
 def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None = None) -> TableRetention | None:
@@ -77,20 +79,23 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     the age of the oldest version that is kept.
     """
     first = lake.at(version=lake.stats().oldest_version)
-    kept_millis = (now_millis() if now is None else now) - _kept_since(lake, first)
+    if now is None:
+        now = now_millis()
+    kept_millis = now - _kept_since(lake, first)
     found = TableRetention(max(0.0, kept_millis / 1000))
     cleaned = lake.root_node.tables_void_before_millis > 0
     entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found.more = len(entries) > most
     for name, table in _tables(lake, entries[:most]):
         found.look(name, table, cleaned=cleaned)
-    oldest = list(_tables(first, islice(first.objects(kind=TABLE), most)))
+    oldest_entries = islice(first.objects(kind=TABLE), most)
+    oldest = list(_tables(first, oldest_entries))
     lost = _lost_files(lake, oldest)
     found.lost = lost[:_NAMED]
     found.lost_count = len(lost)
-    if found.tables or oldest:
-        return found
-    return None
+    if not found.tables and not oldest:
+        return None
+    return found
 
 
 def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:
@@ -100,7 +105,8 @@ def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:
     if not snapshots:
         return since
     oldest = min(snapshots, key=lambda each: each.version)
-    return min(since, lake.at(snapshot=oldest.name).info().created_at_millis)
+    content = lake.at(snapshot=oldest.name)
+    return min(since, content.info().created_at_millis)
 
 
 def _lost_files(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]]) -> list[str]:
@@ -111,7 +117,11 @@ def _lost_files(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]]) -> list
         name, table = named
         return name, files.lost(table)
 
-    return [name for name, gone in lake.storage.map(tables, ask) if gone]
+    lost = []
+    for name, is_lost in lake.storage.map(tables, ask):
+        if is_lost:
+            lost.append(name)
+    return lost
 
 
 def _tables(lake: Lakehouse, entries: Iterable[ObjectEntry]) -> Iterator[tuple[str, TableDef]]:

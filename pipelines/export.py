@@ -159,7 +159,9 @@ class Report:
             yield f"{self.target} holds {which}"
             copied = _copies(self.definitions_copied, self.nodes_copied, self.roots_created, self.table_files_copied)
             yield f"copied, read back and compared: {copied}, {human_bytes(self.bytes_copied)}{there}"
-        removed = plan.roots_removed if self.dry_run else self.roots_removed
+        removed = self.roots_removed
+        if self.dry_run:
+            removed = plan.roots_removed
         if removed:
             yield f"{count(removed, 'older version')} {'would be ' * self.dry_run}removed there"
         if plan.snapshots_left_out:
@@ -175,13 +177,15 @@ class Report:
         if plan.table_files_elsewhere:
             yield f"outside the root, and not copied: {count(plan.table_files_elsewhere, 'file')} of tables"
         if plan.tables_lacking:
-            tables = f"{count(len(plan.tables_lacking), 'table')}: {', '.join([*plan.tables_lacking][:_NAMED])}"
+            names = list(plan.tables_lacking)
+            tables = f"{count(len(names), 'table')}: {', '.join(names[:_NAMED])}"
             yield f"missing or damaged here, so that the copy lacks files of {tables}"
             yield _REMEDY
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the tables of which the copy lacks files."""
-        yield Table("lacking", ("table", "reason"), [[*each] for each in self.plan.tables_lacking.items()])
+        rows = [[table, reason] for table, reason in self.plan.tables_lacking.items()]
+        yield Table("lacking", ("table", "reason"), rows)
 
 
 _REMEDY: Final = "`verify --tables --deep` names the files; bring them back, or roll back, restore or drop the tables"
@@ -189,10 +193,15 @@ _NAMED: Final = 5
 
 
 def _copies(definitions: int, nodes: int, roots: int, table_files: int) -> str:
-    catalog = f"{count(definitions, 'definition')}, {count(nodes, 'node')}, {count(roots, 'root')}"
+    parts = [
+        count(definitions, "definition"),
+        count(nodes, "node"),
+        count(roots, "root"),
+    ]
     if table_files:
-        return f"{catalog}, {count(table_files, 'file')} of tables"
-    return catalog
+        of_tables = count(table_files, "file")
+        parts.append(f"{of_tables} of tables")
+    return ", ".join(parts)
 
 
 def run(
@@ -330,13 +339,16 @@ class _Export:
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
-        with closing(choose_engine(self.config.engine, self.spark, objects, self.config.spark_from_files)) as engine:
+        chosen = choose_engine(self.config.engine, self.spark, objects, self.config.spark_from_files)
+        with closing(chosen) as engine:
             todo = self.compared_readable(engine)
             self.requests += todo.requests
             plan = self.planned(engine.name, to, todo)
             self.watch.lap("plan")
-            if review is not None and not review(planned := self.reported(plan, meter, dry_run=True)):
-                return planned
+            if review is not None:
+                planned = self.reported(plan, meter, dry_run=True)
+                if not review(planned):
+                    return planned
             copied = self.act(to, todo)
         return self.reported(plan, meter, **copied)
 
@@ -423,8 +435,13 @@ class _Export:
 
         If one of these were the newest, even for a moment, the target could not be opened.
         """
-        garbage = [version for version in versions if version in self.garbage]
-        older = [root_path(version) for version in versions if version != self.version and version not in garbage]
+        garbage = []
+        older = []
+        for version in versions:
+            if version in self.garbage:
+                garbage.append(version)
+            elif version != self.version:
+                older.append(root_path(version))
         for path, data in self.source.storage.read_many(older):
             if isinstance(data, FileMissing):
                 raise Refused(f"root {path!r} expired while the export ran; run it again")

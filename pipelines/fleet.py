@@ -157,7 +157,8 @@ class Report(ShortRepr):
         """Yield how many lakehouses there are, and how many of them need attention."""
         debts = f"{self.unreachable} cannot be opened, {self.over_threshold} need a compaction"
         held = f"{count(self.objects, 'object')}, {count(self.messages, 'buffered message')}"
-        yield f"{count(len(self.states), 'lakehouse')}: {debts}; {held}"
+        lakehouses = count(len(self.states), "lakehouse")
+        yield f"{lakehouses}: {debts}; {held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,8 @@ def run(members: Iterable[Member], config: Config | None = None) -> Report:
         if outcome.error is None:
             found[outcome.name] = outcome.get()
         else:
-            found[outcome.name] = replace(found[outcome.name], problem=_describe_error(outcome.error))
+            problem = _describe_error(outcome.error)
+            found[outcome.name] = replace(found[outcome.name], problem=problem)
     states = sorted(found.values(), key=attrgetter("rank"))
     return Report(states, round(time.monotonic() - began, 3))
 
@@ -200,7 +202,8 @@ def _describe_error(error: Exception) -> str:
 
 def state_of(member: Member) -> State:
     """Return the state of one lakehouse. Raises ``TrinityLakeError`` if it cannot be opened."""
-    lake = Lakehouse.open(member.root, storage_options=hurry(member.root, member.options()))
+    options = hurry(member.root, member.options())
+    lake = Lakehouse.open(member.root, storage_options=options)
     stats = lake.stats()
     if stats.messages is None:
         messages = stats.root_messages
@@ -236,15 +239,18 @@ def growth_of(lake: Lakehouse) -> Growth:
     except TrinityLakeError:  # it has just expired, or is damaged, which `verify` finds
         return growth
     kept = now.version - now.oldest_version + 1
-    growth = replace(growth, since=first.created_at, kept_bytes=kept * (first.root_bytes + now.root_bytes) // 2)
+    bytes_of_roots = kept * (first.root_bytes + now.root_bytes) // 2
+    growth = replace(growth, since=first.created_at, kept_bytes=bytes_of_roots)
     seconds = (now.created_at - first.created_at).total_seconds()
     if seconds < _SHORTEST_HISTORY:
         return growth
     days = seconds / _DAY
-    growth = replace(growth, versions_per_day=round((now.version - first.version) / days, 2))
+    versions = now.version - first.version
+    growth = replace(growth, versions_per_day=round(versions / days, 2))
     if now.objects is None or first.objects is None:
         return growth
-    return replace(growth, objects_per_day=round((now.objects - first.objects) / days, 2))
+    objects = now.objects - first.objects
+    return replace(growth, objects_per_day=round(objects / days, 2))
 
 
 def _add_backup(

@@ -105,7 +105,8 @@ class Stopwatch:
     def lap(self, phase: str) -> None:
         """Record what was done since the lap before as a phase, or as more of it."""
         now = time.perf_counter()
-        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - self._began, 4)
+        before = self.seconds.get(phase, 0.0)
+        self.seconds[phase] = round(before + now - self._began, 4)
         self._began = now
 
 

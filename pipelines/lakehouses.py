@@ -123,8 +123,8 @@ def _line_of_stanza(text: str, number: int) -> int:
 
     root: Any = yaml.compose(text, yaml.SafeLoader)
     stanzas = next(value for key, value in root.value if key.value == "lakehouses")
-    mark = stanzas.value[number].start_mark
-    return int(mark.line) + 1
+    stanza = stanzas.value[number]
+    return int(stanza.start_mark.line) + 1
 
 
 def refuse_unknown_fields(raw: Any, where: str) -> None:

@@ -293,7 +293,8 @@ class _Load(JobRun[Config, Report]):
         except InvalidInput:
             self.refuse_wrong_lines(given)
             raise
-        self.objects = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()["objects"]
+        total = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()
+        self.objects = total["objects"]
         if not self.objects:
             raise InvalidInput(
                 f"there is nothing to load at {self.named}: {count(len(self.sources), 'file')}, no lines"
@@ -308,7 +309,8 @@ class _Load(JobRun[Config, Report]):
         found = []
         for row in rows:
             found.append(WrongLine(_place_of(row), row["why"]))
-        refuse_wrong_lines(self.source, sum(row["wrong"] for row in rows), found)
+        number = sum(row["wrong"] for row in rows)
+        refuse_wrong_lines(self.source, number, found)
 
     def guess_cuts(self, sample: Rows) -> None:
         """Guess where shares of about the same size begin. One ``get`` per child of the root that is no leaf."""
@@ -317,15 +319,18 @@ class _Load(JobRun[Config, Report]):
         if (node.height or 0) > 1:
             for child in self.lake.backend.nodes.read_many(node.children):
                 keys += child.keys
-        stands_for = max(1, (node.subtree_keys or 0) // max(1, len(keys)))
+        keys_below = node.subtree_keys or 0
+        stands_for = max(1, keys_below // max(1, len(keys)))
         weighed = [(key, stands_for) for key in keys]
-        weighed += [(row["key"], row["objects"]) for row in sample.list()]
+        for row in sample.list():
+            weighed.append((row["key"], row["objects"]))
         self.cuts = loading.guess_cuts(weighed, self.engine.tasks())
         sample.drop()
 
     def read_existing(self) -> Rows:
         """Return the entries of the base, divided among the shares. One ``get`` per node."""
-        given = self.engine.table(self.list_tree_blocks(), loading.TREE_BLOCK).keep("number", repeatable=True)
+        blocks = self.engine.table(self.list_tree_blocks(), loading.TREE_BLOCK)
+        given = blocks.keep("number", repeatable=True)
         base = loading.Base(self.base.path, bytes(self.base.data))
         read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
         return self.map_blocks("read tree", read_blocks, given, loading.SHARE_ROW, self.lake.storage)
@@ -343,12 +348,14 @@ class _Load(JobRun[Config, Report]):
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
         """Compare with what is there, proved, and decide what to load; return all rows of the shares, too."""
         old = self.read_existing()
-        self.unchanged = sum_tallies(self.engine.sql("SELECT objects, hash FROM old", old=old).list())
+        tallies = self.engine.sql("SELECT objects, hash FROM old", old=old)
+        self.unchanged = sum_tallies(tallies.list())
         both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
         found = self.map_shares("compare", loading.compare_shares, both, loading.FOUND).list()
         found.sort(key=itemgetter("share", "key", "file", "offset"))
         self.refuse_found(found)
-        there = sum_tallies(row for row in found if row["what"] == loading.ALL_THERE)
+        rows_there = [row for row in found if row["what"] == loading.ALL_THERE]
+        there = sum_tallies(rows_there)
         added = self.objects - there.count
         if self.config.existing == SKIP:
             return both, Counts(added=added, skipped=there.count)
@@ -402,8 +409,8 @@ class _Load(JobRun[Config, Report]):
     def build(self, both: Rows) -> Sequence[ShareTree]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
         build_shares = partial(loading.build_shares, target=self.target, existing=self.config.existing)
-        found = self.map_shares("build", build_shares, both, loading.BUILT, self.lake.storage).list()
-        return sorted(found, key=itemgetter("first"))
+        built = self.map_shares("build", build_shares, both, loading.BUILT, self.lake.storage)
+        return sorted(built.list(), key=itemgetter("first"))
 
     def commit(self, counts: Counts, trees: Sequence[ShareTree]) -> Report:
         writer = NodeWriter(self.lake.backend.nodes)

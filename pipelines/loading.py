@@ -452,7 +452,10 @@ def _unpack_columns(data: bytes) -> Any:
 
 def _divide_keys(keys: Sequence[str], cuts: Sequence[str]) -> Iterator[slice]:
     """Yield, for one share after the other, where in sorted keys those are that belong to it."""
-    ends = [0, *(bisect_left(keys, cut) for cut in cuts), len(keys)]
+    ends = [0]
+    for cut in cuts:
+        ends.append(bisect_left(keys, cut))
+    ends.append(len(keys))
     for start, stop in pairwise(ends):
         yield slice(start, stop)
 
@@ -517,10 +520,9 @@ class Share:
                     yield TWICE, key, place, Tally()
                 break  # one sentence about one object is enough
         new = set(keys)
-        needed = set()
+        needed: set[str] = set()
         for _, some in self.new:
-            for home in some.homes:
-                needed.add(home)
+            needed.update(some.homes)
         missing = sorted(needed - new - self.old.keys())
         for key in missing[: SHOWN + 1]:
             yield MISSING, key, _NOWHERE, Tally()
@@ -528,7 +530,8 @@ class Share:
         for key in there[:SHOWN]:
             yield THERE, key, self.places(key)[0], Tally()
         if there:
-            yield ALL_THERE, "", _NOWHERE, tally_of(there, [self.old[key] for key in there])
+            paths = [self.old[key] for key in there]
+            yield ALL_THERE, "", _NOWHERE, tally_of(there, paths)
 
     def entries(self, existing: str) -> Iterator[TreeEntry]:
         """Yield the entries of the new tree, sorted."""
@@ -656,7 +659,17 @@ def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:
         number = rows[0]["share"]
         found = []
         for what, key, place, tally in Share(rows).findings():
-            found.append((number, what, key, place.file, place.offset, tally.count, str(tally.hash)))
+            found.append(
+                (
+                    number,
+                    what,
+                    key,
+                    place.file,
+                    place.offset,
+                    tally.count,
+                    str(tally.hash),
+                )
+            )
         yield found
 
 

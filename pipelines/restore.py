@@ -108,7 +108,8 @@ class Report(ShortRepr):
     def summary(self) -> Iterator[str]:
         """Yield what the restore did, or would do."""
         then = f"version {self.plan.target_version} of {utc(self.plan.target_created_at)}"
-        then += "" if self.plan.source is None else f" at {self.plan.source}"
+        if self.plan.source is not None:
+            then += f" at {self.plan.source}"
         if self.version_after is not None:
             yield f"version {self.version_after} committed: these objects are as they were in {then}"
         elif not self.plan.changes:
@@ -175,7 +176,10 @@ def run(
         planned = _report(plan, tables, prover, watch, dry_run=True)
         if not review(planned):
             return planned
-    plan = restore.commit(plan, None if cancel is None else cancel.check)
+    before_commit = None
+    if cancel is not None:
+        before_commit = cancel.check
+    plan = restore.commit(plan, before_commit)
     if plan.version_after is not None:
         lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return _report(plan, tables, prover, watch, dry_run=False)
@@ -193,7 +197,10 @@ def _open_source(lake: Lakehouse, config: Config) -> Lakehouse | None:
 
 def _plan(restore: Restore, config: Config, spark: Session) -> RecoveryPlan:
     """Compare the two versions, here or in tasks, and return what changes."""
-    compare = diff.Config("local" if config.engine == "local" else "auto")
+    engine = "auto"
+    if config.engine == "local":
+        engine = "local"
+    compare = diff.Config(engine)
     here = Lakehouse(restore.here.backend, restore.here.root)
     there = Lakehouse(restore.there.backend, restore.there.root)
     with restore.still_kept():

@@ -155,7 +155,10 @@ def run(
         planned = _report(plan, tables, prover, meter, watch)
         if not review(planned):
             return planned
-    plan = rollback.commit(plan, None if cancel is None else cancel.check)
+    before_commit = None
+    if cancel is not None:
+        before_commit = cancel.check
+    plan = rollback.commit(plan, before_commit)
     lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return _report(plan, tables, prover, meter, watch)
 

@@ -128,7 +128,9 @@ def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], 
     found = []
     for period, grace in graces.items():
         name = name_of(period, now - grace)
-        newest = max((each for each in existing if re.fullmatch(_PERIODS[period][1], each)), default=None)
+        _, pattern = _PERIODS[period]
+        of_period = [each for each in existing if re.fullmatch(pattern, each)]
+        newest = max(of_period, default=None)
         if newest is None or newest < name:
             found.append(Overdue(period, name, newest))
     return found
@@ -163,7 +165,11 @@ def run(
     report = replace(report, dry_run=False)
     if not (asked.create or asked.drop):
         return report
-    how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": (cancel or NEVER_CANCELLED).check}
+    cancel = cancel or NEVER_CANCELLED
+    how: dict[str, Any] = {
+        "reason": reason or "snapshot policy",
+        "before_commit": cancel.check,
+    }
     created = list[str]()
     dropped = list[str]()
     for name in asked.create:
@@ -174,7 +180,12 @@ def run(
         with suppress(SnapshotNotFound):
             lake.drop_snapshot(name, **how)
             dropped.append(name)
-    return replace(report, version_after=lake.catch_up().version, created=tuple(created), dropped=tuple(dropped))
+    return replace(
+        report,
+        version_after=lake.catch_up().version,
+        created=tuple(created),
+        dropped=tuple(dropped),
+    )
 
 
 def full(

@@ -210,7 +210,8 @@ def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Tabl
     """Return the first of so many objects that differ."""
     rows = []
     for each in changes:
-        rows.append([each.change, each.kind, qualify_name(each.namespace, each.name)])
+        name = qualify_name(each.namespace, each.name)
+        rows.append([each.change, each.kind, name])
     return Table(
         title="changes",
         columns=("change", "kind", "name"),
@@ -238,7 +239,8 @@ def failures_table(failures: Mapping[str, str]) -> Table:
 def recovery_tables(plan: RecoveryPlan, states: Sequence[TableState], unknown: int) -> Iterator[Table]:
     """Yield the changes of a rollback or a restore, the target snapshots of Iceberg tables, and the undone versions."""
     counts = ", ".join(f"{number} {what}" for what, number in plan.counts.items())
-    yield changes_table(plan.changes, sum(plan.counts.values()), f"objects: {counts}")
+    total = sum(plan.counts.values())
+    yield changes_table(plan.changes, total, f"objects: {counts}")
     yield _snapshots_table(states, unknown)
     yield _holes_table(plan)
     if plan.versions_undone:
@@ -255,7 +257,8 @@ def _snapshots_table(states: Sequence[TableState], unknown: int) -> Table:
         snapshot: int | str = "unknown"
         if each.known:
             snapshot = each.snapshot_id or "none"
-        rows.append([qualify_name(each.namespace, each.name), snapshot, each.snapshot_at])
+        name = qualify_name(each.namespace, each.name)
+        rows.append([name, snapshot, each.snapshot_at])
     caption = []
     if unknown:
         caption.append(f"the metadata files of {count(unknown, 'table')} cannot be looked for from here")

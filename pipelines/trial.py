@@ -99,13 +99,16 @@ class _Trial:
 
     def note(self, title: str, outcome: str) -> None:
         now = time.perf_counter()
-        self.steps.append(Step(title, outcome, round(now - self._began, 2)))
+        seconds = round(now - self._began, 2)
+        self.steps.append(Step(title, outcome, seconds))
         self._began = now
 
     def make_tables(self) -> None:
         self.catalog.create_namespace("sales")
-        for name, rows in ((TABLE, _make_orders()), ("sales.customers", _make_customers())):
-            self.catalog.create_table(name, rows.schema).append(rows)
+        contents = {TABLE: _make_orders(), "sales.customers": _make_customers()}
+        for name, rows in contents.items():
+            table = self.catalog.create_table(name, rows.schema)
+            table.append(rows)
         version = self.lake.refresh().version
         self.note("two Iceberg tables", f"{ROWS:,} orders and {CUSTOMERS:,} customers, version {version}")
 
@@ -127,7 +130,8 @@ class _Trial:
 
     def prove_rows(self) -> None:
         found = self.catalog.load_table(TABLE).scan().to_arrow()
-        if found.num_rows != ROWS or found.column("id").to_pylist() != list(range(ROWS)):
+        expected = list(range(ROWS))
+        if found.num_rows != ROWS or found.column("id").to_pylist() != expected:
             raise Corrupt(f"{TABLE} does not hold the {ROWS:,} rows that were written; please report this as a bug")
         config = verify.Config(versions=verify.ALL, definitions=True, tables=1.0, engine="local")
         checked = verify.run(self.lake.storage, config)

@@ -145,7 +145,10 @@ class _Upgrade(JobRun[Config, Report]):
         self.codec = codec_of(self.definition)
         oldest = source.root_node.oldest_version
         last = source.version
-        self.versions: Sequence[int] = range(oldest, last + 1) if config.history else range(last, last + 1)
+        first = last
+        if config.history:
+            first = oldest
+        self.versions: Sequence[int] = range(first, last + 1)
 
     def run(self) -> Report:
         existing = self.existing()
@@ -251,7 +254,8 @@ class _Upgrade(JobRun[Config, Report]):
                     yield from values
             else:
                 for change in self.source.diff(one, two):
-                    yield from [change.new_path] if change.new_path is not None else []
+                    if change.new_path is not None:
+                        yield change.new_path
 
     def first_version(self) -> Lakehouse:
         store = NodeStore(self.target, self.definition.order, self.definition.node_file_max_size_bytes)
@@ -276,10 +280,15 @@ class _Upgrade(JobRun[Config, Report]):
         return Lakehouse.open(self.target)
 
     def next_version(self, lake: Lakehouse, before: int, after: int) -> None:
-        stamp = max(self.created_at(after), lake.refresh().info().created_at_millis + 1)
+        newest = lake.refresh().info()
+        stamp = max(self.created_at(after), newest.created_at_millis + 1)
         rows = {spec.CREATED_AT_MILLIS: str(stamp)}
         transaction = Transaction(
-            lake.backend, lake.root_node, operation=spec.OP_UPGRADE, facts=self.facts(after), system=rows
+            lake.backend,
+            lake.root_node,
+            operation=spec.OP_UPGRADE,
+            facts=self.facts(after),
+            system=rows,
         )
         for change in self.source.diff(before, after):
             key = self.key(change.kind, change.namespace, change.name)
@@ -300,7 +309,10 @@ def new_definition(source: LakehouseDef, changed: Mapping[str, Any]) -> Lakehous
         level = "SERIALIZABLE"
     else:
         level = "SNAPSHOT"
-    carried = {name: getattr(source, name) for name in _CARRIED}
+    options = {name: getattr(source, name) for name in _CARRIED}
+    options["txn_isolation_level"] = level
     given = {name: value for name, value in changed.items() if value is not None}
-    properties = dict(source.properties) | dict(given.pop("properties", {}))
-    return new_lakehouse_def(**({**carried, "txn_isolation_level": level} | given), properties=properties)
+    changed_properties = given.pop("properties", {})
+    options |= given
+    properties = {**source.properties, **changed_properties}
+    return new_lakehouse_def(**options, properties=properties)

@@ -122,7 +122,8 @@ class Report(ShortRepr):
             yield f"{self.definitions_proved} of {self.definitions_read} definitions carry a checksum"
         if self.table_files:
             there = {kind: number for kind, number in self.table_files.items() if kind != FILES_UNKNOWN}
-            yield f"every file of tables is there: {', '.join(count(number, kind) for kind, number in there.items())}"
+            counts = [count(number, kind) for kind, number in there.items()]
+            yield f"every file of tables is there: {', '.join(counts)}"
         elif self.tables_checked:
             yield f"{self.tables_checked} tables have their metadata files"
         if self.tables_unknown:
@@ -206,7 +207,10 @@ class _Verification:
             newest = self.newest.version
             kept = self.versions.kept_from(newest)
             recorded = self.newest.oldest_version
-            return list(range(max(kept, recorded) if recorded <= newest else kept, newest + 1))
+            first = kept
+            if recorded <= newest:  # a damaged root may record what cannot be
+                first = max(kept, recorded)
+            return list(range(first, newest + 1))
         boundary = self.versions.boundary()
         if self.config.versions == NEWEST:
             return []
@@ -215,7 +219,9 @@ class _Verification:
     def run(self) -> Report:
         chosen = self.chosen()
         shape = self.shape(chosen)
-        self.one_by_one(chosen if shape is None else self.of_one_shape(chosen, shape))
+        if shape is not None:
+            chosen = self.of_one_shape(chosen, shape)
+        self.one_by_one(chosen)
         self.lakehouse()
         versions = self.without_expired(chosen)
         findings, more = self.found.findings()
@@ -293,7 +299,10 @@ class _Verification:
             self.table_files = prove_table_files(walked, self.found, self.progress, share or 0.0)
             self.watch.lap("tables")
 
-        self.nodes_read = checks.nodes(starts, content, also=prove_tables if self.config.deep else None).nodes
+        also = None
+        if self.config.deep:
+            also = prove_tables
+        self.nodes_read = checks.nodes(starts, content, also=also).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")
@@ -309,7 +318,8 @@ class _Verification:
             return []
         for snapshot in snapshots.values():
             try:
-                paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
+                if not snapshot.target_uri:
+                    paths.add(validate_path(snapshot.root_node_file_path))
             except InvalidLocation:  # a violation of I17, reported elsewhere
                 continue
         starts: list[dict[str, object]] = []

@@ -75,7 +75,8 @@ def _copy(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[tup
         target.write_many([(path, data)])
         return path, len(data)
 
-    yield from _busier(source, target).map((row["path"] for row in rows), copy)
+    paths = (row["path"] for row in rows)
+    yield from _busier(source, target).map(paths, copy)
     target.barrier()
 
 

@@ -89,7 +89,9 @@ class FilesToCopy:
         done = []
         for kind in kinds:
             done.append(self._plan.copy(self._compared, kind, self.files.get(kind, 0)))
-        files, size, requests = (sum(each) for each in zip(*done, strict=True))
+        files = sum(each[0] for each in done)
+        size = sum(each[1] for each in done)
+        requests = sum(each[2] for each in done)
         return files, size, requests
 
 
@@ -196,9 +198,12 @@ class CopyPlan:
         return {row["label"]: row["about"] for row in rows}, far.count()
 
     def _listing(self, storage: Storage, *, tables: bool) -> Rows:
-        names = [*_PREFIXES, *(table_shards(storage, everything).prefixes if tables else ())]
+        names = list(_PREFIXES)
+        if tables:
+            names += table_shards(storage, everything).prefixes
         prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
-        return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=1 + len(names) // _TASKS)
+        at_once = 1 + len(names) // _TASKS
+        return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=at_once)
 
     def _find_reached(
         self,
@@ -258,11 +263,12 @@ class CopyPlan:
         query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
         work = partial(copy_new, check=_check)
-        sums = [0, 0, 0]
+        sums = dict.fromkeys(NEW.names, 0)
         for row in self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).stream():
-            sums = [before + row[name] for before, name in zip(sums, NEW.names, strict=True)]
-            self.progress(f"copy {kind}s", sums[0], count)
-        return sums[0], sums[1], self.engine.not_counted(sums[2])
+            for name in sums:
+                sums[name] += row[name]
+            self.progress(f"copy {kind}s", sums["copied"], count)
+        return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
 
 
 def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:

@@ -266,9 +266,15 @@ def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tupl
 
 
 def _changes(
-    rows: Iterator[Row], storage: Storage, *, state: _ProcessState, shape: Shape, definitions: bool,
-    tables: float | None, total: int,
-) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    rows: Iterator[Row],
+    storage: Storage,
+    *,
+    state: _ProcessState,
+    shape: Shape,
+    definitions: bool,
+    tables: float | None,
+    total: int,
+) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
     store = NodeStore(storage, shape.order, shape.target_bytes)
     contents = Contents(state.versions(storage), store, definitions=definitions, tables=tables)

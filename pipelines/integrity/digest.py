@@ -37,8 +37,10 @@ def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
     """
     progress("digest", 0, None)
     work = partial(_sums, version=lake.version)
-    sums = engine.map(work, _ranges(engine, lake), _SUM, lake.storage, each=1).list()
-    return format(sum(int(row["sum"], 16) for row in sums) % _MODULUS, "032x")
+    ranges = _ranges(engine, lake)
+    sums = engine.map(work, ranges, _SUM, lake.storage, each=1).list()
+    total = sum(int(row["sum"], 16) for row in sums)
+    return format(total % _MODULUS, "032x")
 
 
 def _ranges(engine: Engine, lake: Lakehouse) -> Rows:

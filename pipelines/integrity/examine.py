@@ -227,9 +227,15 @@ def _unreadable(row: Row, what: Violation) -> list[Kept]:
 
 
 def _keep_row(
-    role: int, row: Row, path: str, height: int | None, *, size: int | None = None, named: int | None = None,
+    role: int,
+    row: Row,
+    path: str,
+    height: int | None,
+    *,
+    size: int | None = None,
+    named: int | None = None,
     value: str | None = None,
-) -> Kept:  # fmt: skip
+) -> Kept:
     return (role, path, height, row["first"], row["last"], *_NO_EDGE, size, named, value, *NO_FINDING)
 
 

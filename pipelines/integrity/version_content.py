@@ -235,9 +235,15 @@ def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) ->
 
 
 def _prove_content(
-    rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool, tables: float | None,
+    rows: Iterator[Row],
+    storage: Storage,
+    *,
+    version: int,
+    codec: KeyCodec,
+    definitions: bool,
+    tables: float | None,
     most: int | None,
-) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+) -> Iterator[tuple[Any, ...]]:
     content = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
     entries = ((row["path"], row["value"]) for row in rows)
     findings = content.prove(storage, entries)
