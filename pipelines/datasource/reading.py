@@ -383,7 +383,8 @@ class _Reading:
             below: list[str] = []
             for path, node in zip(level, opened.store.read_many(level), strict=True):
                 yield path, node
-                below += [path_below for _, path_below in _paths_below(node, ranges)]
+                for _, path_below in _paths_below(node, ranges):
+                    below.append(path_below)
             level = below
 
     def changes(self) -> Iterator[Row]:
@@ -393,7 +394,14 @@ class _Reading:
         new = self.request.new.open(self.storage)
         found = diff_nodes(old.store, old.root, new.store, new.root, self.part.span)
         for each in changes(found, self.request.new.codec):
-            yield each.change, each.kind, each.namespace, each.name, each.old_path, each.new_path
+            yield (
+                each.change,
+                each.kind,
+                each.namespace,
+                each.name,
+                each.old_path,
+                each.new_path,
+            )
 
     def versions(self) -> Iterator[Row]:
         numbers = range(self.part.begin, self.part.end)
@@ -439,7 +447,10 @@ def _paths_below(node: Node, ranges: Sequence[KeyRange]) -> list[tuple[int, str]
     """Return those children of a node that may hold keys of some ranges, by number and path."""
     if node.is_leaf:
         return []
-    return [(child, node.children[child]) for child in _children_in(node, ranges)]
+    found = []
+    for child in _children_in(node, ranges):
+        found.append((child, node.children[child]))
+    return found
 
 
 _READERS: Final[dict[str, Callable[[_Reading], Iterator[Row]]]] = {

@@ -78,7 +78,10 @@ class Reader(DataSourceReader):
         before = _open_before(lake, self._table, self._options)
         parts = int(self._options.get("partitions", PARTS))
         request, cut = pin(lake, self._table, self._wanted, before, parts)
-        return [_Partition(request, part, self._wanted) for part in cut]
+        found: list[InputPartition] = []
+        for part in cut:
+            found.append(_Partition(request, part, self._wanted))
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one part."""

@@ -44,7 +44,8 @@ def frame_of(spark: SparkSession, table: pa.Table, ddl: str) -> DataFrame:
     """Return a table of the driver as a frame."""
     if spark_version() >= (4, 0) and table.num_rows:
         return spark.createDataFrame(table).select(table.schema.names)
-    return spark.createDataFrame([tuple(row.values()) for row in table.to_pylist()], ddl)
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    return spark.createDataFrame(rows, ddl)
 
 
 def task_label(task: int, tasks: int) -> int:
@@ -66,8 +67,10 @@ def by_group(frame: DataFrame, groups: int, column: str) -> DataFrame:
     from pyspark.sql import functions as f
 
     names = frame.columns
-    labels = f.array(*(f.lit(task_label(task, groups)) for task in range(groups)))
-    return by_task(frame.withColumn("task", f.element_at(labels, f.col(column) + 1)), groups, "task").select(names)
+    labels = [f.lit(task_label(task, groups)) for task in range(groups)]
+    label_of_group = f.element_at(f.array(*labels), f.col(column) + 1)
+    labelled = frame.withColumn("task", label_of_group)
+    return by_task(labelled, groups, "task").select(names)
 
 
 @lru_cache(maxsize=1)

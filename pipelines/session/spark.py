@@ -163,11 +163,18 @@ def _configured_parallelism(spark: SparkSession) -> int | None:
     match = _LOCAL_CLUSTER.match(master)
     if match:
         return max(1, int(match[1]) * int(match[2]))
-    each = _number(spark, "spark.executor.cores") or (None if master.startswith("spark:") else 1)
+    each = _number(spark, "spark.executor.cores")
+    if not each and not master.startswith("spark:"):
+        each = 1
     executors = _number(
         spark, "spark.dynamicAllocation.maxExecutors" if _dynamic(spark) else "spark.executor.instances"
     )
-    return _number(spark, "spark.cores.max") or (executors * each if executors and each else None)
+    most = _number(spark, "spark.cores.max")
+    if most:
+        return most
+    if executors and each:
+        return executors * each
+    return None
 
 
 def _number(spark: SparkSession, name: str) -> int | None:
@@ -193,7 +200,11 @@ def _settled_parallelism(spark: SparkSession) -> int:
     while quiet < _QUIET_ASKS and time.monotonic() < deadline:
         time.sleep(_ASK_AGAIN_SECONDS)
         now = _asked_parallelism(spark)
-        most, quiet = max(most, now), 0 if now > most else quiet + 1
+        if now > most:
+            most = now
+            quiet = 0
+        else:
+            quiet += 1
     return most
 
 
@@ -452,7 +463,8 @@ def zip_packages(*packages: ModuleType) -> Path:
     sources.sort()
     digest = hashlib.sha256()
     for name, file in sources:
-        digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
+        content = file.read_bytes()
+        digest.update(name.encode() + b"\0" + content + b"\0")
     directory = Path(tempfile.mkdtemp(prefix="trinitylake-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = directory / f"trinitylake-{digest.hexdigest()[:16]}.zip"

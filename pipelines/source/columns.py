@@ -283,7 +283,8 @@ def _read_metadata(column: Mapping[str, Any], hint: str | None, where: str) -> d
             raise InvalidInput(f"{where}: id must be a whole number, not {number!r}")
         metadata[ID_METADATA] = str(number).encode()
     properties = column.get("properties", {})
-    if not isinstance(properties, Mapping) or not all(isinstance(each, str) for each in properties.values()):
+    is_mapping = isinstance(properties, Mapping)
+    if not is_mapping or not all(isinstance(each, str) for each in properties.values()):
         raise InvalidInput(f"{where}: properties must be a mapping of text by text")
     for key, each in properties.items():
         if not _is_unicode(f"{key}{each}"):

@@ -98,7 +98,9 @@ def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None]
     new = LakehouseDef()
     new.CopyFrom(old)
     merge_properties("properties", new.properties, properties)
-    _check_properties({name: value for name, value in (properties or {}).items() if value is not None})
+    given = properties or {}
+    kept = {name: value for name, value in given.items() if value is not None}
+    _check_properties(kept)
     return new
 
 
@@ -148,8 +150,10 @@ def usual_order(definition: LakehouseDef) -> int:
     The largest of the usual ones whose full key table leaves half of a node file free.
     """
     row = key_table_max_bytes(definition) // definition.order
-    fitting = (order for order in _USUAL_ORDERS if 2 * order * row <= definition.node_file_max_size_bytes)
-    return next(fitting, definition.order)
+    for order in _USUAL_ORDERS:
+        if 2 * order * row <= definition.node_file_max_size_bytes:
+            return order
+    return definition.order
 
 
 def key_table_max_bytes(definition: LakehouseDef) -> int:
@@ -159,6 +163,7 @@ def key_table_max_bytes(definition: LakehouseDef) -> int:
     child. What Arrow adds (offsets, validity, metadata) is not counted.
     """
     full = effective(definition)
-    names = full.namespace_name_max_size_bytes + max(full.table_name_max_size_bytes, full.view_name_max_size_bytes)
+    longest_name = max(full.table_name_max_size_bytes, full.view_name_max_size_bytes)
+    names = full.namespace_name_max_size_bytes + longest_name
     value = min(_UNNAMED_DEFINITION_PATH_BYTES + names, _DEFINITION_PATH_MAX_BYTES)
     return full.order * (_SCHEMA_ID_BYTES + names + value + _NODE_PATH_BYTES)

@@ -100,9 +100,12 @@ def table_def(schema: AnySchema | None = None, **options: Unpack[TableOptions]) 
     one that the format cannot hold, or a key is not a column of the schema.
     """
     refuse_unknown(options, TableOptions)
-    new = TableDef(id=new_id(), properties=checked_properties("properties", options.pop("properties", None)))
+    properties = checked_properties("properties", options.pop("properties", None))
+    new = TableDef(id=new_id(), properties=properties)
     given = {"table_format": "ICEBERG", "table_type": "MANAGED", **options}
-    return _altered_table(new, Schema() if schema is None else schema, given)
+    if schema is None:
+        schema = Schema()
+    return _altered_table(new, schema, given)
 
 
 def altered_table(old: TableDef, **changes: Unpack[TableChanges]) -> TableDef:
@@ -129,8 +132,9 @@ def _altered_table(new: TableDef, schema: AnySchema | None, changes: Mapping[str
     if schema is not None:
         new.schema.CopyFrom(checked_schema(schema, new.schema))
     for name, choices in (("table_format", TABLE_FORMATS), ("table_type", TABLE_TYPES)):
-        if changes.get(name) is not None:
-            setattr(new, name, checked_choice(name, changes[name], choices))
+        value = changes.get(name)
+        if value is not None:
+            setattr(new, name, checked_choice(name, value, choices))
     for name in _TableKeys.__annotations__:
         _set_keys(new, name, changes.get(name), check=schema is not None)
     merge_properties("format_properties", new.format_properties, changes.get("format_properties"))
@@ -159,7 +163,9 @@ def _set_keys(table: TableDef, name: str, keys: Keys | None, *, check: bool) -> 
         raise InvalidDefinition(f"{name} must be a list of columns, not the text {keys!r}")
     columns = table.schema.columns
     numbers = list[int]()
-    for key in list(stored) if keys is None else keys:
+    if keys is None:
+        keys = list(stored)
+    for key in keys:
         if isinstance(key, str):
             column = _find_column(columns, key)
             if column is None:

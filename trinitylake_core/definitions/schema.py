@@ -104,7 +104,8 @@ def parts(column: Column, where: str) -> list[tuple[str, Column]]:
     found = []
     for part, field in _PARTS.get(column.type, ()):
         if not column.HasField(field):
-            raise InvalidDefinition(f"column {where}: {DataType.Name(column.type)} needs {field}")
+            kind = DataType.Name(column.type)
+            raise InvalidDefinition(f"column {where}: {kind} needs {field}")
         found.append((part, getattr(column, field)))
     return found
 
@@ -330,7 +331,8 @@ class _Reader:
 def _is_list(arrow: pa.DataType) -> bool:
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         return True
-    return bool(pa.types.is_list_view(arrow) or pa.types.is_large_list_view(arrow))
+    is_view = pa.types.is_list_view(arrow) or pa.types.is_large_list_view(arrow)
+    return bool(is_view)
 
 
 def _all_fields(fields: Iterable[pa.Field]) -> Iterator[pa.Field]:

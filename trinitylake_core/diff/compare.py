@@ -94,8 +94,10 @@ def diff_trees(
     if old_codec == new_codec:
         yield from changes(diff_nodes(old_reader, old, new_reader, new), new_codec)
         return
-    before = Stream(old_reader, runs=_name_batches(scan(old_reader, old), old_codec))
-    after = Stream(new_reader, runs=_name_batches(scan(new_reader, new), new_codec))
+    old_runs = _name_batches(scan(old_reader, old), old_codec)
+    new_runs = _name_batches(scan(new_reader, new), new_codec)
+    before = Stream(old_reader, runs=old_runs)
+    after = Stream(new_reader, runs=new_runs)
     for text, old_path, new_path in _compare(before, after):
         if new_path is not None:
             codec = new_codec
@@ -204,7 +206,9 @@ def _are_equal(a: Run, rows_of_a: range, b: Run, rows_of_b: range) -> bool:
         return False
     mine = slice(rows_of_a.start, rows_of_a.stop)
     theirs = slice(rows_of_b.start, rows_of_b.stop)
-    return a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]
+    if a.keys[mine] != b.keys[theirs]:
+        return False
+    return a.values[mine] == b.values[theirs]
 
 
 def _merge_rows(
@@ -313,7 +317,14 @@ class HoleReader:
     def hole(self, file: str, low: str | None, high: str | None, why: str) -> None:
         """Note that nothing between two keys can be compared. REQUIRES: it begins after all noted before."""
         self._ranges.append((low or "", high))
-        self.holes.append(NotCompared(self._side, file, self._label_of(low), self._label_of(high), why))
+        not_compared = NotCompared(
+            side=self._side,
+            file=file,
+            after=self._label_of(low),
+            before=self._label_of(high),
+            why=why,
+        )
+        self.holes.append(not_compared)
 
     def covers(self, key: str) -> bool:
         """Whether a key lies in a hole."""

@@ -81,8 +81,10 @@ def reading_ahead(
             stack.enter_context(old_reader.prefetch(path for _, path in leaves))
         else:  # the side that is asked first goes on for both
             for_old, for_new = tee(leaves)
-            stack.enter_context(old_reader.prefetch(path for side, path in for_old if side == _OLD))
-            stack.enter_context(new_reader.prefetch(path for side, path in for_new if side == _NEW))
+            old_paths = (path for side, path in for_old if side == _OLD)
+            new_paths = (path for side, path in for_new if side == _NEW)
+            stack.enter_context(old_reader.prefetch(old_paths))
+            stack.enter_context(new_reader.prefetch(new_paths))
         yield
 
 
@@ -148,7 +150,9 @@ class _Descent:
 def _pieces(parts: Sides) -> Iterator[Sides]:
     """Cut both sides, at pivots that both have: what they share below is on both sides of one piece."""
     old, new = (deque(sorted(side, key=_low)) for side in parts)
-    cuts = {_low(part) for part in old} & {_low(part) for part in new}
+    old_pivots = {_low(part) for part in old}
+    new_pivots = {_low(part) for part in new}
+    cuts = old_pivots & new_pivots
     piece: Sides = [], []
     while old or new:
         low = min(_low(side[0]) for side in (old, new) if side)

@@ -112,7 +112,9 @@ class Subtree:
         """Whether both mean the same: the same file, and the same changes wait for it."""
         if self.path != other.path:
             return False
-        return self.messages.keys == other.messages.keys and self.messages.values == other.messages.values
+        mine = self.messages
+        theirs = other.messages
+        return mine.keys == theirs.keys and mine.values == theirs.values
 
     def comes_before(self, other: Subtree) -> bool:
         """Whether this subtree must be opened before the other one may be: it begins earlier, or is higher."""
@@ -154,7 +156,8 @@ class Stream:
         self._expand_both(self._root(root), other, other._root(others))
 
     def _root(self, root: Node) -> _Opened:
-        return _Opened(root, self._inside(root.pending), None, 0)
+        messages = self._inside(root.pending)
+        return _Opened(root, messages, low=None, depth=0)
 
     def subtrees(self) -> list[Subtree]:
         """Return the parts that are subtrees, in key order."""
@@ -201,7 +204,8 @@ class Stream:
     def _open(self, part: Subtree, node: Node) -> _Opened:
         child_height(part.parent, part.path, node)
         messages = merge_messages(node.pending, part.messages)
-        return _Opened(node, self._inside(messages), part.low, part.depth + 1)
+        inside = self._inside(messages)
+        return _Opened(node, inside, low=part.low, depth=part.depth + 1)
 
     def _inside(self, messages: Messages) -> Messages:
         if self._span is EVERYWHERE:
@@ -217,8 +221,14 @@ class Stream:
             keys, values = apply_messages(node.keys[rows], node.values[rows], opened.messages)
             self._parts.append(Run(keys, values))
             return
-        reached = range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children)))
-        children, pivots = unlike or (set(reached), set(reached))
+        first = max(0, rows.start - 1)
+        end = min(rows.stop + 1, len(node.children))
+        reached = range(first, end)
+        if unlike is not None:
+            children, pivots = unlike
+        else:
+            children = set(reached)
+            pivots = children
         counts = node.child_keys or []
         waiting = _Waiting(opened.messages)
         parts: list[Run | Subtree] = []
@@ -230,9 +240,15 @@ class Stream:
                 inside = 0
                 if index < len(counts):
                     inside = counts[index]
-                below = waiting.slice_between(left, right)
-                path = node.children[index]
-                parts.append(Subtree(path, node, below, left or opened.low, opened.depth, inside))
+                subtree = Subtree(
+                    path=node.children[index],
+                    parent=node,
+                    messages=waiting.slice_between(left, right),
+                    low=left or opened.low,
+                    depth=opened.depth,
+                    inside=inside,
+                )
+                parts.append(subtree)
             if index in pivots and rows.start <= index < rows.stop:
                 keys, values = waiting.apply_to_pivot(node.keys[index], node.values[index])
                 parts.append(Run(keys, values))
@@ -260,7 +276,9 @@ def _unlike(one: _Opened, two: _Opened) -> _Unlike | None:
         return None
     children = _unequal_rows(mine.children, theirs.children)
     pivots = _unequal_rows(mine.values, theirs.values)
-    changed = set(one.messages.meanings()) ^ set(two.messages.meanings())
+    my_messages = set(one.messages.meanings())
+    their_messages = set(two.messages.meanings())
+    changed = my_messages ^ their_messages
     for key, _ in changed:
         index = bisect_left(mine.keys, key)
         if index < len(mine.keys) and mine.keys[index] == key:
@@ -301,4 +319,5 @@ class _Waiting:
         row = bisect_left(self._keys, key, self._next)
         if row == len(self._keys) or self._keys[row] != key:
             return [key], [value]
-        return apply_messages([key], [value], self._messages.slice(row, row + 1))
+        own_message = self._messages.slice(row, row + 1)
+        return apply_messages([key], [value], own_message)

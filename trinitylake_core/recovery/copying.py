@@ -100,8 +100,14 @@ class CopyIn(Transaction):
         for start in range(0, len(coming_in), _READ_TOGETHER):
             part = coming_in[start : start + _READ_TOGETHER]
             for change, definition in zip(part, _read_definitions(there.backend, part), strict=True):
-                existed = change.old_path is not None
-                self._put(change.kind, change.key, definition, change.namespace, change.name, existed=existed)
+                self._put(
+                    change.kind,
+                    change.key,
+                    definition,
+                    change.namespace,
+                    change.name,
+                    existed=change.old_path is not None,
+                )
                 if change.kind != NAMESPACE:
                     self.need_namespace(change.namespace)
         for change in changes:
@@ -112,7 +118,9 @@ class CopyIn(Transaction):
 
     def prove_copies(self) -> None:
         """Read back what was copied in. One ``get`` each. Raises ``StorageError`` if it is not what was written."""
-        written = {path: encode(definition) for path, (_, definition) in self._writes.definitions.items()}
+        written = {}
+        for new_path, (_, definition) in self._writes.definitions.items():
+            written[new_path] = encode(definition)
         for path, data in self._backend.storage.read_many(sorted(written)):
             if isinstance(data, FileMissing) or bytes(data) != written[path]:
                 raise StorageError(f"{path} does not hold what was written to it; nothing was committed")

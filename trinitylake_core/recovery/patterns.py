@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from typing import TypeVar
 
 from trinitylake_core.errors import InvalidInput, InvalidName
@@ -95,9 +94,15 @@ class Pattern:
         if codec.utf16:  # such names may begin with spaces, which no pattern shows
             yield from map(codec.range, kinds)
             return
-        start = list(takewhile(lambda part: part not in _WILD, self._parts))
+        start = []
+        dots = []
+        for index, part in enumerate(self._parts):
+            if part in _WILD:
+                break
+            if part == (".", True):
+                dots.append(index)
+            start.append(part)
         text = "".join(character for character, _ in start)
-        dots = [index for index, part in enumerate(start) if part == (".", True)]
         for kind in kinds:
             if kind != NAMESPACE:
                 for dot in dots:
@@ -135,4 +140,9 @@ def exactly(namespace: str, name: str | None) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join(f"\\{character}" if character in _SPECIAL else character for character in text)
+    escaped = []
+    for character in text:
+        if character in _SPECIAL:
+            escaped.append("\\")
+        escaped.append(character)
+    return "".join(escaped)

@@ -134,5 +134,6 @@ def find_damaged_definitions(backend: LakehouseBackend, changes: Sequence[Change
         named = []
         for change in changes[start : start + _READ_TOGETHER]:
             if change.new_path is not None:
-                named.append((change.kind, label(change.namespace, change.name), change.new_path))
+                name = label(change.namespace, change.name)
+                named.append((change.kind, name, change.new_path))
         yield from check_definitions(backend.storage, named)

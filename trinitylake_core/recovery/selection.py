@@ -114,7 +114,13 @@ class Selection:
                     continue
                 if any(other.matches(entry.namespace, entry.name) for other in earlier):
                     continue
-                yield Change(diff.CHANGED, *name, entry.key, entry.path, entry.path)
+                yield Change(
+                    diff.CHANGED,
+                    *name,
+                    key=entry.key,
+                    old_path=entry.path,
+                    new_path=entry.path,
+                )
 
     def _refuse_unknown(self, patterns: Sequence[Pattern]) -> None:
         """Raise for a pattern that names nothing: a typing error must not pass for success."""
@@ -225,4 +231,5 @@ def _entries_inside(side: Side, namespace: str) -> Iterator[ObjectEntry]:
     """Yield the tables and the views of a namespace. Reads the nodes that hold them."""
     codec = side.codec
     for kind in (TABLE, VIEW):
-        yield from entries(side.backend.nodes, side.root.node, codec, codec.range(kind, namespace))
+        inside = codec.range(kind, namespace)
+        yield from entries(side.backend.nodes, side.root.node, codec, inside)

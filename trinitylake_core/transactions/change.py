@@ -130,7 +130,8 @@ class TransactionChange:
         existed = self.writes.existed
         unknown = sorted(self.writes.by_key.keys() - existed.keys())
         found = self._look_up(unknown)
-        existed.update((key, key in found) for key in unknown)
+        for key in unknown:
+            existed[key] = key in found
         return existed
 
     def _look_up(self, keys: Sequence[str]) -> AbstractSet[str]:
@@ -267,7 +268,10 @@ class TransactionChange:
         for key, path in self.writes.by_key.items():
             if path in held:
                 new_by_old[path] = definition_path(*self._codec.split(key))
-        self._write_new({new: held[old] for old, new in new_by_old.items()})
+        contents = {}
+        for old_path, new_path in new_by_old.items():
+            contents[new_path] = held[old_path]
+        self._write_new(contents)
         self.writes.rename_files(new_by_old)
         kept = self.saved_paths - new_by_old.keys()
         renamed = {new_by_old[path] for path in self.saved_paths & new_by_old.keys()}
@@ -309,8 +313,10 @@ class TransactionChange:
         """Whether two lists of messages mean the same, though a cleaning may have made a writer write again."""
         if own.keys != found.keys:
             return False
-        pairs = zip(own.values, found.values, strict=True)
-        return all(mine == other or self._have_same_content(mine, other) for mine, other in pairs)
+        for mine, other in zip(own.values, found.values, strict=True):
+            if mine != other and not self._have_same_content(mine, other):
+                return False
+        return True
 
     def _have_same_content(self, own: str | None, other: str | None) -> bool:
         """Whether two definitions have equal content under two names, because a cleaning made a writer write again."""

@@ -53,7 +53,9 @@ class Footprint:
             return cls()
         closed = [KeyRange(lo, hi) for lo, hi in found["closed"]]
         ranges = [KeyRange(lo, hi) for lo, hi in found["ranges"]]
-        return cls(set(found["needs"]), closed, set(found["keys"]), ranges)
+        needs = set(found["needs"])
+        keys = set(found["keys"])
+        return cls(needs, closed, keys, ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,11 @@ class CatalogEdits(CatalogView):
     def _batches(self, within: KeyRange, own: Messages | None = None) -> Iterator[search.Batch]:
         self._footprint.ranges.append(within)
         written = self._writes.by_key
-        own = Messages.of([(key, written[key], self.id) for key in sorted(written) if key in within])
-        return super()._batches(within, own)
+        rows = []
+        for key in sorted(written):
+            if key in within:
+                rows.append((key, written[key], self.id))
+        return super()._batches(within, Messages.of(rows))
 
     def _read_definition(self, path: str) -> bytes:
         if path in self._writes.definitions:
@@ -262,8 +265,11 @@ class CatalogEdits(CatalogView):
             InvalidInput: a column is missing, holds no strings, or a key is NULL; nothing of the batch was taken.
         """
         self._refuse_done()
-        for batch in changes.to_batches() if isinstance(changes, pa.Table) else changes:
-            rows = Columns(*(_texts(batch, name) for name in ("key", "path")))
+        batches = changes
+        if isinstance(changes, pa.Table):
+            batches = changes.to_batches()
+        for batch in batches:
+            rows = Columns(_texts(batch, "key"), _texts(batch, "path"))
             if rows.keys.null_count:
                 raise InvalidInput("a key is NULL: each row names the key that it sets, or deletes by a NULL path")
             if len(rows):

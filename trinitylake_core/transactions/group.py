@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 from trinitylake_core import spec
@@ -200,7 +201,8 @@ class CommitGroup:
         Members that began before this process committed its last versions are rebased over them from memory. No
         request, unless a cleaning was among them. Where a version is not remembered, the commit reads it.
         """
-        oldest = min((entry.change.base for entry in change.members), key=lambda root: root.version)
+        bases = [entry.change.base for entry in change.members]
+        oldest = min(bases, key=attrgetter("version"))
         fences = Fences(self._backend.storage, oldest)
         tip = self._backend.newest_seen
         between = range(oldest.version + 1, tip.version + 1)

@@ -215,8 +215,9 @@ class Requests:
         if len(self._until) <= _MOST and len(self._found) <= _MOST:
             return
         self._low += (self._high - self._low) // 2
-        self._until = {version: until for version, until in self._until.items() if version >= self._low}
-        self._found = {key: found for key, found in self._found.items() if found[0] >= self._low}
+        low = self._low
+        self._until = {version: until for version, until in self._until.items() if version >= low}
+        self._found = {key: found for key, found in self._found.items() if found[0] >= low}
 
 
 def _last_key_in(root: RootRows) -> int:
