@@ -309,7 +309,7 @@ class _Export:
 
     def run(self, review: Review[Report] | None) -> Report:
         try:
-            return self.copied(review)
+            return self.copy_reviewed(review)
         except Corrupt as error:
             now = self.source.backend.versions.boundary()
             if now > self.first:
@@ -334,7 +334,7 @@ class _Export:
         gone = (name for name in ours if name not in now or now[name] != ours[name])
         return next(gone, None)
 
-    def copied(self, review: Review[Report] | None) -> Report:
+    def copy_reviewed(self, review: Review[Report] | None) -> Report:
         meter = Meter(self.source.storage, self.target)
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
@@ -343,16 +343,16 @@ class _Export:
         with closing(chosen) as engine:
             todo = self.compared_readable(engine)
             self.requests += todo.requests
-            plan = self.planned(engine.name, to, todo)
+            plan = self.make_plan(engine.name, to, todo)
             self.watch.lap("plan")
             if review is not None:
-                planned = self.reported(plan, meter, dry_run=True)
+                planned = self.make_report(plan, meter, dry_run=True)
                 if not review(planned):
                     return planned
             copied = self.act(to, todo)
-        return self.reported(plan, meter, **copied)
+        return self.make_report(plan, meter, **copied)
 
-    def reported(
+    def make_report(
         self,
         plan: Plan,
         meter: Meter,
@@ -373,7 +373,7 @@ class _Export:
     def compared_readable(self, engine: Engine) -> FilesToCopy:
         """Return the files to copy; where a walk fails, those of the versions whose roots can be read."""
         try:
-            return self.compared(engine)
+            return self.compare_files(engine)
         except Corrupt:
             found = unreadable_roots(self.source.backend.versions, self.target, range(self.first, self.version))
             for each, data in found:
@@ -381,9 +381,9 @@ class _Export:
                 self.garbage[each.version] = data
             if not self.unreadable:
                 raise
-        return self.compared(engine)
+        return self.compare_files(engine)
 
-    def compared(self, engine: Engine) -> FilesToCopy:
+    def compare_files(self, engine: Engine) -> FilesToCopy:
         plan = CopyPlan(
             engine=engine,
             source=self.source.storage,
@@ -397,7 +397,7 @@ class _Export:
             left_out = {self.source.root_node.definition_path}
         return plan.compare(self.starts(), left_out, tables=self.config.tables)
 
-    def planned(self, engine: str, to: Destination, todo: FilesToCopy) -> Plan:
+    def make_plan(self, engine: str, to: Destination, todo: FilesToCopy) -> Plan:
         sizes = 0
         if to.missing:
             sizes = sum(len(data) for _, data in self.roots(to.missing))

@@ -137,18 +137,18 @@ class Meter:
     def __init__(self, *storages: Storage) -> None:
         self._began = [(storage, storage.counts.snapshot()) for storage in storages]
 
-    def spent(self) -> list[RequestCounts]:
+    def list_spent(self) -> list[RequestCounts]:
         """Return requests and bytes by kind, of each storage."""
         return [storage.counts - before for storage, before in self._began]
 
     def requests(self) -> int:
         """Return the number of requests."""
-        return sum(counts.requests() for counts in self.spent())
+        return sum(counts.requests() for counts in self.list_spent())
 
     def by_kind(self) -> dict[str, int]:
         """Return the requests by kind, those that were made."""
         found: dict[str, int] = {}
-        for counts in self.spent():
+        for counts in self.list_spent():
             for name, count in counts.as_dict().items():
                 if not name.startswith("bytes"):
                     found[name] = found.get(name, 0) + count

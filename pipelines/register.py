@@ -68,7 +68,7 @@ def run(
         ) from error
     watch = Stopwatch()
 
-    def shown(registered: Registered) -> bool:
+    def review_registered(registered: Registered) -> bool:
         return review is None or review(Report(lake.root, registered, dict(watch.seconds)))
 
     with open_catalog(config.catalog, config.properties) as source:
@@ -77,7 +77,7 @@ def run(
             source,
             existing=config.existing,
             reason=config.reason,
-            review=None if review is None else shown,
+            review=None if review is None else review_registered,
             progress=progress,
             before_commit=(cancel or NEVER_CANCELLED).check,
         )

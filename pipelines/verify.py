@@ -198,7 +198,7 @@ class _Verification:
             self.found.add(violation(error.invariant, path, str(error)), None)
             return None
 
-    def chosen(self) -> list[int]:
+    def choose_versions(self) -> list[int]:
         if isinstance(self.config.versions, int):
             return [self.config.versions]
         if self.newest is not None and self.config.versions == NEWEST:
@@ -217,7 +217,7 @@ class _Verification:
         return sorted(each for each in listed_versions(self.versions) if each >= boundary)
 
     def run(self) -> Report:
-        chosen = self.chosen()
+        chosen = self.choose_versions()
         shape = self.shape(chosen)
         if shape is not None:
             chosen = self.of_one_shape(chosen, shape)

@@ -39,9 +39,10 @@ DENSE_FROM_LINES: Final = 8
 PARTICIPLE: Final = re.compile(r"_?[a-z]+(ed|en|nt|wn|ought|aid|ept|eft|ost|ade|old|ut)")
 """What participles end in. A name of several words has a verb and its object."""
 _OTHER_WORDS = (
-    "amount checkout client content cost count current cut embed event extent feed fold hint hold host "
+    "amount checkout children client content cost count current cut document embed endpoint environment event extent "
+    "feed fold hint hold host "
     "input int layout left lent list listen mount most need often old open output parent point post print "
-    "put seed shed speed text then threshold timeout token used when"
+    "put seed shed silent shorten shutdown speed text then threshold timeout token upgrade used when widen"
 )
 OTHER_WORDS: Final = frozenset(_OTHER_WORDS.split())
 """Words with such an ending that are no participles."""

@@ -121,7 +121,7 @@ class CopyPlan:
         walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
         if tables:
             walk_of_tables.follow(walked.levels)
-        meant = self._meant(walk_of_tables, sides[0])
+        meant = self._find_respelled(walk_of_tables, sides[0])
         reached = self._find_reached(walked.ask, starts, left_out, walk_of_tables, meant).keep()
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
@@ -160,7 +160,7 @@ class CopyPlan:
             _plan=self,
         )
 
-    def _meant(self, tables: TableWalk, here: Rows) -> Rows:
+    def _find_respelled(self, tables: TableWalk, here: Rows) -> Rows:
         """Return the files here that tables mean by another spelling: path, size, role, and ``named`` as they are."""
         if not tables.found:
             return self.engine.table((), _MEANT).keep("named")

@@ -72,7 +72,7 @@ class DefinitionProver:
         with closing(self.engine) as engine:
             read_in_tasks = prove_definitions(engine, self._storage, named, found, 0, self._share_of_tables)
         self.bytes += self.engine.not_counted(read_in_tasks)
-        self.bytes += sum(spent.bytes_read for spent in meter.spent())
+        self.bytes += sum(spent.bytes_read for spent in meter.list_spent())
         self.definitions += len(named)
         self.tables += found.counts[TABLES]
         self.tables_unknown += found.counts[TABLES_UNKNOWN]

@@ -156,7 +156,7 @@ class BaseStorage(Storage):
     def _clean(self, error: object) -> str:
         return sanitise(str(error) or type(error).__name__, self._secrets)
 
-    def _moved(self, *, read: int = 0, written: int = 0) -> None:
+    def _count_bytes(self, *, read: int = 0, written: int = 0) -> None:
         with self._lock:
             self.counts.bytes_read += read
             self.counts.bytes_written += written
@@ -191,7 +191,7 @@ class BaseStorage(Storage):
     def read(self, path: str) -> bytes:
         self._guard(path)
         data = self._retrying("get", path, partial(self._get, path))
-        self._moved(read=len(data))
+        self._count_bytes(read=len(data))
         return data
 
     def read_range(self, path: str, begin: int, end: int) -> bytes:
@@ -199,13 +199,13 @@ class BaseStorage(Storage):
         if begin >= end:
             return b""
         data = self._retrying("get", path, partial(self._get_range, path, begin, end))
-        self._moved(read=len(data))
+        self._count_bytes(read=len(data))
         return data
 
     def write(self, path: str, data: Data) -> None:
         self._guard(path)
         self._retrying("put", path, partial(self._put, path, data))
-        self._moved(written=len(data))
+        self._count_bytes(written=len(data))
 
     def barrier(self) -> None:
         """Do nothing: an object store answers only when the object is durable."""
@@ -252,7 +252,7 @@ class BaseStorage(Storage):
 
         with self._silence:
             done = self._until_known("create", path, create, found)
-        self._moved(written=len(data))
+        self._count_bytes(written=len(data))
         return done
 
     def _until_known(
@@ -318,7 +318,7 @@ class BaseStorage(Storage):
             found = self._retrying("get", path, partial(self._get_tagged, path))
         except FileMissing:
             return Tagged(None)
-        self._moved(read=len(found.data or b""))
+        self._count_bytes(read=len(found.data or b""))
         return found
 
     def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
@@ -341,7 +341,7 @@ class BaseStorage(Storage):
                 done = self._until_known("compare-and-set", path, partial(self._swap, path, data, expected), found)
         except Outdated:
             return None
-        self._moved(written=len(data))
+        self._count_bytes(written=len(data))
         return done or there
 
     # Deleting.

@@ -20,7 +20,7 @@ from trinitylake_core.storage.objects import MakeStore, ObjectStorage, connectio
 from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.requests import take_flag, take_number
 from trinitylake_core.storage.root_uris import BLOBS
-from trinitylake_core.storage.s3_settings import environment
+from trinitylake_core.storage.s3_settings import list_environment
 from trinitylake_core.storage.store_errors import map_error
 
 _PAGE: Final = 1000
@@ -55,7 +55,7 @@ class BlobStorage(ObjectStorage):
         self._bucket, self._make = make_store_of(self._bucket, self._own_options, google=self._google)
 
     def _settings(self) -> Hashable:
-        return self._google, self._asked, environment()
+        return self._google, self._asked, list_environment()
 
     def _make_store(self) -> MakeStore:
         return self._make

@@ -217,7 +217,7 @@ class LocalStorage(BaseStorage):
                 self._replace(path, data, durable=durable and self._durable)
 
         self._retrying("put", path, replace)
-        self._moved(written=len(data))
+        self._count_bytes(written=len(data))
 
     def _replace(self, path: str, data: Data, *, durable: bool) -> None:
         target = self._base + path

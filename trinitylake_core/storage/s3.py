@@ -20,7 +20,7 @@ from trinitylake_core.storage.objects import MakeStore, ObjectStorage, ObstoreCl
 from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.promise import shape_of
 from trinitylake_core.storage.s3_options import S3Options
-from trinitylake_core.storage.s3_settings import S3Settings, environment, resolve, s3fs_arguments
+from trinitylake_core.storage.s3_settings import S3Settings, list_environment, resolve, s3fs_arguments
 from trinitylake_core.storage.store_errors import TRANSIENT_CODES
 
 _PAGE: Final = 1000
@@ -43,7 +43,7 @@ class S3Storage(ObjectStorage):
         """Whether a deletion leaves the content as an older version; ``None`` until an answer told."""
 
     def _settings(self) -> Hashable:
-        return self._s3, environment()
+        return self._s3, list_environment()
 
     def settings(self) -> S3Settings:
         """Return what options, environment and profiles say about this bucket; resolved once for a storage.

@@ -74,7 +74,7 @@ Keys = tuple[str, str, str | None]
 Credentials = Callable[[], Mapping[str, Any]]
 
 
-def environment() -> tuple[tuple[str, str], ...]:
+def list_environment() -> tuple[tuple[str, str], ...]:
     """Return the environment variables that the settings may depend on beside the options."""
     found = []
     for name, value in os.environ.items():
