@@ -260,7 +260,9 @@ def _find_lag(
         return
     roots = lake.backend.versions
     newest = lake.root_node
-    first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest) or newest
+    first = roots.try_readable(version + 1, newest)
+    if not first:  # it has expired
+        first = roots.try_readable(newest.oldest_version, newest) or newest
     since = from_millis(first.created_at_millis)
     facts["unsaved_since"] = since
     if config.now_millis is None:

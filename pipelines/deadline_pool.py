@@ -137,7 +137,8 @@ class DeadlinePool:
     def _refusal(self, name: str) -> str | None:
         """Return the reason for which a piece of work may not begin; ``None`` if it may."""
         with self._lock:
-            since = min((piece.begun for piece in self._left if piece.name == name), default=None)
+            begun = [piece.begun for piece in self._left if piece.name == name]
+            since = min(begun, default=None)
             if since is not None:
                 return f"the storage has given no answer for {time.monotonic() - since:.0f} s"
             if name in self._suspects:

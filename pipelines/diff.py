@@ -179,7 +179,8 @@ def _compare(
         yield from diff_nodes(old.nodes, old.root_node.node, new.nodes, new.root_node.node)
         return
     progress("compare", 0, len(spans))
-    rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)
+    ranges = [{"lo": span.lo, "hi": span.hi} for span in spans]
+    rows = engine.table(ranges, _SPAN)
     work = partial(_compare_spans, old=TreeRoot.of(old), new=TreeRoot.of(new))
     found = engine.map(work, rows, _ROW, old.storage, new.storage, each=1).keep(repeatable=True)
     progress("compare", found.count(), None)

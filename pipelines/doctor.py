@@ -101,7 +101,10 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
 def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:
     """Return when the oldest content was made that a version or a snapshot keeps. One ``get`` at most."""
     since = first.info().created_at_millis
-    snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
+    snapshots = []
+    for snapshot in lake.snapshots():
+        if not snapshot.target_uri and not snapshot.expired:
+            snapshots.append(snapshot)
     if not snapshots:
         return since
     oldest = min(snapshots, key=lambda each: each.version)

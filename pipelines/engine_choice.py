@@ -96,7 +96,8 @@ def _start_failure(spark: Session) -> str | None:
         if not (isinstance(error, (InvalidInput, OSError)) or type(error).__module__.partition(".")[0] in _SPARKS):
             raise
         # of a Java error the first two lines are the call and the exception
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        lines = [line.strip() for line in str(error).splitlines()]
+        lines = [line for line in lines if line] or [type(error).__name__]
         cause = " ".join(lines[:2])[:_CAUSE].rstrip(" .")
         _LOG.warning(
             "Spark could not be started, so the work goes on in this process, more slowly: %s. Correct that for the "

@@ -375,7 +375,8 @@ class _Export:
         try:
             return self.compare_files(engine)
         except Corrupt:
-            found = unreadable_roots(self.source.backend.versions, self.target, range(self.first, self.version))
+            older = range(self.first, self.version)
+            found = unreadable_roots(self.source.backend.versions, self.target, older)
             for each, data in found:
                 self.unreadable.append(each)
                 self.garbage[each.version] = data

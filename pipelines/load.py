@@ -287,7 +287,8 @@ class _Load(JobRun[Config, Report]):
         given = self.engine.table(rows, loading.SOURCE_BLOCK).keep("number", repeatable=True)
         try:
             sample_keys = partial(loading.sample_keys, target=self.target)
-            self.guess_cuts(self.map_blocks("sample", sample_keys, given, loading.SAMPLE, self.source))
+            sample = self.map_blocks("sample", sample_keys, given, loading.SAMPLE, self.source)
+            self.guess_cuts(sample)
             read_blocks = partial(loading.read_source_blocks, target=self.target, cuts=self.cuts)
             new = self.map_blocks("read bytes", read_blocks, given, loading.SHARE_ROW, self.source)
         except InvalidInput:
@@ -391,7 +392,9 @@ class _Load(JobRun[Config, Report]):
     def refuse_there(self, rows: Sequence[Row], number: int) -> None:
         names = []
         for row in rows[:SHOWN]:
-            names.append(f"{self.describe_object(row)} ({self.describe_place(row)})")
+            what = self.describe_object(row)
+            where = self.describe_place(row)
+            names.append(f"{what} ({where})")
         if number > SHOWN:
             names.append("...")
         raise AlreadyExists(

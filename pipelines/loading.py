@@ -282,7 +282,9 @@ class DefinitionWriter:
         self._storage.write_many(files)
         self.new += len(files)
         # What is kept is counted from what goes into the tree, so that an entry that got lost on the way is missing.
-        self.unchanged += tally_of(keys, paths) - tally_of(fresh, (path for path, _ in files))
+        all_there = tally_of(keys, paths)
+        replaced = tally_of(fresh, (path for path, _ in files))
+        self.unchanged += all_there - replaced
         return Columns.of(keys, paths)
 
 
@@ -473,7 +475,13 @@ def _divide_objects(objects: Sequence[NewObject], cuts: Sequence[str]) -> Iterat
             continue
         data = [each.data for each in some]
         offsets = [each.place.offset for each in some]
-        packed = _pack_columns(NewObjects(keys[mine], data, offsets, homes[needed]))
+        new_objects = NewObjects(
+            keys[mine],
+            data,
+            offsets,
+            homes[needed],
+        )
+        packed = _pack_columns(new_objects)
         yield share, file, len(some), None, packed
 
 

@@ -69,7 +69,10 @@ def run(
     watch = Stopwatch()
 
     def review_registered(registered: Registered) -> bool:
-        return review is None or review(Report(lake.root, registered, dict(watch.seconds)))
+        if review is None:
+            return True
+        report = Report(lake.root, registered, dict(watch.seconds))
+        return review(report)
 
     with open_catalog(config.catalog, config.properties) as source:
         done = register_all(

@@ -152,7 +152,8 @@ def describe_deletion(report: Any, what: str, then: str) -> Iterator[str]:
     gone = ""
     if report.already_gone:
         gone = f"; {report.already_gone:,} were gone already"
-    yield f"{count(report.deleted, what)} deleted, {human_bytes(report.bytes)}{gone}{then}"
+    deleted = count(report.deleted, what)
+    yield f"{deleted} deleted, {human_bytes(report.bytes)}{gone}{then}"
     if report.versions_kept:
         yield (
             f"the bucket keeps versions: {count(report.versions_kept, 'deleted file')} take space there until a "
@@ -183,7 +184,15 @@ def versions_table(
     """Return versions in their order."""
     rows = []
     for each in versions:
-        rows.append([each.version, each.created_at, each.operation, each.changes, each.author, each.reason])
+        row = [
+            each.version,
+            each.created_at,
+            each.operation,
+            each.changes,
+            each.author,
+            each.reason,
+        ]
+        rows.append(row)
     return Table(
         title=title,
         columns=_SINCE,
@@ -276,7 +285,9 @@ def _holes_table(plan: RecoveryPlan) -> Table:
     """Return the ranges of keys that could not be compared."""
     rows = []
     for each in plan.not_compared:
-        rows.append([each.after or "the beginning", each.before or "the end", each.file, each.why])
+        after = each.after or "the beginning"
+        before = each.before or "the end"
+        rows.append([after, before, each.file, each.why])
     caption = ""
     if rows:
         caption = "not compared, because the newest version cannot be read there; all of it will be as in the target:"

@@ -90,7 +90,10 @@ class Report(ShortRepr):
             ("found", "found", self.undone),
             ("of others", "by others, undone too", self.others),
         ):
-            yield versions_table(title, versions, f"{what}: {len(versions)}" if versions else "")
+            caption = ""
+            if versions:
+                caption = f"{what}: {len(versions)}"
+            yield versions_table(title, versions, caption)
         yield from self.rollback.summary_tables()
 
 

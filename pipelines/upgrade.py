@@ -129,7 +129,14 @@ def run(
         target = open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    call = (source, config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
+    call = (
+        source,
+        config,
+        spark,
+        review,
+        cancel or NEVER_CANCELLED,
+        progress or silent,
+    )
     return _Upgrade(*call, target=target).run()
 
 

@@ -99,7 +99,8 @@ class SharedWork(Generic[Done]):
         self._at_once = at_once
         self.left_weight = sum(weights)
         self._weights = weights
-        self._waiting = deque(sorted(range(len(weights)), key=lambda index: -weights[index]))
+        heaviest_first = sorted(range(len(weights)), key=lambda index: -weights[index])
+        self._waiting = deque(heaviest_first)
         self._results: dict[int, Done] = {} if results is None else results
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
@@ -230,7 +231,8 @@ class Helper:
 
     def __init__(self, make: Callable[..., Answer], *arguments: Any) -> None:
         """Start a process that answers by ``make(*arguments)``, a function of a module that it imports."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        places = [path for path in sys.path if path]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         self._process = subprocess.Popen(
             # -P: a folder named `pipelines` where the command was started is not ours.
             [sys.executable, "-P", "-m", "pipelines.worker_pool"],

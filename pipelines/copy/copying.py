@@ -124,7 +124,9 @@ def copy_new(
         sizes = list(_busier(source, target).map(some, copy))
         yield len(sizes), sum(sizes), 0
     target.barrier()
-    yield 0, 0, (source.counts - before[0]).requests() + (target.counts - before[1]).requests()
+    at_source = source.counts - before[0]
+    at_target = target.counts - before[1]
+    yield 0, 0, at_source.requests() + at_target.requests()
 
 
 def _portions(rows: Iterator[Row]) -> Iterator[list[str]]:

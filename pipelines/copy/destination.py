@@ -295,4 +295,5 @@ def without_snapshots(source: Lakehouse) -> tuple[bytes, tuple[str, bytes]]:
     node = root.node.with_messages(Messages())
     rows = {**root.node.system, **definition_rows(path, content)}
     node.system = {name: value for name, value in rows.items() if value is not None}
-    return bytes(encode_node(node, source.definition.order, root_path(source.version))), (path, content)
+    encoded = encode_node(node, source.definition.order, root_path(source.version))
+    return bytes(encoded), (path, content)

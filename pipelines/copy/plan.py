@@ -88,7 +88,8 @@ class FilesToCopy:
         """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks."""
         done = []
         for kind in kinds:
-            done.append(self._plan.copy(self._compared, kind, self.files.get(kind, 0)))
+            number = self.files.get(kind, 0)
+            done.append(self._plan.copy(self._compared, kind, number))
         files = sum(each[0] for each in done)
         size = sum(each[1] for each in done)
         requests = sum(each[2] for each in done)
@@ -146,7 +147,10 @@ class CopyPlan:
             sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
         sums = self.engine.sql(query, compared=compared).list()
-        in_tasks = walked.nodes_read + 2 * len(_PREFIXES) + 2 * others.count() + sum(walk_of_tables.read.values())
+        of_listings = 2 * len(_PREFIXES)
+        of_look_ups = 2 * others.count()
+        of_tables = sum(walk_of_tables.read.values())
+        in_tasks = walked.nodes_read + of_listings + of_look_ups + of_tables
         lacking, elsewhere = self._lacking(walk_of_tables, compared, meant)
         walk_of_tables.drop()
         return FilesToCopy(
@@ -189,7 +193,8 @@ class CopyPlan:
         if lost.count():
             query = """SELECT o.label, CASE WHEN l.about LIKE '%: ' THEN l.about || l.path ELSE l.about END AS about
                 FROM owners o JOIN lost l ON l.path = o.origin"""
-            parts.append(self.engine.sql(query, owners=tables.owners(lost), lost=lost))
+            owners = tables.owners(lost)
+            parts.append(self.engine.sql(query, owners=owners, lost=lost))
         query = "SELECT label, min(about) AS about FROM lost GROUP BY label ORDER BY label"
         rows = self.engine.sql(query, lost=union(self.engine, parts)).list()
         query = f"""SELECT DISTINCT path FROM found f WHERE role IN {_OF_TABLES} AND path LIKE '%://%'
@@ -219,7 +224,10 @@ class CopyPlan:
         shows it.
         """
         parsed = ((each.path, parse(each.path)) for each in starts)
-        absent = left_out | {path for path, found in parsed if found is not None and found.kind == "root"}
+        absent = set(left_out)
+        for path, found in parsed:
+            if found is not None and found.kind == "root":
+                absent.add(path)
         query = f"""SELECT path, CASE WHEN max(size) IS NULL THEN {DEFINITION!r} ELSE {NODE!r} END AS kind,
             max(size) AS size, max(size) AS walked
             FROM walked WHERE role IN ({WALKED_NODE}, {NAMED}) GROUP BY path"""

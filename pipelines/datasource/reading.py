@@ -262,7 +262,8 @@ def _cut_changes(
     if wanted.kinds is None and wanted.namespaces is None:
         old = before.root_node.node
         new = lake.root_node.node
-        spans = spans_of(differing_subtrees(before.nodes, old, lake.nodes, new, parts), parts)
+        subtrees = differing_subtrees(before.nodes, old, lake.nodes, new, parts)
+        spans = spans_of(subtrees, parts)
     else:
         spans = []
         for each in wanted.ranges(lake.codec):

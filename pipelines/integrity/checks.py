@@ -210,7 +210,8 @@ class Checks:
                 total=len(pairs),
             )
             rows = self._engine.table(pairs, _PAIR)
-            self._found.rows(self._engine.map(work, rows, FOUND, self._storage, each=1).list())
+            found = self._engine.map(work, rows, FOUND, self._storage, each=1)
+            self._found.rows(found.list())
         self._progress("contents", len(pairs), len(pairs))
 
 
@@ -354,7 +355,8 @@ class Contents:
             return
         old_root, _ = old
         gained: Counter[str] = Counter()
-        rows = changes(diff_nodes(self.store, old_root.node, self.store, root.node), codec)
+        differences = diff_nodes(self.store, old_root.node, self.store, root.node)
+        rows = changes(differences, codec)
         while part := list(islice(rows, _TOGETHER)):
             for change in part:
                 _count_change(gained, change)

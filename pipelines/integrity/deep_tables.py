@@ -71,9 +71,12 @@ def prove_table_files(
     asked = _keep(asked, lambda rows: progress("ask for files", rows, total))
     _add_findings(engine, walked, tables, asked, found)
     query = f"SELECT path FROM found WHERE role = {UNKNOWN!r}"
-    unknown = union(engine, [tables.ask(query), engine.sql(query, found=asked)])
+    while_reading = tables.ask(query)
+    while_asking = engine.sql(query, found=asked)
+    unknown = union(engine, [while_reading, while_asking])
     own = tables.ask(f"{query} AND label <> ''").count()
-    found.counts[TABLES], found.counts[TABLES_UNKNOWN] = tables.read[METADATA] - own, own
+    found.counts[TABLES] = tables.read[METADATA] - own
+    found.counts[TABLES_UNKNOWN] = own
     read = {kind: tables.read[role] for role, kind in _READ.items()}
     elsewhere = engine.sql("SELECT DISTINCT path FROM unknown", unknown=unknown).count()
     return {**read, FILES: asked.count(), FILES_UNKNOWN: elsewhere}
@@ -114,10 +117,14 @@ def _add_findings(
     astray = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
     parts = [tables.ask(astray, definitions=definitions)]
-    lost = union(engine, [tables.ask(_LOST), engine.sql(_LOST, found=asked)])
+    lost_reading = tables.ask(_LOST)
+    lost_asking = engine.sql(_LOST, found=asked)
+    lost = union(engine, [lost_reading, lost_asking])
     lost = _keep(engine.sql("SELECT DISTINCT path, about FROM lost", lost=lost))
     if lost.count():
-        parts.append(engine.sql(_NEEDED, owners=tables.owners(lost), lost=lost, definitions=definitions))
+        owners = tables.owners(lost)
+        needed = engine.sql(_NEEDED, owners=owners, lost=lost, definitions=definitions)
+        parts.append(needed)
     wrong = _keep(union(engine, parts))
     rows = engine.sql(f"SELECT * FROM wrong ORDER BY definition, path LIMIT {found.room()}", wrong=wrong).list()
     names = _names(walked.storage, rows)
@@ -128,7 +135,10 @@ def _add_findings(
             file = row["definition"]
         else:
             file = row["path"]
-        what = violation("I19" if missing_metadata else "I20", file, f"table {table!r}: {row['about']}")
+        invariant = "I20"
+        if missing_metadata:
+            invariant = "I19"
+        what = violation(invariant, file, f"table {table!r}: {row['about']}")
         found.add(what, row["first"], row["last"])
     found.count_more(wrong.count() - len(rows))
 

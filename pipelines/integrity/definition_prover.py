@@ -65,7 +65,8 @@ class DefinitionProver:
         """Return the first few findings in the definitions that changes bring back. One ``get`` each."""
         named = []
         for change in changes:
-            named.append((change.kind, label(change.namespace, change.name), change.new_path or ""))
+            name = label(change.namespace, change.name)
+            named.append((change.kind, name, change.new_path or ""))
         found = Found(SHOWN, stop=True)
         meter = Meter(self._storage)
         self.engine = choose_engine(self._wanted_engine, self._spark, len(named), self._spark_from_files)

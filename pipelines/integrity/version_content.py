@@ -185,7 +185,10 @@ def prove_definitions(
     tables: float | None = None,
 ) -> int:
     """Prove definitions, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
-    rows = engine.table([{"kind": kind, "label": label, "path": path} for kind, label, path in named], _NAMED)
+    definitions = []
+    for kind, label, path in named:
+        definitions.append({"kind": kind, "label": label, "path": path})
+    rows = engine.table(definitions, _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
     proved = engine.map(work, rows, _PROVED, storage).keep(repeatable=True)
     add_findings(engine, proved, found, version)

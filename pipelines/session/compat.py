@@ -87,7 +87,8 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
         return rows
     plain_rows: list[dict[str, Any]] = []
     for row in frame.collect():
-        plain_rows.append({name: plain(value) for name, value in row.asDict(recursive=True).items()})
+        values = row.asDict(recursive=True)
+        plain_rows.append({name: plain(value) for name, value in values.items()})
     return plain_rows
 
 

@@ -440,7 +440,8 @@ def ship_packages(spark: SparkSession) -> None:
     if spark in _shipped:
         return
     if is_connect(spark) or local_cores(spark.conf.get("spark.master", "") or "") is None:
-        compat.ship(spark, str(zip_packages(trinitylake_core, pipelines)), connect=is_connect(spark))
+        archive = zip_packages(trinitylake_core, pipelines)
+        compat.ship(spark, str(archive), connect=is_connect(spark))
     _shipped.add(spark)
 
 
@@ -611,7 +612,8 @@ def _start(config: SessionConfig) -> SparkSession:
         lines = str(java.toString()).splitlines() or ["Java does not say why"]
         raise InvalidInput(f"Spark does not start with the master {config.master}: {lines[0]}") from None
     is_elsewhere = is_connect_mode or cores is None
-    _known[session] = _Known(config.parallelism, is_elsewhere and PARTITIONS not in config.conf)
+    chooses_partitions = is_elsewhere and PARTITIONS not in config.conf
+    _known[session] = _Known(config.parallelism, chooses_partitions)
     return session
 
 

@@ -132,7 +132,13 @@ class WrittenChange:
             found["schema"] = read_schema(found["schema"])
         if "referenced_object_full_names" in found:
             names = found["referenced_object_full_names"]
-            found["referenced_object_full_names"] = [tuple(n) if isinstance(n, list) else n for n in names]
+            full_names = []
+            for name in names:
+                if isinstance(name, list):
+                    full_names.append(tuple(name))
+                else:
+                    full_names.append(name)
+            found["referenced_object_full_names"] = full_names
         return found
 
 

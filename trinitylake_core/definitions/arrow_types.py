@@ -145,7 +145,10 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
             f"column {where}: its metadata 'trinitylake.type' is {hint!r}, which does not fit Arrow type {arrow}; "
             "remove the metadata or correct the type"
         )
-    return hinted, {"length": match[2]} if match[2] else {}
+    properties = {}
+    if match[2]:
+        properties["length"] = match[2]
+    return hinted, properties
 
 
 def column_length(column: Column, where: str) -> int | None:

@@ -69,7 +69,9 @@ def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
     """
     refuse_unknown(given, LakehouseOptions)
     level = given.get("txn_isolation_level")
-    level = checked_choice("txn_isolation_level", "SNAPSHOT" if level is None else level, IsolationLevel.keys())
+    if level is None:
+        level = "SNAPSHOT"
+    level = checked_choice("txn_isolation_level", level, IsolationLevel.keys())
     definition = LakehouseDef(
         id=str(uuid.uuid4()),
         major_version=spec.MAJOR_VERSION,
@@ -78,7 +80,10 @@ def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
     )
     for name, (default, low, high) in _NUMBERS.items():
         value = given.get(name)
-        setattr(definition, name, checked_int(name, default if value is None else value, low=low, high=high))
+        if value is None:
+            value = default
+        number = checked_int(name, value, low=low, high=high)
+        setattr(definition, name, number)
     needed = key_table_max_bytes(definition)
     if definition.node_file_max_size_bytes <= needed:
         raise InvalidDefinition(

@@ -144,7 +144,9 @@ class Restore:
             yield
         except Corrupt:
             if not self.copies:
-                refuse_lost(self.here.backend, newest_base(self.here.backend).root, self.there.root)
+                backend = self.here.backend
+                newest = newest_base(backend)
+                refuse_lost(backend, newest.root, self.there.root)
             raise
 
     def differences(self) -> Iterator[Change]:

@@ -134,7 +134,15 @@ class Rollback:
         before = self._newest.readable.node
         after = self._target.node
         try:
-            yield from self._take_apart(diff.diff_trees(self._reader, before, codec, self._reader, after, codec))
+            found = diff.diff_trees(
+                self._reader,
+                before,
+                codec,
+                self._reader,
+                after,
+                codec,
+            )
+            yield from self._take_apart(found)
             return
         except Corrupt:
             # Of the newest version, of the target, or of a target that expired since and was cleaned.
@@ -149,7 +157,8 @@ class Rollback:
             if not part:
                 return
             self._tally.add(part)
-            self.add_findings(check_homes(self._reader, self._target, self._reader.codec, part))
+            homeless = check_homes(self._reader, self._target, self._reader.codec, part)
+            self.add_findings(homeless)
             yield [change for change in part if change.new_path is not None]
 
     def add_findings(self, violations: Iterable[Violation]) -> None:

@@ -187,7 +187,10 @@ def _find_named(side: Side, patterns: Iterable[Pattern]) -> set[ObjectName]:
 
 def _refuse_ambiguous(here: Side, there: Side, patterns: Iterable[Pattern]) -> None:
     """Raise if a plain pattern names objects in different namespaces: a guess may be the wrong one."""
-    unclear = [pattern for pattern in patterns if pattern.is_plain and len(pattern.readings()) > 1]
+    unclear = []
+    for each in patterns:
+        if each.is_plain and len(each.readings()) > 1:
+            unclear.append(each)
     if not unclear:
         return
     named = _find_named(here, unclear) | _find_named(there, unclear)

@@ -60,7 +60,9 @@ class RecoveryTarget:
         self.refuse_ambiguous()
         seen = backend.newest_seen
         if isinstance(self.version, str):
-            return RecoveryTarget.read(self.version, seen.version, backend.definition(seen).snapshots).root(backend)
+            snapshots = backend.definition(seen).snapshots
+            target = RecoveryTarget.read(self.version, seen.version, snapshots)
+            return target.root(backend)
         if self.version is not None:
             return backend.versions.root(self.version)
         if self.timestamp is not None:

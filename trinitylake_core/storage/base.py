@@ -198,7 +198,8 @@ class BaseStorage(Storage):
         self._guard(path)
         if begin >= end:
             return b""
-        data = self._retrying("get", path, partial(self._get_range, path, begin, end))
+        read = partial(self._get_range, path, begin, end)
+        data = self._retrying("get", path, read)
         self._count_bytes(read=len(data))
         return data
 
@@ -338,7 +339,8 @@ class BaseStorage(Storage):
 
         try:
             with self._silence:
-                done = self._until_known("compare-and-set", path, partial(self._swap, path, data, expected), found)
+                swap = partial(self._swap, path, data, expected)
+                done = self._until_known("compare-and-set", path, swap, found)
         except Outdated:
             return None
         self._count_bytes(written=len(data))
@@ -366,7 +368,8 @@ class BaseStorage(Storage):
         result = DeleteResult()
         attempt = 0
         while batch:
-            part, again = self._retrying("delete", batch[0], partial(self._delete, batch))
+            delete = partial(self._delete, batch)
+            part, again = self._retrying("delete", batch[0], delete)
             result.add(part)
             if attempt >= self._common.retries:
                 break

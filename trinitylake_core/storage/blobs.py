@@ -100,7 +100,8 @@ class BlobStorage(ObjectStorage):
         if prefix:
             self._guard(prefix)
         client = self._client
-        directory = self._key(prefix.rpartition("/")[0]).rstrip("/") or None
+        above, _, _ = prefix.rpartition("/")
+        directory = self._key(above).rstrip("/") or None
         begun: Any = None
         last: str | None = None
 

@@ -65,7 +65,8 @@ def overwrite_small(target: str, data: Data) -> bool:
         return False
     try:
         status = os.fstat(descriptor)
-        alone = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == len(data)
+        is_file = stat.S_ISREG(status.st_mode)
+        alone = is_file and status.st_nlink == 1 and status.st_size == len(data)
         return alone and os.write(descriptor, data) == len(data)
     finally:
         os.close(descriptor)

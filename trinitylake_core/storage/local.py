@@ -296,7 +296,8 @@ class LocalStorage(BaseStorage):
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         if prefix:
             self._guard(prefix)
-        files, directories = self._retrying("list", prefix, partial(scan, self._base, prefix))
+        scan_directory = partial(scan, self._base, prefix)
+        files, directories = self._retrying("list", prefix, scan_directory)
         return [f"{directory}/" for directory in directories], files
 
     def exists(self) -> bool:

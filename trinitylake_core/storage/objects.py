@@ -271,7 +271,10 @@ class ObstoreClient:
 def patience_of_kinds(share: float, seconds: float) -> dict[str, Patience]:
     """Return the patience of a new client with each kind of requests; what is known of gets counts for the others."""
     gets = Patience(share, seconds)
-    return {"get": gets} | {kind: Patience(share, seconds, gets) for kind in ("put", "head", "list")}
+    patience = {"get": gets}
+    for kind in ("put", "head", "list"):
+        patience[kind] = Patience(share, seconds, gets)
+    return patience
 
 
 def share_client(settings: Hashable, make: Callable[[], ObstoreClient]) -> ObstoreClient:

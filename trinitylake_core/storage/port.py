@@ -62,7 +62,11 @@ class RequestCounts:
     bytes_written: int = 0
 
     def __sub__(self, other: RequestCounts) -> RequestCounts:
-        return RequestCounts(*(getattr(self, f) - getattr(other, f) for f in self.__slots__))
+        spent = RequestCounts()
+        for name in self.__slots__:
+            difference = getattr(self, name) - getattr(other, name)
+            setattr(spent, name, difference)
+        return spent
 
     def snapshot(self) -> RequestCounts:
         """Return a copy, to subtract later."""

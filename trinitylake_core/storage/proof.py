@@ -174,9 +174,13 @@ def _fight(
         if time.monotonic() - began > seconds:
             return
         width = latest - earliest
-        delay = max(0.0, (earliest + latest) / 2 + width * random.uniform(-_JITTER, _JITTER))  # noqa: S311 - no secret
+        middle = (earliest + latest) / 2
+        jitter = random.uniform(-_JITTER, _JITTER)  # noqa: S311 - no secret
+        delay = max(0.0, middle + width * jitter)
         started = time.monotonic()
-        winner = rounds.run(threads, [_Racer(0, large), _Racer(1, small, delay)])
+        slow = _Racer(0, large)
+        fast = _Racer(1, small, delay)
+        winner = rounds.run(threads, [slow, fast])
         if number == 0:
             # The first one tells how long the large file takes: the decision falls within that time.
             latest = max(_NARROWEST_SECONDS, time.monotonic() - started)

@@ -106,7 +106,8 @@ class S3Storage(ObjectStorage):
             if code == "NoSuchKey":
                 result.missing.append(path)
                 continue
-            result.failed[path] = self._clean(f"{code}: {error.get('Message', '')}")
+            message = error.get("Message", "")
+            result.failed[path] = self._clean(f"{code}: {message}")
             if code in TRANSIENT_CODES:
                 again.append(path)
         result.deleted = list(names.values())
@@ -132,7 +133,8 @@ class S3Storage(ObjectStorage):
         if not _NOT_IN_XML.search(path):
             return super()._delete_batch(batch)
         try:
-            self._retrying("delete", path, partial(self._call, "delete_object", Key=self._key(path)))
+            delete = partial(self._call, "delete_object", Key=self._key(path))
+            self._retrying("delete", path, delete)
         except StorageDenied as error:
             return DeleteResult(failed={path: self._clean(error)})
         return DeleteResult(deleted=[path])

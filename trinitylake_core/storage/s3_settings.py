@@ -333,7 +333,9 @@ def _ask_botocore(options: S3Options, found: _Found, *, signs: bool) -> None:
 
     def renew() -> Mapping[str, Any]:
         frozen = credentials.get_frozen_credentials()
-        return _as_obstore((frozen.access_key, frozen.secret_key, frozen.token), datetime.now(UTC) + _RENEWED)
+        keys = (frozen.access_key, frozen.secret_key, frozen.token)
+        renewed_at = datetime.now(UTC) + _RENEWED
+        return _as_obstore(keys, renewed_at)
 
     found.credentials = renew
 

@@ -119,7 +119,9 @@ class TransactionChange:
 
         No other commit can change this difference: a transaction that writes one of the same keys conflicts.
         """
-        return count_gain(self.messages(), self.writes.existence(), self.base.node, self._codec)
+        own = self.messages()
+        existed = self.writes.existence()
+        return count_gain(own, existed, self.base.node, self._codec)
 
     def look_up_existing(self) -> Mapping[str, bool]:
         """Return, for each key that is written, whether it exists in the base.

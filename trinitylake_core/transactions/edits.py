@@ -135,7 +135,8 @@ class CatalogEdits(CatalogView):
         for kind in (TABLE, VIEW):
             within = self._keys.range(kind, namespace)
             self._footprint.closed.append(within)
-            inside += [each for keys, _ in self._batches(within) for each in keys]
+            for keys, _ in self._batches(within):
+                inside += keys
         if inside and not cascade:
             raise NamespaceNotEmpty(
                 f"namespace {namespace!r} holds {len(inside)} tables and views; drop them first, or use cascade"
@@ -165,13 +166,15 @@ class CatalogEdits(CatalogView):
             InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
         """
         table = table_def(schema, **definition)
-        self._create(TABLE, self._keys.table(namespace, name), table, namespace, name)
+        key = self._keys.table(namespace, name)
+        self._create(TABLE, key, table, namespace, name)
         return table
 
     def alter_table(self, namespace: str, name: str, **changes: Unpack[TableChanges]) -> TableDef:
         """Change a table's definition; takes what ``definitions.altered_table`` takes. Raises ``ObjectNotFound``."""
         table = altered_table(self.table(namespace, name), **changes)
-        self._set(TABLE, self._keys.table(namespace, name), table, namespace, name)
+        key = self._keys.table(namespace, name)
+        self._set(TABLE, key, table, namespace, name)
         return table
 
     def drop_table(self, namespace: str, name: str) -> None:
@@ -191,7 +194,8 @@ class CatalogEdits(CatalogView):
             InvalidName, ObjectNotFound (the table, or the new namespace), AlreadyExists.
         """
         table = self.table(namespace, name)
-        self._create(TABLE, self._keys.table(to_namespace, to_name), table, to_namespace, to_name)
+        key = self._keys.table(to_namespace, to_name)
+        self._create(TABLE, key, table, to_namespace, to_name)
         self._delete(self._keys.table(namespace, name))
         return table
 
@@ -210,7 +214,8 @@ class CatalogEdits(CatalogView):
             InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
         """
         view = view_def(sql, **definition)
-        self._create(VIEW, self._keys.view(namespace, name), view, namespace, name)
+        key = self._keys.view(namespace, name)
+        self._create(VIEW, key, view, namespace, name)
         return view
 
     def replace_view(
@@ -222,7 +227,8 @@ class CatalogEdits(CatalogView):
     ) -> ViewDef:
         """Change a view's definition; takes what ``definitions.altered_view`` takes. Raises ``ObjectNotFound``."""
         view = altered_view(self.view(namespace, name), sql=sql, **changes)
-        self._set(VIEW, self._keys.view(namespace, name), view, namespace, name)
+        key = self._keys.view(namespace, name)
+        self._set(VIEW, key, view, namespace, name)
         return view
 
     def rename_view(
@@ -234,7 +240,8 @@ class CatalogEdits(CatalogView):
     ) -> ViewDef:
         """Give a view another name, or another namespace. It keeps its ID and all else. Raises as for tables."""
         view = self.view(namespace, name)
-        self._create(VIEW, self._keys.view(to_namespace, to_name), view, to_namespace, to_name)
+        key = self._keys.view(to_namespace, to_name)
+        self._create(VIEW, key, view, to_namespace, to_name)
         self._delete(self._keys.view(namespace, name))
         return view
 
@@ -304,7 +311,9 @@ class CatalogEdits(CatalogView):
 
     def close_namespace(self, namespace: str) -> None:
         """Declare a conflict with every concurrent transaction that adds or changes a table or view in a namespace."""
-        self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
+        for kind in (TABLE, VIEW):
+            inside = self._keys.range(kind, namespace)
+            self._footprint.closed.append(inside)
 
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
         key = self._keys.encode(ObjectName(kind, namespace, name))
@@ -320,7 +329,10 @@ class CatalogEdits(CatalogView):
         namespace: str,
         name: str | None = None,
     ) -> None:
-        refuse_new_name(kind, namespace if name is None else name)
+        if name is None:
+            refuse_new_name(kind, namespace)
+        else:
+            refuse_new_name(kind, name)
         if name is not None:
             self._footprint.needs.add(self._require(NAMESPACE, namespace))
         if self._find(key) is not None:

@@ -270,7 +270,8 @@ def save(
     rows = {spec.TXN_ID: transaction.id, spec.TXN_STATE: state, spec.OPERATION: spec.OP_COMMIT}
     node.system = base.node.system | rows
     path = node_path()
-    backend.storage.write_many([(path, nodefile.encode(node, backend.nodes.order, path))])
+    content = nodefile.encode(node, backend.nodes.order, path)
+    backend.storage.write_many([(path, content)])
     backend.storage.barrier()
     transaction.beginning_root_node_file_path = base.path
     if not (file.announce(path) if file.resumed else file.store(transaction, path)):

@@ -93,7 +93,8 @@ class Transaction(CatalogEdits):
             system=system,
             request=request,
         )
-        super().__init__(change, backend.nodes, codec_of(definition, sdk=backend.versions.sdk))
+        codec = codec_of(definition, sdk=backend.versions.sdk)
+        super().__init__(change, backend.nodes, codec)
         self.isolation = isolation
         self.version: int | None = None
         self._backend = backend
@@ -154,7 +155,8 @@ class Transaction(CatalogEdits):
         )
         keys = found.messages.keys
         paths = found.messages.values
-        existed = dict(zip(keys, [each == "1" for each in state.get("before", "")], strict=False))
+        marks = state.get("before", "")
+        existed = {key: mark == "1" for key, mark in zip(keys, marks, strict=False)}
         txn._writes.put_saved(keys, paths, existed)
         txn._footprint = txn.change.footprint = Footprint.from_json(state.get("footprint"))
         txn.change.saved_paths = frozenset(path for path in paths if path is not None)
@@ -303,7 +305,12 @@ class Transaction(CatalogEdits):
         own = self.change.messages()
         existed = self.change.look_up_existing()
         before = "".join("1" if existed[key] else "0" for key in own.keys)
-        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self.reason, "before": before})
+        facts = {
+            "footprint": self._footprint.to_json(),
+            "reason": self.reason,
+            "before": before,
+        }
+        state = json.dumps(facts)
         saved.save(self._backend, self.change.base, definition, own, state, file)
         self._file = file
 
