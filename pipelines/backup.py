@@ -133,7 +133,15 @@ def run(
     elif backup is not None:
         problems += _compare_digests(engine, lake, backup, facts, progress)
         watch.lap("compare")
-        problems += _verify(target, backup.version, config, engine.name, spark, facts, progress)
+        problems += _verify(
+            target,
+            backup.version,
+            config,
+            engine.name,
+            spark,
+            facts,
+            progress,
+        )
         watch.lap("verify")
         problems += _find_lag(lake, backup.version, config, facts)
     return Report(

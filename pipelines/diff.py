@@ -160,7 +160,13 @@ def report(
 
 
 def _open_tops(old: Lakehouse, new: Lakehouse, want: int) -> DifferingSubtrees:
-    return differing_subtrees(old.nodes, old.root_node.node, new.nodes, new.root_node.node, want)
+    return differing_subtrees(
+        old.nodes,
+        old.root_node.node,
+        new.nodes,
+        new.root_node.node,
+        want,
+    )
 
 
 def _compare(
@@ -182,7 +188,14 @@ def _compare(
     ranges = [{"lo": span.lo, "hi": span.hi} for span in spans]
     rows = engine.table(ranges, _SPAN)
     work = partial(_compare_spans, old=TreeRoot.of(old), new=TreeRoot.of(new))
-    found = engine.map(work, rows, _ROW, old.storage, new.storage, each=1).keep(repeatable=True)
+    found = engine.map(
+        work,
+        rows,
+        _ROW,
+        old.storage,
+        new.storage,
+        each=1,
+    ).keep(repeatable=True)
     progress("compare", found.count(), None)
     try:
         for row in found.stream():

@@ -287,10 +287,22 @@ class _Load(JobRun[Config, Report]):
         given = self.engine.table(rows, loading.SOURCE_BLOCK).keep("number", repeatable=True)
         try:
             sample_keys = partial(loading.sample_keys, target=self.target)
-            sample = self.map_blocks("sample", sample_keys, given, loading.SAMPLE, self.source)
+            sample = self.map_blocks(
+                "sample",
+                sample_keys,
+                given,
+                loading.SAMPLE,
+                self.source,
+            )
             self.guess_cuts(sample)
             read_blocks = partial(loading.read_source_blocks, target=self.target, cuts=self.cuts)
-            new = self.map_blocks("read bytes", read_blocks, given, loading.SHARE_ROW, self.source)
+            new = self.map_blocks(
+                "read bytes",
+                read_blocks,
+                given,
+                loading.SHARE_ROW,
+                self.source,
+            )
         except InvalidInput:
             self.refuse_wrong_lines(given)
             raise
@@ -306,7 +318,13 @@ class _Load(JobRun[Config, Report]):
     def refuse_wrong_lines(self, blocks: Rows) -> None:
         """Refuse all wrong lines at once, if there are several: who corrects one wants to know of the others."""
         list_wrong_lines = partial(loading.list_wrong_lines, target=self.target)
-        rows = self.engine.map(list_wrong_lines, blocks, loading.WRONG, self.source, each=1).list()
+        rows = self.engine.map(
+            list_wrong_lines,
+            blocks,
+            loading.WRONG,
+            self.source,
+            each=1,
+        ).list()
         found = []
         for row in rows:
             found.append(WrongLine(_place_of(row), row["why"]))
@@ -334,7 +352,13 @@ class _Load(JobRun[Config, Report]):
         given = blocks.keep("number", repeatable=True)
         base = loading.Base(self.base.path, bytes(self.base.data))
         read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
-        return self.map_blocks("read tree", read_blocks, given, loading.SHARE_ROW, self.lake.storage)
+        return self.map_blocks(
+            "read tree",
+            read_blocks,
+            given,
+            loading.SHARE_ROW,
+            self.lake.storage,
+        )
 
     def list_tree_blocks(self) -> list[Row]:
         """Return the children of the root in blocks of about the same number."""
@@ -412,7 +436,13 @@ class _Load(JobRun[Config, Report]):
     def build(self, both: Rows) -> Sequence[ShareTree]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
         build_shares = partial(loading.build_shares, target=self.target, existing=self.config.existing)
-        built = self.map_shares("build", build_shares, both, loading.BUILT, self.lake.storage)
+        built = self.map_shares(
+            "build",
+            build_shares,
+            both,
+            loading.BUILT,
+            self.lake.storage,
+        )
         return sorted(built.list(), key=itemgetter("first"))
 
     def commit(self, counts: Counts, trees: Sequence[ShareTree]) -> Report:

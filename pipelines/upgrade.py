@@ -247,7 +247,13 @@ class _Upgrade(JobRun[Config, Report]):
             wanted = self.config.engine
         engine = choose_engine(wanted, self.spark, objects, _SPARK_FROM_OBJECTS)
         try:
-            return copy_all(engine, self.source.storage, self.target, self.definition_paths(), self.progress)
+            return copy_all(
+                engine,
+                self.source.storage,
+                self.target,
+                self.definition_paths(),
+                self.progress,
+            )
         finally:
             engine.close()
 

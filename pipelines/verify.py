@@ -292,7 +292,13 @@ class _Verification:
         known = None
         if self.newest is not None and self.newest.version == first:
             known = self.newest
-        content = GatheredContent(shape.codec, version=first, read_definitions=definitions, root=known, tables=tables)
+        content = GatheredContent(
+            shape.codec,
+            version=first,
+            read_definitions=definitions,
+            root=known,
+            tables=tables,
+        )
 
         def prove_tables(walked: Walk) -> None:
             self.watch.lap("nodes")

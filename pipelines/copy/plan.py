@@ -123,7 +123,13 @@ class CopyPlan:
         if tables:
             walk_of_tables.follow(walked.levels)
         meant = self._find_respelled(walk_of_tables, sides[0])
-        reached = self._find_reached(walked.ask, starts, left_out, walk_of_tables, meant).keep()
+        reached = self._find_reached(
+            walked.ask,
+            starts,
+            left_out,
+            walk_of_tables,
+            meant,
+        ).keep()
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -134,7 +140,13 @@ class CopyPlan:
         ).keep()
         walked.drop()
         others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep()
-        looked_up = self.engine.map(_look_up, others, _LOOKED_UP, self.source, self.target).keep("path")
+        looked_up = self.engine.map(
+            _look_up,
+            others,
+            _LOOKED_UP,
+            self.source,
+            self.target,
+        ).keep("path")
         compared = self.engine.sql(
             """SELECT l.path, l.kind, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
             coalesce(l.there, o.there) AS there

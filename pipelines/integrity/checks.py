@@ -153,7 +153,14 @@ class Checks:
         )
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
-        walk = descend(self._engine, self._storage, visitor, first, self._progress, few=few)
+        walk = descend(
+            self._engine,
+            self._storage,
+            visitor,
+            first,
+            self._progress,
+            few=few,
+        )
         try:
             add_findings(walk.engine, walk.rows(), self._found)
             nodes = f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}"
@@ -192,7 +199,13 @@ class Checks:
         above = None
         if height == 0 and not content.read_definitions:
             above = above_leaves(walk)
-        examiner = Examiner(self._shape.order, self._shape.codec, content.version, above=above, files=files)
+        examiner = Examiner(
+            self._shape.order,
+            self._shape.codec,
+            content.version,
+            above=above,
+            files=files,
+        )
         return partial(visits, examiner=examiner, most=most)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:

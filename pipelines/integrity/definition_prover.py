@@ -71,7 +71,14 @@ class DefinitionProver:
         meter = Meter(self._storage)
         self.engine = choose_engine(self._wanted_engine, self._spark, len(named), self._spark_from_files)
         with closing(self.engine) as engine:
-            read_in_tasks = prove_definitions(engine, self._storage, named, found, 0, self._share_of_tables)
+            read_in_tasks = prove_definitions(
+                engine,
+                self._storage,
+                named,
+                found,
+                0,
+                self._share_of_tables,
+            )
         self.bytes += self.engine.not_counted(read_in_tasks)
         self.bytes += sum(spent.bytes_read for spent in meter.list_spent())
         self.definitions += len(named)

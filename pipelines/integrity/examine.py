@@ -148,7 +148,16 @@ class Examiner:
         is_root = row["height"] == ROOT
         is_sound = well_formed(node.keys, node.values, self.codec)
 
-        kept = [_keep_row(NODE, row, path, height, size=node.nbytes, named=int(node.named))]
+        kept = [
+            _keep_row(
+                NODE,
+                row,
+                path,
+                height,
+                size=node.nbytes,
+                named=int(node.named),
+            )
+        ]
         findings = [*check_node(node, path, self.order, expected)]
         findings += self._check_names(node, path, is_root=is_root, is_sound=is_sound)
         findings += check_counts(node, path, expected)

@@ -164,7 +164,15 @@ def to_dict(message: Message) -> dict[str, Any]:
     return {field.name: values[field.name] for field in message.DESCRIPTOR.fields if field.name in values}
 
 
-_P = TypeVar("_P", LakehouseDef, NamespaceDef, TableDef, ViewDef, TransactionDef, RawViewDef)
+_P = TypeVar(
+    "_P",
+    LakehouseDef,
+    NamespaceDef,
+    TableDef,
+    ViewDef,
+    TransactionDef,
+    RawViewDef,
+)
 
 
 def _parse(kind: type[_P], data: bytes, path: str) -> _P:

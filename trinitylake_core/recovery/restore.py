@@ -157,7 +157,12 @@ class Restore:
         here = self.here
         there = self.there
         return diff_trees(
-            here.backend.nodes, here.root.node, here.codec, there.backend.nodes, there.root.node, there.codec
+            here.backend.nodes,
+            here.root.node,
+            here.codec,
+            there.backend.nodes,
+            there.root.node,
+            there.codec,
         )
 
     def select(self, differing: Iterable[Change]) -> None:
@@ -236,14 +241,26 @@ class Restore:
     def _bring_back(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
         backend = self.here.backend
         base = self.here.root
-        txn = BringBack(backend, base, reason=self._reason, operation=spec.OP_RESTORE, facts=facts)
+        txn = BringBack(
+            backend,
+            base,
+            reason=self._reason,
+            operation=spec.OP_RESTORE,
+            facts=facts,
+        )
         txn.take(self.there.root, self._changes)
         return txn.commit(before_commit=before_commit)
 
     def _copy_in(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
         backend = self.here.backend
         base = self.here.root
-        txn = CopyIn(backend, base, reason=self._reason, operation=spec.OP_RESTORE, facts=facts)
+        txn = CopyIn(
+            backend,
+            base,
+            reason=self._reason,
+            operation=spec.OP_RESTORE,
+            facts=facts,
+        )
         txn.take(self.there, self._changes)
 
         def prove_copies() -> None:

@@ -148,7 +148,13 @@ class Rollback:
             # Of the newest version, of the target, or of a target that expired since and was cleaned.
             refuse_lost(self.backend, newest_base(self.backend).root, self._target)
         self._start_over()
-        readable, self._holes = diff.diff_damaged(self._reader, before, self._reader, after, codec)
+        readable, self._holes = diff.diff_damaged(
+            self._reader,
+            before,
+            self._reader,
+            after,
+            codec,
+        )
         yield from self._take_apart(readable)
 
     def _take_apart(self, changes: Iterator[Change]) -> Iterator[list[Change]]:

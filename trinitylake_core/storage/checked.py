@@ -104,7 +104,13 @@ class CheckedByTrying(BaseStorage):
         try:
             return self._delete_version(path, version)
         except StorageError as error:
-            _LOG.warning("version %s of %s%s could not be removed: %s", version, self.root, path, error)
+            _LOG.warning(
+                "version %s of %s%s could not be removed: %s",
+                version,
+                self.root,
+                path,
+                error,
+            )
             return False
 
     def _delete_version(self, path: str, version: str) -> bool:

@@ -438,7 +438,13 @@ class ObjectStorage(CheckedByTrying):
         content = _as_bytes(data)
 
         def put_if(store: Any) -> Mapping[str, Any]:
-            answer: Mapping[str, Any] = api.put(store, key, content, mode=mode, use_multipart=False)
+            answer: Mapping[str, Any] = api.put(
+                store,
+                key,
+                content,
+                mode=mode,
+                use_multipart=False,
+            )
             return answer
 
         done = self._client.once(put_if)

@@ -72,7 +72,14 @@ class S3Storage(ObjectStorage):
                 arguments = s3fs_arguments(self.settings(), self._common.max_concurrency)
                 fs = _file_systems[client] = s3fs.S3FileSystem(**arguments)
         parameters["Bucket"] = self._bucket
-        answer: dict[str, Any] = sync(fs.loop, _send, seconds or self._seconds, fs, operation, parameters)
+        answer: dict[str, Any] = sync(
+            fs.loop,
+            _send,
+            seconds or self._seconds,
+            fs,
+            operation,
+            parameters,
+        )
         return answer
 
     def _note_written(self, version: str | None) -> None:

@@ -239,7 +239,13 @@ def _map_response(
     if code == "NoSuchBucket":
         return StorageError(f"{kind} of {where}: the bucket {bucket!r} does not exist; create it first")
     if kind == "create":
-        refused = _translate_refusal(code, status, text, "exclusive creation (If-None-Match)", where)
+        refused = _translate_refusal(
+            code,
+            status,
+            text,
+            "exclusive creation (If-None-Match)",
+            where,
+        )
         if isinstance(refused, Outdated):
             return AlreadyExists(f"{where} already exists")
         if refused is not None:

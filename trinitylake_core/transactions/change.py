@@ -218,7 +218,14 @@ class TransactionChange:
         summary = {"author": whoami(), **count_written(own), **self.facts}
         if self.reason:
             summary["reason"] = self.reason
-        new = append_messages(self._backend, base, own, self.count_gained, created_at_millis, writer)
+        new = append_messages(
+            self._backend,
+            base,
+            own,
+            self.count_gained,
+            created_at_millis,
+            writer,
+        )
         return Draft(
             node=new.node,
             operation=self.operation,

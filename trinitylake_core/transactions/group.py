@@ -179,7 +179,13 @@ class CommitGroup:
         else:
             change.id = new_id()
         base, fences = self._stand(change)
-        root = commit(self._backend, base, change, fences=fences, unknown=change.is_in_doubt)
+        root = commit(
+            self._backend,
+            base,
+            change,
+            fences=fences,
+            unknown=change.is_in_doubt,
+        )
         delta = root.delta()
         if root.is_bulk:  # what it changed is not in its root: who stands below it reads that
             self.requests.note(delta)
@@ -278,7 +284,14 @@ class _GroupChange:
         def count_gained() -> CountBounds:
             return sum_bounds(gained[entry.change.id] for entry in self.members)
 
-        new = append_messages(self.backend, base, own, count_gained, created_at_millis, writer)
+        new = append_messages(
+            self.backend,
+            base,
+            own,
+            count_gained,
+            created_at_millis,
+            writer,
+        )
         rows = self._rows(base)
         return Draft(
             node=new.node,
