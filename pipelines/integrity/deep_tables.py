@@ -132,12 +132,11 @@ def _add_findings(
         table = names.get(row["definition"], row["label"])
         missing_metadata = row["path"] == row["metadata"]
         if missing_metadata:
+            invariant = "I19"
             file = row["definition"]
         else:
+            invariant = "I20"
             file = row["path"]
-        invariant = "I20"
-        if missing_metadata:
-            invariant = "I19"
         what = violation(invariant, file, f"table {table!r}: {row['about']}")
         found.add(what, row["first"], row["last"])
     found.count_more(wrong.count() - len(rows))
