@@ -219,9 +219,10 @@ class _Verification:
     def run(self) -> Report:
         chosen = self.choose_versions()
         shape = self.shape(chosen)
+        checked_alone = chosen
         if shape is not None:
-            chosen = self.of_one_shape(chosen, shape)
-        self.one_by_one(chosen)
+            checked_alone = self.of_one_shape(chosen, shape)
+        self.one_by_one(checked_alone)
         self.lakehouse()
         versions = self.without_expired(chosen)
         findings, more = self.found.findings()
