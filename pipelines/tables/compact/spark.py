@@ -22,7 +22,8 @@ from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
 from pipelines.tables.compact.predicate import MOST_PARTITIONS, NoPredicate, column_names, partitions_predicate
 from pipelines.tables.compact.statements import SparkCatalog, StatementTimeout, quote_name, quote_text
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import FileMissing, InvalidInput, TrinityLakeError
+from trinitylake_core.commits.frozen import refuse_frozen
+from trinitylake_core.errors import FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
 from trinitylake_core.iceberg.snapshot_files import LiveFile, SnapshotReader
 from trinitylake_core.tables import Located
 
@@ -285,8 +286,9 @@ class _TableRewrite:
         """Return what became of the table, by the snapshots that were made, and prove them."""
         after = self._read()
         runs, is_alone = self._runs_since(after, before)
+        left = self._groups_left(after)
         if not runs:
-            return stopped or replace(self._failed, outcome=model.DONE, reason="nothing was left to rewrite")
+            return stopped or self._say_why_nothing(left)
         removed, added = self._files_changed_by(after, runs)
         done = replace(
             stopped or replace(self._failed, outcome=model.DONE),
@@ -296,7 +298,10 @@ class _TableRewrite:
             bytes=sum(each.size for each in removed.values()),
             bytes_after=sum(each.size for each in added.values()),
             commits=sum(self._is_ours(each) for each in after.since(before) or ()),
+            conflicts=left,
         )
+        if left and not done.reason:
+            done = replace(done, reason=f"{left} of {len(self._table.groups)} partitions were lost to writers")
         if self._settings.prove == model.UNPROVED:
             return done
         try:
@@ -307,6 +312,33 @@ class _TableRewrite:
                 done, outcome=model.WRONG, reason=self._take_back(after, before, is_alone=is_alone, why=str(error))
             )
         return replace(done, proved=self._settings.prove)
+
+    def _groups_left(self, after: SnapshotReader) -> int:
+        """Return how many groups of the plan are as they were, although Iceberg would have rewritten them.
+
+        With partial progress it ignores commits that fail, and reports no failure. Of files that only deletes concern
+        nothing can be told: it rewrites those to which a delete applies by its sequence number.
+        """
+        if after.current is None:
+            return 0
+        live = after.files(after.current).data.keys()
+        left = 0
+        for group in self._table.groups:
+            would_be_merged = not group.delete_files and len(group.paths) > 1
+            if would_be_merged and live >= set(group.paths):
+                left += 1
+        return left
+
+    def _say_why_nothing(self, left: int) -> Outcome:
+        """Return the outcome of a table of which no snapshot was made, and no error was raised."""
+        if not left:
+            return replace(self._failed, outcome=model.DONE, reason="nothing was left to rewrite")
+        try:
+            refuse_frozen(self._lake.backend)
+        except LakehouseFrozen as error:
+            return replace(self._failed, outcome=model.FROZEN, reason=str(error))
+        why = "Spark rewrote files, and each of its commits was lost to a writer; the next run tries again"
+        return replace(self._failed, outcome=model.LOST, reason=why, conflicts=left)
 
     def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
         summary = snapshot.get("summary") or {}
