@@ -27,6 +27,8 @@ class Writes:
         self._by_key: dict[str, str | None] = {}
         self._columns: list[tuple[Columns, bool | None]] = []
         """What :meth:`put_columns` took since :attr:`by_key` was asked for, and whether the keys existed."""
+        self._joined: Messages | None = None
+        """All of these as messages, once they were asked for."""
 
     def __bool__(self) -> bool:
         return bool(self._by_key or self._columns)
@@ -46,6 +48,7 @@ class Writes:
             paths = rows.values.to_pylist()
             self._by_key.update(zip(keys, paths, strict=True))
         self._columns.clear()
+        self._joined = None
 
     def existence(self) -> Existence:
         """Return whether the written keys exist in the base, as far as that is known."""
@@ -84,6 +87,7 @@ class Writes:
     def put_columns(self, rows: Columns, *, existed: bool | None) -> None:
         """Write many keys. The columns stay what they are as long as nothing else is asked for than messages."""
         self._columns.append((rows, existed))
+        self._joined = None
 
     def put_saved(self, keys: Iterable[str], paths: Iterable[str | None], existed: Mapping[str, bool]) -> None:
         """Write what a saved transaction has written."""
@@ -104,9 +108,11 @@ class Writes:
     def messages(self, txn: str) -> Messages:
         """Return what is written as messages of a transaction, in key order; as columns where all of it came so."""
         if self._columns and not self._by_key:
-            rows = Columns.join([each for each, _ in self._columns])
-            txns = repeat_text(txn, len(rows))
-            return Messages.of_columns(rows.keys, rows.values, txns).newest()
+            if self._joined is None:  # a commit asks twice: for its root, and to count objects
+                rows = Columns.join([each for each, _ in self._columns])
+                txns = repeat_text(txn, len(rows))
+                self._joined = Messages.of_columns(rows.keys, rows.values, txns).newest()
+            return self._joined
         by_key = self.by_key
         keys = sorted(by_key)
         paths = [by_key[key] for key in keys]
