@@ -7,12 +7,14 @@ same; the operation can be repeated; nothing acknowledged is missing (``tests/su
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
 from tests.support.s3_servers import S3Server
 from tests.support.sweep import OPERATIONS, DiskPlace, Operation, Place, S3Place, Sweep
 
+LONG: Final = "tables compact"
 Run = Callable[[Operation, Place, Callable[[int], int]], None]
 names = pytest.mark.parametrize("name", OPERATIONS)
 
@@ -58,8 +60,14 @@ def run(points: dict[str, dict[str, tuple[int, int]]], record_property: Callable
 
 @names
 def test_on_disk(name: str, run: Run) -> None:
-    """Every request of every operation."""
-    run(OPERATIONS[name], DiskPlace(), _every_one)
+    """Every request of every operation, but for one that waits for ten of them at each point."""
+    run(OPERATIONS[name], DiskPlace(), _some if name == LONG else _every_one)
+
+
+@pytest.mark.slow
+def test_the_long_one_on_disk(run: Run) -> None:
+    """Every request."""
+    run(OPERATIONS[LONG], DiskPlace(), _every_one)
 
 
 @pytest.mark.s3

@@ -42,7 +42,7 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
 )
 
-from pipelines import clean, compaction, expire, export, load, tables_clean, upgrade, verify
+from pipelines import clean, compaction, expire, export, load, tables_clean, tables_compact, upgrade, verify
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA, request_key, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
@@ -402,6 +402,29 @@ def _clean_tables(lake: Lakehouse) -> None:
     tables_clean.run(lake, tables_clean.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
+def _compact_tables(open_at: Open, arg: Any) -> Action:
+    """A table of six files, which are worth one; they are written before, as their metadata name the place."""
+    lake = Lakehouse.open(open_at(""))
+    catalog = TrinityLakeCatalog.over(lake)
+    if not catalog.table_exists("ns0.iceberg"):
+        table = catalog.create_table("ns0.iceberg", SCHEMA)
+        for number in range(6):
+            table.append(rows(number))
+
+    def act() -> None:
+        report = tables_compact.run(lake, tables_compact.Config(engine="local"))
+        if report.failures:
+            raise StorageError(f"not compacted: {report.failures}")
+
+    return act
+
+
+def _rewrites_files(log: list[tuple[str, str]], states: list[State | None]) -> bool:
+    """Whether one file of data takes the place of others, and is there before the root that names it."""
+    data = [number for number, (kind, path) in enumerate(log) if kind == "put" and path.endswith(".parquet")]
+    return len(data) == 1 and data[0] < _first(log, "create")
+
+
 def _first(log: list[tuple[str, str]], wanted: str) -> int:
     return next((number for number, (kind, _) in enumerate(log) if kind == wanted), len(log))
 
@@ -651,6 +674,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             expect=lambda log, states: _first(log, "create") < _first(log, "delete") < len(log),
             reads=True,
         ),
+        Operation("tables compact", _some, _compact_tables, steps=True, expect=_rewrites_files, reads=True),
         Operation(
             "clean",
             _with_orphans,
@@ -822,12 +846,23 @@ def _definition(lake: Lakehouse, entry: Any) -> Message:
     return lake.table(entry.namespace, entry.name)
 
 
+_RANDOM: Final = {
+    "metadata_location",
+    "previous_metadata_location",
+    "uuid",
+    "current-snapshot-id",
+    "current-snapshot-timestamp-ms",
+    "current-snapshot-total-files-size",
+}
+"""What definitions of Iceberg tables say that is another thing each time."""
+
+
 def _plain(definition: Message) -> str:
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.ClearField("id")
     if isinstance(copy, TableDef):
-        for name in {"metadata_location", "uuid"} & set(copy.format_properties):
+        for name in _RANDOM & set(copy.format_properties):
             copy.format_properties[name] = "random"
     return str(copy)
 

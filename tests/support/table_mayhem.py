@@ -25,7 +25,7 @@ from pyiceberg.table import Table
 from requests.exceptions import ConnectionError as NotReached
 
 from pipelines import clean as clean_job
-from pipelines import compaction, tables_clean, tables_expire
+from pipelines import compaction, tables_clean, tables_compact, tables_expire
 from pipelines import expire as expire_job
 from tests.support.engines import connected, sparked
 from tests.support.icebergs import SCHEMA
@@ -453,8 +453,15 @@ def keep(plan: Plan, chance: random.Random) -> None:
     def expire() -> None:
         expire_job.run(lake, expire_job.Config(engine="local", keep_last=plan.kept, now_millis=later))
 
+    def merge() -> None:
+        """Merge small files, with the rows proved one by one; what writers come before is left for the next time."""
+        settings = tables_compact.Settings(prove="hash")
+        tables_compact.run(lake, tables_compact.Config(engine="local", settings=settings))
+
     jobs: tuple[Callable[[], object], ...] = (
         lambda: compaction.run(lake, compaction.Config(engine="local")),
+        merge,
+        merge,
         snapshot,
         expire,
         expire,

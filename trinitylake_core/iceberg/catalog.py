@@ -50,7 +50,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.iceberg import border, namespaces, tables, views
 from trinitylake_core.iceberg.added import TableFilesVoid
 from trinitylake_core.iceberg.attempt import Attempt, Claims
-from trinitylake_core.iceberg.errors import MetadataMissing, translate_errors
+from trinitylake_core.iceberg.errors import MetadataMissing, keep_own_errors, translate_errors
 from trinitylake_core.iceberg.locations import Locations, Place
 from trinitylake_core.iceberg.names import ObjectName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
@@ -537,11 +537,12 @@ class TrinityLakeCatalog(MetastoreCatalog):
         Raises:
             ValueError: a property that must be a number is none, or a table forbids it.
             FileNotFoundError, ValidationError: metadata that cannot be read.
-            CommitFailedException, CommitStateUnknownException, ForbiddenError: as :meth:`commit_table`.
+            CommitFailedException, ForbiddenError: as :meth:`commit_table`.
+            OutcomeUnknown, StorageError: the storage failed, and the commit may have been made.
         """
         names = [name_of(each, NoSuchTableError) for each in identifiers]
         expire = partial(tables.expire_snapshots, names=names, rules=rules, now_millis=now_millis)
-        with translate_errors():
+        with keep_own_errors(), translate_errors():
             lost = self._change(expire, f"expire snapshots of {len(names)} tables")
         return {name.identifier: each for name, each in lost.items()}
 
@@ -554,11 +555,11 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
         Raises:
             RewriteLost: some of them cannot count, each with the reason; the others may be tried without them.
-            CommitFailedException, CommitStateUnknownException, ForbiddenError, ValidationError: as
-                :meth:`commit_table`.
+            CommitFailedException, ForbiddenError, ValidationError: as :meth:`commit_table`.
+            OutcomeUnknown, StorageError: the storage failed, and the commit may have been made.
         """
         wanted = {name_of(each, NoSuchTableError): rewrite for each, rewrite in rewrites.items()}
-        with translate_errors():
+        with keep_own_errors(), translate_errors():
             made = self._change(partial(tables.replace_files, rewrites=wanted), _reason_of_rewrite(list(wanted)))
         return {name.identifier: number for name, number in made.items()}
 

@@ -62,6 +62,18 @@ def translate_errors() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def keep_own_errors() -> Iterator[None]:
+    """Raise our error again where PyIceberg's says that the outcome is unknown: jobs, unlike engines, know ours."""
+    try:
+        yield
+    except iceberg.CommitStateUnknownException as error:
+        cause = error.__cause__
+        if isinstance(cause, ours.TrinityLakeError):
+            raise cause from error
+        raise
+
+
 # -- words that people may see -----------------------------------------------------------------------
 
 _OUR_PACKAGE: Final = __name__.partition(".")[0]
