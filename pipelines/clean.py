@@ -284,6 +284,11 @@ class Cleaning(JobRun[Config, Report]):
             return now, cutoff
         return now, min(cutoff, inventory_millis(inventory, self.inventory_options) - self.lifetime_millis())
 
+    def hold_back(self, cutoff: int, saved: SavedTransactions) -> int:
+        """Return the time before which files may go, in view of the saved transactions that are alive."""
+        del saved  # what they have written is marked
+        return cutoff
+
     # -- the steps -----------------------------------------------------------------------------------
 
     def run(self) -> Report:
@@ -313,6 +318,7 @@ class Cleaning(JobRun[Config, Report]):
         self.watch.lap("list")
         self.marking = marking = Marking(self.backend, self.sweep, self.definition.txn_ttl_millis, now)
         marked = marking.mark(self.refuse_outdated)
+        cutoff = self.hold_back(cutoff, marking.saved)
         self.watch.lap("mark")
         totals, gone = self.sweep.subtract(marked.boundary, cutoff), 0
         found = self.seen(listed, marked, marking.saved, totals)

@@ -23,6 +23,7 @@ from pipelines.summary import Table, count
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions
 from pipelines.sweep.listing import everything
 from pipelines.sweep.sweep import Size, Totals
+from pipelines.tables.compact.hold import held_since
 from pipelines.tables.files import refuse_no_iceberg
 from pipelines.tables.sweep import Doubt, TableSweep
 from trinitylake_core import Lakehouse
@@ -133,6 +134,15 @@ class TablesCleaning(clean.Cleaning):
         wanted = everything if config.pattern is None else partial(_matches, Pattern(config.pattern))
         apart = [_directory_uri(root, each) for each in config.apart]
         return TableSweep(self.engine, self.backend.storage, self.definition.order, self.progress, wanted, apart)
+
+    def hold_back(self, cutoff: int, saved: SavedTransactions) -> int:
+        """Return a time before the oldest compaction of tables that is under way: no metadata names its files yet.
+
+        So it is not refused after hours of work. One that begins after the listing is younger than the time that the
+        listing began at, and so are its files.
+        """
+        since = held_since(self.backend.storage, sorted(saved.paths))
+        return cutoff if since is None else min(cutoff, since)
 
     def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""

@@ -269,6 +269,24 @@ def test_position_deletes_beside_it_win(catalog: TrinityLakeCatalog, beside: Cal
     assert list(range(1, FILES)) == ids(table.refresh())
 
 
+def test_a_cleaning_of_age_zero_beside_it_removes_none_of_its_files(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    """Without the hold the fence made the new files void, and hours of work were refused."""
+    table = small_files(catalog)
+    orphan = Path(table.location().removeprefix("file://")) / "data" / "orphan.parquet"
+    orphan.write_bytes(b"of a writer that died")
+    age_zero = tables_clean.Config(older_than_seconds=0, allow_recent=True)
+    seen: list[tables_clean.Report] = []
+    beside(lambda: seen.append(tables_clean.run(catalog.lakehouse, age_zero)))
+    report = tables_compact.run(catalog.lakehouse)
+    assert ({}, 0) == (report.failures, seen[0].deleted)
+    assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
+    assert 1 == tables_clean.run(catalog.lakehouse, age_zero).deleted
+    assert not orphan.exists()
+    assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
+
+
 def test_tables_that_are_dropped_or_replaced_meanwhile_are_named(
     catalog: TrinityLakeCatalog, beside: Callable[..., None]
 ) -> None:

@@ -1,17 +1,23 @@
 """The hold on the fence of ``tables clean``: what a compaction writes must not be void before it is committed.
 
 It is a saved transaction without changes, which lives as long as the compaction: a cleaning keeps its fence below the
-start of the oldest one that is alive. It is a courtesy, not what safety rests on: without it the commit is refused.
+start of the oldest hold that is alive; of other saved transactions it marks what they name. It is a courtesy, not what
+safety rests on: without it the commit is refused.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from trinitylake_core import Lakehouse
-from trinitylake_core.errors import TrinityLakeError, UnsafeStorage
+from pipelines.sweep.kept_roots import CLOCK_SLACK_MILLIS
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.definitions import decode_transaction
+from trinitylake_core.errors import CorruptNode, FileMissing, TrinityLakeError, UnsafeStorage
+from trinitylake_core.storage import Storage
+from trinitylake_core.transactions.saved import running_root
 
 _LOG = logging.getLogger(__name__)
 REASON = "tables compact is under way"
@@ -37,3 +43,27 @@ def hold_fence(lake: Lakehouse) -> Iterator[None]:
             lake.resume_transaction(hold.id).abort()
         except TrinityLakeError as error:  # it ends by itself
             _LOG.warning("the hold %s of this compaction was not ended: %s", hold.id, error)
+
+
+def held_since(storage: Storage, live: Iterable[str]) -> int | None:
+    """Return a time before the oldest hold among live saved transactions was saved; ``None`` without one.
+
+    Args:
+        storage: that of the lakehouse.
+        live: the paths of the transactions. Two ``get`` and a ``head`` each.
+
+    Raises ``CorruptDefinition``, ``StorageError``.
+    """
+    oldest: int | None = None
+    for path in live:
+        try:
+            definition = decode_transaction(storage.read(path), path)
+            state = json.loads(running_root(storage, definition).system.get(spec.TXN_STATE) or "{}")
+            saved_at = storage.info(path).modified_millis
+        except (FileMissing, CorruptNode):  # it has ended since
+            continue
+        if state.get("reason") != REASON:
+            continue
+        since = min(definition.began_at_millis, saved_at) - CLOCK_SLACK_MILLIS
+        oldest = since if oldest is None else min(oldest, since)
+    return oldest
