@@ -98,7 +98,14 @@ def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
     label = _describe_strip(strip)
-    axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8, color=INK)
+    axes.set_ylabel(
+        label,
+        rotation=0,
+        ha="right",
+        va="center",
+        fontsize=8,
+        color=INK,
+    )
     _plain(axes)
 
 
@@ -125,8 +132,21 @@ def _draw_outlines(axes: Axes, strip: Strip) -> None:
     count = len(strip.fill)
     edges = [index / count for index in range(count + 1)]
     axes.stairs(strip.fill, edges, fill=True, color=KEYS, alpha=0.25)
-    axes.stairs(strip.fill, edges, color=KEYS, linewidth=0.9, label=_KEYS_LABEL)
-    axes.stairs(strip.debt, edges, fill=True, color=DEBT, alpha=0.9, label=_DEBT_LABEL)
+    axes.stairs(
+        strip.fill,
+        edges,
+        color=KEYS,
+        linewidth=0.9,
+        label=_KEYS_LABEL,
+    )
+    axes.stairs(
+        strip.debt,
+        edges,
+        fill=True,
+        color=DEBT,
+        alpha=0.9,
+        label=_DEBT_LABEL,
+    )
 
 
 def _describe_strip(strip: Strip) -> str:
@@ -206,7 +226,14 @@ def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
         live.append(each.bytes / _MEBIBYTE)
         old.append(each.old_bytes / _MEBIBYTE)
     axes.barh(places, live, 0.6, color=KEYS, label="the newest snapshot")
-    axes.barh(places, old, 0.6, left=live, color=DEBT, label="old snapshots only")
+    axes.barh(
+        places,
+        old,
+        0.6,
+        left=live,
+        color=DEBT,
+        label="old snapshots only",
+    )
     axes.set_yticks(places, names, parse_math=False)
     axes.set_ylim(len(measured) - 0.4, -0.6)  # the heaviest on top
     axes.set_xlabel("MiB", color=INK, fontsize=9)

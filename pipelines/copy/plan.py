@@ -220,7 +220,13 @@ class CopyPlan:
             names += table_shards(storage, everything).prefixes
         prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
         at_once = 1 + len(names) // _TASKS
-        return self.engine.map(_list_prefixes, prefixes, _LISTING, storage, each=at_once)
+        return self.engine.map(
+            _list_prefixes,
+            prefixes,
+            _LISTING,
+            storage,
+            each=at_once,
+        )
 
     def _find_reached(
         self,

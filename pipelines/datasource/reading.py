@@ -262,7 +262,13 @@ def _cut_changes(
     if wanted.kinds is None and wanted.namespaces is None:
         old = before.root_node.node
         new = lake.root_node.node
-        subtrees = differing_subtrees(before.nodes, old, lake.nodes, new, parts)
+        subtrees = differing_subtrees(
+            before.nodes,
+            old,
+            lake.nodes,
+            new,
+            parts,
+        )
         spans = spans_of(subtrees, parts)
     else:
         spans = []
@@ -393,7 +399,13 @@ class _Reading:
             raise InvalidInput("there is no earlier version to compare with")  # a request of ours always has one
         old = self.request.old.open(self.storage)
         new = self.request.new.open(self.storage)
-        found = diff_nodes(old.store, old.root, new.store, new.root, self.part.span)
+        found = diff_nodes(
+            old.store,
+            old.root,
+            new.store,
+            new.root,
+            self.part.span,
+        )
         for each in changes(found, self.request.new.codec):
             yield (
                 each.change,

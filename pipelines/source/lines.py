@@ -161,7 +161,13 @@ def describe_places(storage: Storage, places: Sequence[Place]) -> list[str]:
         number = 1
         counted_to = 0
         for place in in_file:
-            number += _count_line_ends(storage, file, data, counted_to, place.offset)
+            number += _count_line_ends(
+                storage,
+                file,
+                data,
+                counted_to,
+                place.offset,
+            )
             counted_to = place.offset
             numbers[place] = number
     return [f"{place.file}, line {numbers[place]}" for place in places]

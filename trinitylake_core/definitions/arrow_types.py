@@ -101,7 +101,13 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
     if kind == DECIMAL:  # a scale that is left out is 0
         if "precision" not in column.properties:
             raise InvalidDefinition(f"column {where}: DECIMAL needs the property 'precision'")
-        precision = _number(column, "precision", where, low=1, high=DECIMAL_PRECISION_MAX)
+        precision = _number(
+            column,
+            "precision",
+            where,
+            low=1,
+            high=DECIMAL_PRECISION_MAX,
+        )
         scale = 0
         if "scale" in column.properties:
             scale = _number(column, "scale", where, low=0, high=precision)

@@ -45,7 +45,14 @@ from trinitylake_core.errors import CorruptDefinition, InvalidDefinition
 Definition: TypeAlias = LakehouseDef | NamespaceDef | TableDef | ViewDef | TransactionDef
 """Any message that is a file of its own."""
 
-_M = TypeVar("_M", LakehouseDef, NamespaceDef, TableDef, ViewDef, TransactionDef)
+_M = TypeVar(
+    "_M",
+    LakehouseDef,
+    NamespaceDef,
+    TableDef,
+    ViewDef,
+    TransactionDef,
+)
 _CHECKSUM_HEAD: Final = b"\xc2\x07\x10"
 """Field 120, length-delimited, 16 bytes: what stands before a checksum."""
 _CHECKSUM_BYTES: Final = len(_CHECKSUM_HEAD) + 16
@@ -248,7 +255,13 @@ def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: boo
 
     Raises ``InvalidDefinition``: the format cannot hold such a column.
     """
-    column = Column(id=1, name="any", type=kind, nullable=nullable, properties=properties)
+    column = Column(
+        id=1,
+        name="any",
+        type=kind,
+        nullable=nullable,
+        properties=properties,
+    )
     check_schema(Schema(columns=[column]))
     column.ClearField("id")
     column.ClearField("name")

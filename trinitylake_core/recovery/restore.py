@@ -128,7 +128,13 @@ class Restore:
         self._damaged = damaged
         self._changes: list[Change] = []
         with self.still_kept():
-            self._selection = Selection(here, there, only, exact=exact, remember=damaged)
+            self._selection = Selection(
+                here,
+                there,
+                only,
+                exact=exact,
+                remember=damaged,
+            )
 
     # -- plan ----------------------------------------------------------------------------------
 

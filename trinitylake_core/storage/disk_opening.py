@@ -92,7 +92,13 @@ def _openat2(root: int, path: str, flags: int) -> int:
     size = ctypes.sizeof(how)
     name = os.fsencode(path)
     while True:
-        descriptor: int = _syscall(_OPENAT2, root, name, ctypes.byref(how), size)
+        descriptor: int = _syscall(
+            _OPENAT2,
+            root,
+            name,
+            ctypes.byref(how),
+            size,
+        )
         if descriptor >= 0:
             return descriptor
         number = ctypes.get_errno()
@@ -135,7 +141,13 @@ def _find_syscall() -> Any:
     how = _How(_DIRECTORY, 0, _RESOLVE_BENEATH)
     root = os.open("/", _DIRECTORY)
     try:
-        descriptor = syscall(_OPENAT2, root, b".", ctypes.byref(how), ctypes.sizeof(how))
+        descriptor = syscall(
+            _OPENAT2,
+            root,
+            b".",
+            ctypes.byref(how),
+            ctypes.sizeof(how),
+        )
     finally:
         os.close(root)
     if descriptor < 0:

@@ -287,7 +287,13 @@ class LocalStorage(BaseStorage):
         waiting = [(top, name)]
         while waiting:
             directory, start = waiting.pop()
-            scan_directory = partial(scan, self._base, directory, start, wanted)
+            scan_directory = partial(
+                scan,
+                self._base,
+                directory,
+                start,
+                wanted,
+            )
             files, directories = self._retrying("list", directory, scan_directory)
             for inner in directories:
                 waiting.append((f"{inner}/", ""))

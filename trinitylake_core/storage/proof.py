@@ -95,7 +95,13 @@ def prove(contest: Contest, sample: Sample, prefix: str) -> int:
         for _ in range(sample.crowds):
             rounds.run(threads, _crowd(sample.racers))
         _fight(rounds, threads, _MIDDLE_BYTES, sample.duels, float("inf"))
-        _fight(rounds, threads, _LARGE_BYTES, sample.large_duels, _LARGE_SECONDS)
+        _fight(
+            rounds,
+            threads,
+            _LARGE_BYTES,
+            sample.large_duels,
+            _LARGE_SECONDS,
+        )
     return rounds.done
 
 

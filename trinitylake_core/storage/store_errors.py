@@ -293,7 +293,13 @@ def refused_swap(where: str, error: Exception) -> TrinityLakeError | None:
     code, status, text = _parts("put", where, response)
     if code == "NoSuchKey" or (status == 404 and code in {"", "404"}):
         return Outdated(f"{where} is not what it was when it was read")
-    return _translate_refusal(code, status, text, "compare-and-set (If-Match)", where)
+    return _translate_refusal(
+        code,
+        status,
+        text,
+        "compare-and-set (If-Match)",
+        where,
+    )
 
 
 def _parts(kind: str, where: str, response: dict[str, Any]) -> tuple[str, int, str]:

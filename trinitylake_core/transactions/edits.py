@@ -361,7 +361,13 @@ class CatalogEdits(CatalogView):
     ) -> None:
         self._refuse_done()
         path = definition_path(kind, namespace, name)
-        self._writes.put_definition(key, path, kind, definition, existed=existed)
+        self._writes.put_definition(
+            key,
+            path,
+            kind,
+            definition,
+            existed=existed,
+        )
 
     def _delete(self, key: str) -> None:
         self._refuse_done()

@@ -311,7 +311,14 @@ class Transaction(CatalogEdits):
             "before": before,
         }
         state = json.dumps(facts)
-        saved.save(self._backend, self.change.base, definition, own, state, file)
+        saved.save(
+            self._backend,
+            self.change.base,
+            definition,
+            own,
+            state,
+            file,
+        )
         self._file = file
 
     def abort(self) -> None:
