@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine_for_all
@@ -394,15 +395,21 @@ class Cleaning(JobRun[Config, Report]):
             )
         return self.sweep.confirm_plan(cutoff)
 
+    def planned_tables(self) -> list[plans.PlanRow]:
+        """Return the rows of the tables that a plan is for."""
+        return []
+
     def write_plan(self, uri: str, marked: GcRoots, found: Report) -> Report:
         age = describe_duration(self.safety_age_seconds)
         reason = (
             f"not reached from versions {marked.boundary} to {marked.newest.version}, {found.snapshots} "
             f"snapshots and {found.transactions} saved transactions; older than {age}"
         )
-        total = (found.orphan_files, found.orphan_bytes)
+        tables = self.planned_tables()
+        total = (found.orphan_files + len(tables), found.orphan_bytes)
         head = plans.header(self.job, self.backend, marked, total, age=self.safety_age_seconds)
-        plans.write(uri, self.options, head, (plans.PlanRow(file, reason) for file in self.sweep.orphans()))
+        files = (plans.PlanRow(file, reason) for file in self.sweep.orphans())
+        plans.write(uri, self.options, head, chain(files, tables))
         self.watch.lap("plan")
         return replace(found, plan=uri)
 

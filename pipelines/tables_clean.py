@@ -11,6 +11,7 @@ A node or definition that cannot be read stops the whole cleaning.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -20,14 +21,15 @@ from pipelines import clean
 from pipelines.clean import SAFETY_AGE_SECONDS
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
 from pipelines.summary import Table, count
+from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions
-from pipelines.sweep.listing import everything
+from pipelines.sweep.listing import Listed, everything
 from pipelines.sweep.sweep import Size, Totals
 from pipelines.tables.compact.hold import held_since
 from pipelines.tables.files import refuse_no_iceberg
 from pipelines.tables.sweep import Doubt, TableSweep
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, PlanOutdated
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.tables import base_uri, full_uri
 
@@ -149,6 +151,34 @@ class TablesCleaning(clean.Cleaning):
         found = super().seen(listed, marked, saved, totals)
         return Report(**{each.name: getattr(found, each.name) for each in fields(found)})
 
+    def planned_tables(self) -> list[plans.PlanRow]:
+        """Return a row for each directory with orphans that tables claim: their names, UUIDs and metadata files."""
+        reason = "the plan is for these tables as they are here"
+        rows: list[plans.PlanRow] = []
+        for directory, owners in self.sweep.owners().items():
+            text = json.dumps({"directory": directory, "tables": owners})
+            rows.append(plans.PlanRow(Listed(text, 0, None, plans.TABLE, None), reason))
+        return rows
+
+    def agreed(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
+        """Take the files of a plan, if the tables in whose directories they lie are still those that it was made for.
+
+        Raises:
+            InvalidInput, PlanOutdated: as ``clean`` does; and the directory of a file belongs to another table now.
+        """
+        agreed = super().agreed(plan, marked, cutoff)
+        planned = dict(map(_planned_owners, plan.named(plans.TABLE)))
+        for directory, owners in self.sweep.owners().items():
+            before = planned.get(directory, set())
+            known = {owner[:2] for owner in before}
+            is_other = any(owner[:2] not in known for owner in owners) or before.isdisjoint(owners)
+            if is_other:
+                raise PlanOutdated(
+                    f"{directory} does not belong any more to the table that the plan was made for, or all versions of "
+                    "it are others by now; nothing was deleted, make a new plan"
+                )
+        return agreed
+
     def counted(self, found: clean.Report) -> clean.Report:
         """Return a report with what it has cost so far, and with what is in doubt."""
         read, doubts = dict(self.sweep.read), tuple(self.sweep.doubts)
@@ -157,6 +187,15 @@ class TablesCleaning(clean.Cleaning):
 
 def _describe(doubts: Sequence[Doubt]) -> str:
     return "; ".join(f"{each.directory or each.table}: {each.reason}" for each in doubts[:_SHOWN])
+
+
+def _planned_owners(text: str) -> tuple[str, set[tuple[str, str, str]]]:
+    """Return a directory and its tables, of a row of a plan. Raises ``InvalidInput``."""
+    try:
+        row = json.loads(text)
+        return str(row["directory"]), {(str(name), str(uuid), str(path)) for name, uuid, path in row["tables"]}
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput("the plan names a table in an unknown way; make a new plan") from None
 
 
 def _directory_uri(root: str, directory: str) -> str:

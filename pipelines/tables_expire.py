@@ -42,8 +42,7 @@ _JOB: Final = "tables expire"
 _ROW: Final = re.compile(r".+/(?P<uuid>[0-9a-f-]{36})/(?:snapshot|ref)/(?P<snapshot>-?\d+)(?:/(?P<ref>.+))?", re.DOTALL)
 """What a row of a plan names: a snapshot of a table, or a branch or tag and the snapshot that it named."""
 _SNAPSHOT: Final = "snapshot"
-_TABLE: Final = "table"
-"""The kinds of rows. One of a table is an object: its name, its UUID, and the metadata that the plan was made for."""
+"""The kind of these rows. One of a table has its name, its UUID, and the metadata that the plan was made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +252,7 @@ class _Expiration:
         plan = plans.StoredPlan(uri, self.options)
         plans.refuse_other(plan.header, _JOB, self.lake.backend, gc_roots(self.lake.backend))
         planned = PlannedSnapshots({}, {}, {})
-        for text in plan.named(_TABLE):
+        for text in plan.named(plans.TABLE):
             try:
                 table = json.loads(text)
                 planned.tables[table["uuid"]] = PlannedTable(table["name"], table["metadata"])
@@ -280,7 +279,9 @@ class _Expiration:
             if not (losing.snapshots or losing.refs):
                 continue
             table = json.dumps({"name": name, "uuid": uuid, "metadata": location})
-            rows.append(plans.PlanRow(Listed(table, 0, None, _TABLE, None), "the plan is for this table as it is here"))
+            rows.append(
+                plans.PlanRow(Listed(table, 0, None, plans.TABLE, None), "the plan is for this table as it is here")
+            )
             for number in losing.snapshots:
                 snapshot = metadata.snapshot_by_id(number)
                 when = None if snapshot is None else snapshot.timestamp_ms

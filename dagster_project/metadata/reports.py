@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from dagster_project.metadata import pictures
 from pipelines import compaction_policy, expire, restore, rollback, snapshot, tables_health, undo
 from pipelines.stats import Deep
 from pipelines.summary import Summarised, Table, count, history_table, human_bytes, tables_of, utc
+from pipelines.sweep.plans import TABLE
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 from trinitylake_core.tables import DIRECTORY
@@ -277,19 +278,21 @@ def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadat
 
 
 def of_plan(plan: Path) -> Metadata:
-    """Return a stored plan: its first rows, how many it has, and the directories of tables from which most bytes go."""
+    """Return a stored plan: its first files, how many it has, and from which directories of tables most bytes go."""
     rows: list[dict[str, Any]] = []
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
+    total = 0
     with parquet.ParquetFile(plan) as file:
         for batch in file.iter_batches():
-            rows = rows or batch.slice(0, PLAN_LIMIT).to_pylist()
+            of_files = batch.filter(compute.not_equal(batch["kind"], TABLE))
+            total += len(of_files)
+            rows = rows or of_files.slice(0, PLAN_LIMIT).to_pylist()
             for path, size in zip(batch["path"].to_pylist(), batch["bytes"].to_pylist(), strict=True):
                 if path.startswith(DIRECTORY):
                     directory = _PARTS.split(path)[0]
                     files[directory] += 1
                     sizes[directory] += size or 0
-        total = int(file.metadata.num_rows)
     planned = []
     for row in rows:
         planned.append({**row, "modified": _time(row["modified_millis"])})

@@ -28,6 +28,8 @@ from trinitylake_core.storage import Storage, open_storage, options_for, same_pl
 
 R = TypeVar("R")
 _METADATA: Final = b"trinitylake.plan"
+TABLE: Final = "table"
+"""The kind of a row that names a table that the plan was made for: an object as JSON."""
 _FORMAT: Final = 1
 _ROWS: Final = 50_000
 _SCHEMA: Final = pa.schema({"path": TEXT, "kind": TEXT, "bytes": LONG, "modified_millis": LONG, "reason": TEXT})
@@ -149,10 +151,11 @@ class StoredPlan:
             yield from (path for path, each in rows if each == kind)
 
     def files(self) -> Iterator[Listed]:
-        """Yield the files to delete; their names decide of which kind they are, not the plan."""
-        for batch in self._file.iter_batches(_ROWS, columns=["path", "bytes", "modified_millis"]):
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield listed(*row)
+        """Yield the files to delete; their names decide of which kind they are, not the plan. Tables are left out."""
+        for batch in self._file.iter_batches(_ROWS, columns=["kind", "path", "bytes", "modified_millis"]):
+            for kind, *row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if kind != TABLE:
+                    yield listed(*row)
 
 
 def refuse_other(head: Header, job: str, backend: LakehouseBackend, retained: GcRoots) -> None:

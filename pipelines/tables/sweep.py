@@ -37,6 +37,10 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.tables import DIRECTORY
 
 _PATHS: Final = pa.schema({"path": TEXT})
+_BELOW: Final = f"substr(o.path, {len(DIRECTORY) + 1})"
+_BELOW_NAMESPACE: Final = f"substr({_BELOW}, instr({_BELOW}, '/') + 1)"
+_OWN_DIRECTORY: Final = f"substr(o.path, 1, {len(DIRECTORY)} + instr({_BELOW}, '/') + instr({_BELOW_NAMESPACE}, '/'))"
+"""The directory of the table with a file ``o``, in SQL: three names and their slashes."""
 _SHARED: Final = "another table claims this directory, too"
 
 
@@ -182,6 +186,18 @@ class TableSweep(Sweep):
             table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS)
             query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
             self._live.append(self.engine.sql(query, files=self._listed, held=table).keep("path"))
+
+    def owners(self) -> dict[str, list[tuple[str, str, str]]]:
+        """Return the tables in whose directories orphans lie, by directory: label, UUID and metadata file of each."""
+        if not self._tables.found:
+            return {}
+        claims = self._tables.ask(f"SELECT DISTINCT path, label, about, parent FROM found WHERE role = {CLAIM!r}")
+        lying = self.engine.sql(f"SELECT DISTINCT {_OWN_DIRECTORY} AS path FROM orphans o", orphans=self._doomed)
+        query = "SELECT c.path, c.label, c.about, c.parent FROM lying d JOIN claims c ON c.path = d.path"
+        owners: dict[str, list[tuple[str, str, str]]] = {}
+        for row in self.engine.sql(query, lying=lying, claims=claims.keep("path")).list():
+            owners.setdefault(row["path"], []).append((row["label"], row["about"], row["parent"]))
+        return {directory: sorted(each) for directory, each in sorted(owners.items())}
 
     def _held(self) -> Iterator[Doubt]:
         """Yield the doubts that the walk found. One without a directory may concern every file."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow import parquet
 from pyiceberg.table import Table
 from pyiceberg.view.metadata import ViewVersion
 
@@ -142,6 +144,27 @@ def test_a_dry_run_and_a_plan_change_nothing_and_a_plan_is_carried_out(
     assert (planned.orphan_files, 0, version + 1) == (done.deleted, done.failed, done.version_after)
     with pytest.raises(InvalidInput, match="plan of `tables clean`, not of `clean`"):
         clean_job.run(catalog.lakehouse, clean_job.Config(engine="local", plan=uri))
+
+
+def test_a_plan_is_for_the_tables_whose_directories_it_cleans(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """What was written since is no matter; another table in the same directory is."""
+    table, uri = with_table(catalog, "sales.orders", 1), str(tmp_path / "plan.parquet")
+    table.transaction().append(rows(2))
+    assert 3 == clean(catalog, plan_to=uri).orphan_files
+    kinds = Counter(row["kind"] for row in parquet.read_table(uri).to_pylist())
+    assert {"table": 1, "data": 1, "manifest": 2} == kinds
+    catalog.load_table("sales.orders").append(rows(4))
+    metadata = Path(catalog.load_table("sales.orders").metadata_location.removeprefix("file://"))
+    content = json.loads(metadata.read_text())
+    catalog.drop_table("sales.orders")
+    expire(catalog)
+    content["table-uuid"] = "00000000-0000-4000-8000-000000000000"
+    metadata.write_text(json.dumps(content))
+    catalog.register_table("sales.other", metadata.as_uri())
+    before = files(catalog)
+    with pytest.raises(PlanOutdated, match="does not belong any more to the table that the plan was made for"):
+        clean(catalog, plan=uri)
+    assert before == files(catalog)
 
 
 def test_a_plan_that_a_later_version_needs_is_outdated(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
