@@ -24,7 +24,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import Table, count, describe_no_change, failures_table, human_bytes
+from pipelines.summary import Size, Table, count, describe_no_change, human_bytes
 from pipelines.sweep import plans
 from pipelines.tables.compact import model
 from pipelines.tables.compact.engines import Engines
@@ -49,6 +49,10 @@ from trinitylake_core.tables import MANAGED, Located
 
 __all__ = ["Config", "Policy", "Report", "Settings", "run"]
 _AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
+_NO_MANIFESTS: Final = (
+    "manifests are not merged by their number yet: leave `manifests` out; "
+    "engine 'spark' merges those of the tables that it rewrites"
+)
 _ALONE: Final = "left alone"
 
 
@@ -159,8 +163,10 @@ class Report:
 
     def summary(self) -> Iterator[str]:
         """Yield what was compacted."""
+        done = sum(each.outcome == model.DONE for each in self.outcomes)
         if not self.planned:
-            yield f"nothing to do: no file of {count(self.tables, 'table')} is worth a rewrite"
+            other = "other " if self.failures else ""
+            yield f"nothing to do: no {other}file of {count(self.tables, 'table')} is worth a rewrite"
         elif self.dry_run:
             yield (
                 f"{describe_no_change(self.plan)}: {count(self.files, 'data file')} of "
@@ -171,8 +177,9 @@ class Report:
                 f"that takes about {human_bytes(self.takes_bytes)} more until older versions have expired and "
                 "`tables clean` has removed the old files"
             )
+        elif not done:
+            yield f"no table among {self.tables:,} was compacted"
         else:
-            done = sum(each.outcome == model.DONE for each in self.outcomes)
             yield (
                 f"{count(self.files_before, 'data file')} of {count(done, 'table')} among {self.tables:,} became "
                 f"{self.files_made:,}: {human_bytes(self.bytes_before)} to {human_bytes(self.bytes_made)}, in "
@@ -195,14 +202,15 @@ class Report:
         """Yield what is planned, or what became of each table, and those that were not compacted."""
         if self.dry_run:
             columns = ("table", "engine", "partitions", "files", "after", "bytes", "delete_files", "reason", "refs")
-            rows = [[getattr(each, name) for name in columns[:-1]] for each in self.planned]
+            shown = [replace(each, bytes=Size(each.bytes)) for each in self.planned]
+            rows = [[getattr(each, name) for name in columns[:-1]] for each in shown]
             names = [", ".join(each.refs) for each in self.planned]
-            yield Table("planned", columns, [[*row, refs] for row, refs in zip(rows, names, strict=True)], detail=True)
+            yield Table("planned", columns, [[*row, refs] for row, refs in zip(rows, names, strict=True)])
         else:
             columns = ("table", "outcome", "engine", "files", "after", "bytes", "bytes_after", "seconds", "proved")
             rows = [[getattr(each, name) for name in columns] for each in self.outcomes]
             yield Table("compacted", columns, rows, detail=True)
-        yield failures_table(self.failures)
+        yield Table("failures", ("table", "reason"), list(self.failures.items()))
 
 
 def run(
@@ -244,6 +252,8 @@ class _Compaction(JobRun[Config, Report]):
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
         config = self.config
+        if any(each.manifests is not None for each in (config, *config.policies)):
+            raise InvalidInput(_NO_MANIFESTS)
         if self.review is not dry_run:
             refuse_frozen(self.backend)
         self.meter = Meter(self.lake.storage)

@@ -25,6 +25,7 @@ from pipelines.cli.report import Table, fields, summarise
 from pipelines.cli.resolve_root import applicable, storage_options
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.sizes import parse_size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -130,6 +131,15 @@ def age(*names: str, default: float | None = None, **settings: Any) -> Option:
         return parse_age(given)
 
     return Option(*names, metavar="AGE", callback=parse_seconds, **settings)
+
+
+def size(*names: str, **settings: Any) -> Option:
+    """Return an option for a size such as ``256MiB``; its value is in bytes."""
+
+    def parse_bytes(_: click.Context, __: click.Parameter, given: str | None) -> int | None:
+        return None if given is None else parse_size(given)
+
+    return Option(*names, metavar="SIZE", callback=parse_bytes, **settings)
 
 
 def answering(names: Sequence[str], answer: Callable[[click.Context], Answer], meaning: str) -> Option:
@@ -294,6 +304,7 @@ class Call:
             app_name=f"trinitylake {options.command}",
             conf=dict(key_value("--spark-conf", each) for each in options.spark_conf),
             log_level=self.log_level,
+            iceberg=getattr(options, "iceberg", None),
         )
 
 

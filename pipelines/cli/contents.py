@@ -69,6 +69,7 @@ maintain:
   expire ROOT | remove old versions that no retention rule keeps
   clean ROOT | remove files that no version, snapshot or saved transaction needs
   tables health ROOT [PATTERN] | show files, bytes and snapshots of Iceberg tables
+  tables compact ROOT [PATTERN] | merge small files of Iceberg tables; the rows stay, and no file is deleted
   tables expire ROOT [PATTERN] | remove old snapshots of Iceberg tables; no file is deleted
   tables clean ROOT [PATTERN] | remove files of Iceberg tables that no version, snapshot or saved transaction needs
   mend ROOT | correct a fence of a cleaning that lies in the future, because a clock was wrong
@@ -97,6 +98,7 @@ _MODULES: Final = {
     "jobs": "load, upgrade, compact, doctor",
     "serving": "serve",
     "retention": "verify, expire, clean, mend, tables health, tables expire, tables clean",
+    "compacting": "tables compact",
     "recovery": "freeze, thaw, rollback, undo, restore, snapshot create, snapshot list, snapshot drop, export",
     "trying": "try, ui",
     "program": "completion",

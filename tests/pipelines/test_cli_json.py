@@ -175,6 +175,6 @@ def test_what_differs_is_found(declared: Any, value: Any, wrong: str) -> None:
     assert [wrong] == list(mismatches(declared, value, "x", set()))
 
 
-_RARE = ("Hole", "Errors", "load iceberg:NAME", "serve", "tables health", "try", "ui")
+_RARE = ("Hole", "Errors", "load iceberg:NAME", "serve", "tables compact", "tables health", "try", "ui")
 RARE = {field for name in _RARE for field in declared_fields(DECLARED[name], name)}
 """Declared, and printed only where something is wrong or damaged, by another catalog, or when a server ends."""

@@ -31,7 +31,7 @@ from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
 SOME_FAILED = 4
-_PLANNED = (
+PLANNED = (
     DRY_RUN,
     VERBOSE,
     YES,
@@ -52,7 +52,7 @@ def _cleaning_options(under_way: str, *more: Option) -> tuple[Option, ...]:
         option(
             "--allow-recent", is_flag=True, help=f"allow a safety age below 24h; {under_way} under way may start over"
         ),
-        *_PLANNED,
+        *PLANNED,
         *more,
         ENGINE,
         *SPARK,
@@ -63,7 +63,7 @@ def _has_failures(done: Any) -> bool:
     return bool(done.failures)
 
 
-def delete(call: Call, job: Any, kind: type[Any], *spark: Any, failed: Callable[[Any], bool] = _has_failures) -> Result:
+def delete(call: Call, job: Any, config: Any, *spark: Any, failed: Callable[[Any], bool] = _has_failures) -> Result:
     """Run a job that shows its plan first; the exit code is 4 if it ``failed`` at something."""
 
     def show(done: Any) -> Result:
@@ -71,7 +71,7 @@ def delete(call: Call, job: Any, kind: type[Any], *spark: Any, failed: Callable[
 
     done = job.run(
         call.open(),
-        call.config(kind),
+        config,
         *spark,
         review=call.review(show),
         progress=call.progress,
@@ -85,7 +85,7 @@ def delete(call: Call, job: Any, kind: type[Any], *spark: Any, failed: Callable[
     options=(
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
         age("--older-than", "older_than_seconds", help="keep versions up to this age: 90s, 12h, 3d"),
-        *_PLANNED,
+        *PLANNED,
         REASON,
         ENGINE,
         *SPARK,
@@ -97,7 +97,7 @@ def delete(call: Call, job: Any, kind: type[Any], *spark: Any, failed: Callable[
 def expire(call: Call) -> Result:
     """Expire versions."""
     version_ref.warn_of_future(call.open)
-    return delete(call, expire_job, expire_job.Config, call.spark)
+    return delete(call, expire_job, call.config(expire_job.Config), call.spark)
 
 
 @command(
@@ -116,7 +116,7 @@ def expire(call: Call) -> Result:
 )
 def clean(call: Call) -> Result:
     """Remove orphans."""
-    return delete(call, clean_job, clean_job.Config, call.spark)
+    return delete(call, clean_job, call.config(clean_job.Config), call.spark)
 
 
 _VERIFY_OPTIONS: Final = (
@@ -212,7 +212,7 @@ def tables_health(call: Call) -> Result:
         ),
         option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
         age("--refs-older-than", "max_ref_age_seconds", help="keep tags and branches up to this age (default: all)"),
-        *_PLANNED,
+        *PLANNED,
     ),
     details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
     "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
@@ -220,7 +220,7 @@ def tables_health(call: Call) -> Result:
 )
 def tables_expire(call: Call) -> Result:
     """Expire snapshots of tables."""
-    return delete(call, expiring, expiring.Config)
+    return delete(call, expiring, call.config(expiring.Config))
 
 
 @command(
@@ -244,7 +244,7 @@ def tables_expire(call: Call) -> Result:
 )
 def tables_clean(call: Call) -> Result:
     """Remove files of tables."""
-    return delete(call, cleaning, cleaning.Config, call.spark, failed=_left_in_doubt)
+    return delete(call, cleaning, call.config(cleaning.Config), call.spark, failed=_left_in_doubt)
 
 
 def _left_in_doubt(done: cleaning.Report) -> bool:

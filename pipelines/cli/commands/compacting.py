@@ -1,0 +1,96 @@
+"""The command that merges small files of Iceberg tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipelines import tables_compact as compacting
+from pipelines.cli.command import Call, Result, age, command, option, size
+from pipelines.cli.commands.options import SPARK
+from pipelines.cli.commands.retention import PATTERN, PLANNED, delete
+from pipelines.job import ENGINES
+from pipelines.tables.compact import model
+from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
+
+_WHICH: Final = (
+    option(
+        "--min-files",
+        type=int,
+        default=MIN_FILES,
+        metavar="N",
+        help=f"rewrite partitions with so many small files (default {MIN_FILES})",
+    ),
+    option(
+        "--deletes",
+        type=float,
+        default=DELETES,
+        metavar="SHARE",
+        help=f"or with this share of deleted rows, 0 to 1 (default {DELETES:g})",
+    ),
+    size(
+        "--target",
+        "target_bytes",
+        help="size of data files, for tables without write.target-file-size-bytes (default 512MiB)",
+    ),
+    option(
+        "--where",
+        metavar="CONDITION",
+        help="only partitions that lie wholly within it: \"day < current_date() - 7 and region = 'eu'\"",
+    ),
+    age("--settled", "settled_seconds", default=0.0, help="only partitions to which nothing was added for so long"),
+)
+"""Which partitions are rewritten."""
+_HOW: Final = (
+    option(
+        "--strategy",
+        choices=model.STRATEGIES,
+        default=model.BINPACK,
+        help="binpack (default), sort by the table's sort order, or zorder, which needs Spark",
+    ),
+    option(
+        "--prove",
+        choices=model.PROOFS,
+        default=model.COUNTS,
+        help="prove the rows by counts, nulls and bounds in manifests (default), by a hash of each row, or not",
+    ),
+    size("--budget", "budget_bytes", help="rewrite at most so much, the best gain for its cost first (default: all)"),
+    age("--budget-time", "budget_seconds", help="begin no table after so long (default: no limit)"),
+    option(
+        "--engine",
+        choices=ENGINES,
+        help="local (this process), spark (Iceberg's procedures), or auto: local for all that it can rewrite. Default: "
+        "spark where --master or --remote is given, else auto",
+    ),
+    option("--iceberg", metavar="RELEASE", help="the release of Iceberg that Spark loads from Maven Central: 1.11.0"),
+    *SPARK,
+)
+"""How they are rewritten, whatever the table."""
+
+
+@command(
+    "tables compact",
+    "trinitylake tables compact file:///data/lake 'sales.*' --budget 50GiB --dry-run",
+    arguments=PATTERN,
+    options=(*_WHICH, *_HOW, *PLANNED),
+    details="""\
+A partition is also rewritten where nearly all of its files become one, and never where fewer than a quarter of the
+files would go. A table's own properties win: write.target-file-size-bytes, and self-optimizing.enabled=false leaves it
+alone. Only MANAGED tables are rewritten.
+
+The rows stay, which is proved before the new files count; many tables become one version, and no file is deleted: a
+rollback brings the old files back. Run it before `tables expire` and `tables clean`: they remove them. Tables
+with delete files, of format version 3, or with more than 256 MiB in a partition need Spark, with Iceberg's runtime.
+A table that cannot be rewritten, or loses to its writers, is named, the others are done, and the exit code is 4.""",
+)
+def tables_compact(call: Call) -> Result:
+    """Merge small files of tables."""
+    options = call.options
+    rules = GroupRules(
+        min_files=options.min_files,
+        deletes=options.deletes,
+        target=options.target_bytes,
+        settled_seconds=options.settled_seconds,
+    )
+    settings = compacting.Settings(strategy=options.strategy, prove=options.prove, seconds=options.budget_seconds)
+    config = call.config(compacting.Config, rules=rules, settings=settings)
+    return delete(call, compacting, config, call.spark)
