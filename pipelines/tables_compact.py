@@ -400,11 +400,11 @@ class _Compaction(JobRun[Config, Report]):
     # -- acting ------------------------------------------------------------------------------------
 
     def _act(self, found: Report, planned: Sequence[PlannedTable], tables: Sequence[NamedTable]) -> Report:
-        """Compact, and plan once more what was lost to a writer."""
+        """Compact, and plan once more what was lost to a writer, or to a cleaning that knows of no hold."""
         outcomes: dict[str, Outcome] = {}
         with hold_fence(self.lake):
             self._rewrite(planned, outcomes)
-            lost = {name for name, each in outcomes.items() if each.outcome == model.LOST}
+            lost = {name for name, each in outcomes.items() if each.outcome in {model.LOST, model.VOID}}
             if lost and self.by_plan is None:
                 self._rewrite(self._plan_again(lost), outcomes)
         self.lake.refresh()

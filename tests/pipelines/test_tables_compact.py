@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -278,13 +279,37 @@ def test_a_cleaning_of_age_zero_beside_it_removes_none_of_its_files(
     orphan.write_bytes(b"of a writer that died")
     age_zero = tables_clean.Config(older_than_seconds=0, allow_recent=True)
     seen: list[tables_clean.Report] = []
-    beside(lambda: seen.append(tables_clean.run(catalog.lakehouse, age_zero)))
+
+    def clean_later() -> None:
+        time.sleep(0.05)  # the clock of a disk has ticks
+        seen.append(tables_clean.run(catalog.lakehouse, age_zero))
+
+    beside(clean_later)
     report = tables_compact.run(catalog.lakehouse)
-    assert ({}, 0) == (report.failures, seen[0].deleted)
+    assert ({}, 0, 0) == (report.failures, report.outcomes[0].conflicts, seen[0].deleted)
     assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
     assert 1 == tables_clean.run(catalog.lakehouse, age_zero).deleted
     assert not orphan.exists()
     assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
+
+
+def test_files_that_a_cleaning_without_the_hold_made_void_are_written_again(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cleaning of an older release does: the new files are gone, no row is, and the next ones count."""
+    table = small_files(catalog)
+    (Path(table.location().removeprefix("file://")) / "data" / "orphan.parquet").write_bytes(b"of a writer that died")
+    monkeypatch.setattr(tables_clean.TablesCleaning, "hold_back", lambda self, cutoff, saved: cutoff)
+    age_zero = tables_clean.Config(older_than_seconds=0, allow_recent=True)
+
+    def clean_later() -> None:
+        time.sleep(0.05)  # the clock of a disk has ticks
+        assert 2 == tables_clean.run(catalog.lakehouse, age_zero).deleted
+
+    beside(clean_later)
+    report = tables_compact.run(catalog.lakehouse)
+    assert ({}, 1) == (report.failures, report.outcomes[0].conflicts)
+    assert (list(range(FILES)), 1) == (ids(catalog.load_table("sales.orders")), data_files(catalog))
 
 
 def test_tables_that_are_dropped_or_replaced_meanwhile_are_named(
