@@ -111,7 +111,7 @@ def _measure_tables(launch: Launch) -> assets.Result:
         policy = first_match(by_pattern, *each.table.rpartition(".")[::2], TablePolicy())
         if each.small_files >= policy.small_files:
             small.append((each.table, f"{each.small_files:,} small files"))
-    rewrite = "Rewrite them with an engine: Iceberg's `rewrite_data_files`"
+    rewrite = "Merge them: `trinitylake tables compact ROOT --dry-run`"
     return dg.MaterializeResult(
         metadata=reports.of_tables(found),
         data_version=dg.DataVersion(str(found.version)),
