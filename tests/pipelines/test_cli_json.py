@@ -119,7 +119,9 @@ def test_every_command_prints_what_is_declared(
 
     with a_month_later():
         for line in SCENARIO.strip().splitlines():
-            run(line.split())
+            words = line.split()
+            # Manifest lists of its table are missing, which is a doubt.
+            run(words, code=4 if words[:2] == ["tables", "clean"] else 0)
     run(["mend", "{lake}", "--reason", "r"])
     newest = Lakehouse.open(roots["lake"]).version
     (tmp_path / "lake" / root_path(newest)).write_bytes(b"garbage")
