@@ -39,10 +39,11 @@ SNAPSHOTS: Final = "root_version_snapshots"
 EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
 TABLE_HEALTH: Final = "table_health"
+TABLE_COMPACTION: Final = "table_compaction"
 TABLE_EXPIRATION: Final = "table_snapshot_expiration"
 TABLE_CLEANING: Final = "table_cleaning"
 OF_TABLES: Final = (TABLE_HEALTH, TABLE_EXPIRATION, TABLE_CLEANING)
-ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TABLES)
+ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TABLES, TABLE_COMPACTION)
 """What maintenance of a fleet may materialise."""
 INTEGRITY: Final = "integrity"
 BACKUP_VERIFIED: Final = "backup_verified"
@@ -77,8 +78,9 @@ def key(of: LakehouseSettings | Scope, name: str) -> dg.AssetKey:
 
 def list_maintained_assets(settings: LakehouseSettings) -> list[str]:
     """Return the names of the assets that maintenance materialises: those that a lakehouse has policies for."""
-    without = {BACKUP: settings.backup, EXPIRATION: settings.retention, ORPHANS: settings.orphans}
+    without: dict[str, object] = {BACKUP: settings.backup, EXPIRATION: settings.retention, ORPHANS: settings.orphans}
     without |= dict.fromkeys(OF_TABLES, settings.tables)
+    without[TABLE_COMPACTION] = None if settings.tables is None else settings.tables.compact
     return [name for name in ALL if name not in without or without[name] is not None]
 
 

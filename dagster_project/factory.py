@@ -26,7 +26,7 @@ from dagster_project.schedule import health_schedule, maintenance_schedule
 from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
 from dagster_project.table_assets import specs_of
-from dagster_project.tables import has_tables, tables_of
+from dagster_project.tables import compacts_tables, has_tables, tables_of
 
 _log: Final = logging.getLogger(__name__)
 MANY: Final = 50
@@ -38,6 +38,7 @@ MANY_TEXT: Final = (
 
 TABLE_JOBS: Final = (
     ("health", assets.TABLE_HEALTH, "Measures the Iceberg tables"),
+    ("compact", assets.TABLE_COMPACTION, "Merges small files of the Iceberg tables"),
     ("expire", assets.TABLE_EXPIRATION, "Expires snapshots of the Iceberg tables"),
     ("clean", assets.TABLE_CLEANING, "Removes files of Iceberg tables that nothing needs"),
 )
@@ -164,6 +165,8 @@ def jobs_of_tables(scope: Scope) -> list[AssetJob]:
         return []
     made = []
     for verb, asset, text in TABLE_JOBS:
+        if asset == assets.TABLE_COMPACTION and not compacts_tables(scope):
+            continue
         of = assets.key(scope, asset)
         dry = {} if verb == "health" else {"ops": {of.to_python_identifier(): {"config": {"dry_run": True}}}}
         made.append(

@@ -11,20 +11,24 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import assets
-from dagster_project.config.settings import TablePolicy, Tables
+from dagster_project.config.settings import TablePolicy, Tables, TablesCompact
 from dagster_project.metadata import reports
 from dagster_project.retention import ASK, NOTHING_DONE, deleting
 from dagster_project.scope import Scope
 from dagster_project.supervised import Launch, run_with_review
-from pipelines import doctor, tables_clean, tables_expire, tables_health
+from pipelines import doctor, tables_clean, tables_compact, tables_expire, tables_health
 from pipelines.job import Review
 from pipelines.summary import count
+from pipelines.tables.compact.model import DONE, WRONG
 from trinitylake_core import Lakehouse
 from trinitylake_core.recovery.patterns import first_match
 
 READABLE: Final = "tables_readable"
 SMALL_FILES: Final = "small_files"
 ENGINES: Final = "no_engine_deletes"
+PROVED: Final = "compactions_proved"
+WIN: Final = "compactions_win"
+PAY: Final = "compactions_pay"
 EXPIRED: Final = "snapshots_expired"
 CERTAIN: Final = "no_table_in_doubt"
 _NAMED: Final = 5
@@ -32,11 +36,17 @@ _REPAIR: Final = (
     "Bring the missing file back from a backup of the data, or `restore` or `rollback` the table to a version that can "
     "be read; or drop the table"
 )
+_REPORT: Final = "The table is as it was. Report this with the log of the run: it is a defect of the engine"
 _CHECKS: Final = {
     assets.TABLE_HEALTH: {
         READABLE: "Warns when the metadata of a table cannot be read, and names the table. The others are measured.",
         SMALL_FILES: "Warns when a table has `small_files` small files, by its policy in lakehouses.yaml.",
         ENGINES: "Warns when engines delete, or may delete, files that older versions of the lakehouse need.",
+    },
+    assets.TABLE_COMPACTION: {
+        PROVED: "Fails when a rewrite changed rows of a table; nothing of it was committed, and no snapshot expires.",
+        WIN: "Warns when tables were not compacted: lost to their writers, unreadable, or not by this engine.",
+        PAY: "Warns when a compaction made more files than it had planned.",
     },
     assets.TABLE_EXPIRATION: {
         EXPIRED: "Warns when the snapshots of a table could not expire, and when a policy counts for no table.",
@@ -49,7 +59,12 @@ _CHECKS: Final = {
 
 def tables_of(scope: Scope) -> list[dg.AssetsDefinition]:
     """Return the assets of Iceberg tables, if there are any."""
-    return [table_health(scope), table_snapshot_expiration(scope), table_cleaning(scope)] if has_tables(scope) else []
+    if not has_tables(scope):
+        return []
+    made = [table_health(scope), table_snapshot_expiration(scope), table_cleaning(scope)]
+    if compacts_tables(scope):
+        made.append(table_compaction(scope))
+    return made
 
 
 def has_tables(scope: Scope) -> bool:
@@ -57,11 +72,24 @@ def has_tables(scope: Scope) -> bool:
     return scope.known is None or scope.known.tables is not None
 
 
+def compacts_tables(scope: Scope) -> bool:
+    """Whether lakehouses.yaml has ``tables.compact`` for the lakehouse; always for a fleet, where each run reads it."""
+    if scope.known is None:
+        return True
+    return scope.known.tables is not None and scope.known.tables.compact is not None
+
+
 def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
     with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
-            dg.AssetCheckSpec(check, asset=assets.key(scope, name), description=text, partitions_def=scope.partitions)
+            dg.AssetCheckSpec(
+                check,
+                asset=assets.key(scope, name),
+                description=text,
+                partitions_def=scope.partitions,
+                blocking=check == PROVED,
+            )
             for check, text in _CHECKS[name].items()
         ]
 
@@ -137,7 +165,97 @@ def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
     )
 
 
+# -- compaction of files -------------------------------------------------------------------------------
+
+
+def table_compaction(scope: Scope) -> dg.AssetsDefinition:
+    """Return the asset that merges small files of tables."""
+    return assets.step(
+        scope,
+        assets.TABLE_COMPACTION,
+        _compact_files,
+        after=[assets.HEALTH, assets.TABLE_HEALTH],
+        description="Merges small files of Iceberg tables, by the policies of lakehouses.yaml: partition by partition, "
+        "the best gain for its cost first. Many tables are one version, their rows are proved to be the same before "
+        "that counts, and no file is deleted: a rollback brings the old files back.",
+        options={"dry_run": False},
+        policy="tables",
+        without=NOTHING_DONE.format("tables"),
+        on_spark=True,
+        check_specs=_specs(scope, assets.TABLE_COMPACTION),
+    )
+
+
+def _compact_files(launch: Launch) -> assets.Result:
+    stanza = launch.settings.tables or Tables()
+    if stanza.compact is None and not launch.dry:
+        text = "lakehouses.yaml has no `tables.compact` for this lakehouse: no file was rewritten"
+        passed = [dg.AssetCheckResult(check_name=each, passed=True) for each in _CHECKS[assets.TABLE_COMPACTION]]
+        return dg.MaterializeResult(metadata={"outcome": text}, check_results=passed)
+    how = _compaction_of(stanza)
+    plans: list[tables_compact.Report] = []
+    watch = launch.supervisor
+
+    def run(review: Review[tables_compact.Report]) -> tables_compact.Report:
+        return tables_compact.run(launch.lake, how, launch.spark, review=review, cancel=watch, progress=watch.progress)
+
+    done = run_with_review(run, plans.append, watch, dry=launch.dry)
+    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
+    launch.context.log.info(metadata["outcome"])
+    if not launch.dry and done.version_after is None:
+        metadata = assets.page_of_idle_run(launch, metadata)
+    return dg.MaterializeResult(
+        metadata=metadata,
+        data_version=dg.DataVersion(str(done.version_after or done.version)),
+        check_results=_judge_compaction(done),
+    )
+
+
+def _compaction_of(stanza: Tables) -> tables_compact.Config:
+    """Return how the stanza asks for a compaction: its policies in their order, then the defaults of a policy."""
+    policies = []
+    for pattern, each in stanza.policies.items():
+        if each.compact is False:
+            policies.append(tables_compact.Policy(pattern, enabled=False))
+        else:
+            policies.append(each.compact.of_pattern(pattern))
+    chosen = stanza.compact or TablesCompact()
+    seconds = None if chosen.budget.time is None else chosen.budget.time.total_seconds()
+    return tables_compact.Config(
+        policies=tuple(policies),
+        engine=chosen.engine,
+        settings=tables_compact.Settings(
+            prove=chosen.prove, partial=chosen.partial, at_once=chosen.tables, seconds=seconds
+        ),
+        budget_bytes=chosen.budget.bytes,
+    )
+
+
+def _judge_compaction(done: tables_compact.Report) -> list[dg.AssetCheckResult]:
+    """Return the results of the checks: a proof that failed stops what deletes, all else is a warning."""
+    wrong = {each.table: each.reason for each in done.outcomes if each.outcome == WRONG}
+    others = [(name, why) for name, why in done.failures.items() if name not in wrong]
+    planned = {each.table: each.after for each in done.planned}
+    more = []
+    for each in done.outcomes:
+        if each.outcome == DONE and each.after > planned.get(each.table, each.after):
+            more.append((each.table, f"{each.after:,} files instead of {planned[each.table]:,}"))
+    proved = _evaluate_tables(PROVED, wrong.items(), "was rewritten with other rows, and left as it was", _REPORT)
+    if wrong:
+        proved = proved._replace(severity=dg.AssetCheckSeverity.ERROR)
+    return [
+        proved,
+        _evaluate_tables(WIN, others, "was not compacted", "The next run tries again; the reason says what it needs"),
+        _evaluate_tables(PAY, more, "has more files than planned", "Raise `target`, or look at the sizes of its rows"),
+    ]
+
+
 # -- expiration of snapshots ---------------------------------------------------------------------------
+
+
+def _compaction_before(scope: Scope) -> list[str]:
+    """Return the step that the expiration follows, so that what a compaction replaced goes as early as it may."""
+    return [assets.TABLE_COMPACTION] if compacts_tables(scope) else []
 
 
 def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
@@ -146,7 +264,7 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
         scope,
         assets.TABLE_EXPIRATION,
         _expire_snapshots,
-        after=[assets.HEALTH, assets.TABLE_HEALTH],
+        after=[assets.HEALTH, assets.TABLE_HEALTH, *_compaction_before(scope)],
         description="Expires old snapshots of Iceberg tables, by their own properties and the policies of "
         "lakehouses.yaml. A hundred tables of one policy are one version, and no file is deleted: a rollback brings "
         "the snapshots back. Makes a plan and shows it first. Never runs after a failed integrity check.",

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from dagster_project.config.values import Cron, Duration, MaybeEnv, Model, Options, Owner, TimeZone
+from dagster_project.config.values import ByteSize, Cron, Duration, MaybeEnv, Model, Options, Owner, TimeZone
 from pipelines.lakehouses import look_up
 from pipelines.session import SessionConfig
+from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
+from pipelines.tables.compact.model import Policy
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import normalise_root
@@ -152,17 +154,71 @@ def _refuse_no_table(text: str, pattern: Pattern) -> None:
         raise ValueError(f"{text!r} names no table; write {text + '.*'!r} for those of a namespace")
 
 
+class CompactPolicy(Model):
+    """When a partition of a table is rewritten into fewer, larger files; properties of the table win.
+
+    From ``min_files`` small files on, or from the share ``deletes`` of deleted rows on. ``target`` is the size of new
+    files, ``settled`` the time for which nothing was added, ``where`` a condition over partition columns, and
+    ``manifests`` from how many manifests on these are rewritten, too.
+    """
+
+    min_files: int = Field(default=MIN_FILES, ge=2)
+    target: ByteSize | None = None
+    settled: Duration = timedelta(0)
+    where: str | None = Field(default=None, min_length=1)
+    deletes: float = Field(default=DELETES, gt=0, le=1)
+    manifests: int | None = Field(default=None, ge=2)
+
+    def of_pattern(self, pattern: str | None) -> Policy:
+        """Return the policy as the job takes it."""
+        rules = GroupRules(
+            min_files=self.min_files,
+            deletes=self.deletes,
+            target=self.target,
+            settled_seconds=self.settled.total_seconds(),
+        )
+        return Policy(pattern, rules=rules, where=self.where, manifests=self.manifests)
+
+    @model_validator(mode="after")
+    def _means_something(self) -> Self:
+        self.of_pattern(None)
+        return self
+
+
+class CompactBudget(Model):
+    """How much one compaction of tables rewrites at the most, and until when it begins a table."""
+
+    bytes: ByteSize | None = Field(default=None, gt=0)
+    time: Duration | None = None
+
+
+class TablesCompact(Model):
+    """How small files of tables are merged in maintenance, before snapshots expire and files are removed.
+
+    ``engine`` is ``auto``, ``local`` or ``spark``; ``tables`` are rewritten at the same time; ``partial`` is how many
+    commits a table may take; ``prove`` is ``counts``, ``hash`` or ``none``.
+    """
+
+    engine: Literal["auto", "local", "spark"] = "auto"
+    budget: CompactBudget = CompactBudget()
+    tables: int = Field(default=2, ge=1)
+    partial: int = Field(default=10, ge=1)
+    prove: Literal["counts", "hash", "none"] = "counts"
+
+
 class TablePolicy(Model):
     """What happens to the Iceberg tables of a pattern; their own properties (``history.expire.*``) decide first.
 
     Of each branch the newest ``keep_last`` snapshots stay, and those that are younger than ``older_than``; tags and
     branches stay for ``refs_older_than``, or for ever. A table with ``small_files`` small files fails a check.
+    ``compact`` says when their files are merged; ``false``: never.
     """
 
     older_than: Duration = timedelta(days=5)
     keep_last: int = Field(default=1, ge=1)
     refs_older_than: Duration | None = None
     small_files: int = Field(default=1000, ge=1)
+    compact: CompactPolicy | Literal[False] = CompactPolicy()
 
 
 class Tables(Orphans):
@@ -171,10 +227,12 @@ class Tables(Orphans):
     Tables that none matches have the defaults of a policy. Files that nothing needs are removed once they are older
     than ``older_than``, one age for the whole lakehouse: its commits refuse files that are older than a cleaning.
     Tables whose metadata lie in the directories ``apart`` share no file with others, by the word of the operator.
+    Without ``compact`` no file of a table is rewritten.
     """
 
     policies: Mapping[str, TablePolicy] = Field(default_factory=dict)
     apart: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    compact: TablesCompact | None = None
 
     @field_validator("policies")
     @classmethod

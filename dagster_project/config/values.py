@@ -21,6 +21,8 @@ from trinitylake_core.durations import describe_duration, parse_age
 
 OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 """What Dagster takes for an owner."""
+_SIZE: Final = re.compile(r"(\d{1,15})\s*(|KiB|MiB|GiB|TiB)")
+_SHIFTS: Final = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,12 +59,23 @@ def parse_duration(text: object) -> timedelta:
         raise ValueError(f"{text!r} is not a valid duration; write 90s, 15m, 12h, 3d or 2w") from None
 
 
+def parse_size(text: object) -> int:
+    """Return the bytes that a text such as ``256MiB`` means. Raises ``ValueError``."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    found = _SIZE.fullmatch(str(text).strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a valid size; write 512KiB, 256MiB, 500GiB or a number of bytes")
+    return int(found[1]) << _SHIFTS[found[2]]
+
+
 def format_duration(duration: timedelta) -> str:
     """Return a length of time as ``parse_duration`` reads it, in the largest unit that is exact."""
     return describe_duration(duration.total_seconds())
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
+ByteSize = Annotated[int, BeforeValidator(parse_size)]
 Options = Annotated[dict[str, Any], BeforeValidator(parse_options)]
 MaybeEnv = Annotated[Any, BeforeValidator(parse_value)]
 

@@ -120,10 +120,10 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     """No stanza is read for them, so definitions load the same for three and for three thousand."""
     repository = fleet(Stanzas(lakes.path / "not there")).get_repository_def()
     names = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots", "backup")
-    names += ("version_expiration", "orphan_removal", *assets.OF_TABLES)
+    names += ("version_expiration", "orphan_removal", *assets.OF_TABLES, assets.TABLE_COMPACTION)
     assert {key(name) for name in (*names, "fleet_health")} == set(repository.asset_graph.get_all_asset_keys())
     jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
-    jobs += ("freeze", "thaw", "upgrade", "verify", "tables_health", "tables_expire", "tables_clean")
+    jobs += ("freeze", "thaw", "upgrade", "verify", "tables_health", "tables_compact", "tables_expire", "tables_clean")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
     assert {FLEET_SENSOR, "maintenance_repeats"} == {each.name for each in repository.sensor_defs}
     assert {"lakehouses_maintenance_schedule", "lakehouses_health_schedule"} == {
@@ -131,7 +131,7 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     }
     specs = [repository.asset_graph.get_check_spec(each) for each in repository.asset_graph.asset_check_keys]
     of_all = {spec.name for spec in specs if spec.partitions_def is None}
-    assert (12, {*fleet_health.CHECKS}) == (len(specs) - len(of_all), of_all)
+    assert (15, {*fleet_health.CHECKS}) == (len(specs) - len(of_all), of_all)
 
 
 def test_the_sensor_adds_and_removes_partitions_from_the_file(lakes: Lakes, instance: dg.DagsterInstance) -> None:

@@ -283,3 +283,72 @@ def test_the_jobs_of_tables_are_dry_runs_at_first(
 def test_a_stanza_that_means_nothing_is_refused(catalog: TrinityLakeCatalog, given: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         stanza(catalog, tables=given)
+
+
+def test_small_files_are_merged_before_snapshots_expire_and_files_go(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+) -> None:
+    """One maintenance: merged, expired, cleaned. Only where the stanza asks for it, and not where a policy forbids it."""
+    grown(catalog, "sales.orders", 14)
+    grown(catalog, "raw.orders", 14)
+    policies = {"raw.*": {"compact": False, "older_than": "1s"}, "sales.*": {"older_than": "1s"}}
+    settings = stanza(catalog, tables={"policies": policies, "compact": {"prove": "hash"}, "older_than": "1d"})
+    job = define_lakehouses((settings,)).resolve_job_def("sales_eu_maintenance")
+    later(10)
+    done = job.execute_in_process(instance=instance)
+    steps = [each.asset_key.path[-1] for each in done.get_asset_materialization_events() if each.asset_key]
+    order = [assets.TABLE_HEALTH, assets.TABLE_COMPACTION, assets.TABLE_EXPIRATION, assets.TABLE_CLEANING]
+    assert order == [each for each in steps if each in order]
+    shown = metadata(done, assets.TABLE_COMPACTION)
+    assert (14, 1, 1) == (shown["files_before"], shown["files_made"], shown["versions"])
+    assert {tables.PROVED, tables.WIN, tables.PAY} <= checks(done).keys()
+    assert not {tables.PROVED, tables.WIN, tables.PAY} & failing(done).keys()
+    assert list(range(14)) == ids(catalog.load_table("sales.orders"))
+    assert 1 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
+    assert 14 == len(list(catalog.load_table("raw.orders").scan().plan_files()))
+
+
+def test_without_the_stanza_there_is_no_compaction_and_its_job_is_a_dry_run_at_first(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance
+) -> None:
+    grown(catalog, "sales.orders", 14)
+    plain = define_lakehouses((stanza(catalog),)).get_repository_def()
+    assert assets.TABLE_COMPACTION not in {each.path[-1] for each in plain.asset_graph.get_all_asset_keys()}
+    asked = define_lakehouses((stanza(catalog, tables=STANZA | {"compact": {}}),))
+    done = asked.resolve_job_def("sales_eu_tables_compact").execute_in_process(instance=instance)
+    assert (True, 14) == (
+        metadata(done, assets.TABLE_COMPACTION)["dry_run"],
+        metadata(done, assets.TABLE_COMPACTION)["files"],
+    )
+    assert 14 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
+
+
+def test_a_rewrite_with_other_rows_fails_a_check_that_blocks(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trinitylake_core.iceberg.data_files import RowWriter
+
+    grown(catalog, "sales.orders", 14)
+    write = RowWriter.write
+    monkeypatch.setattr(RowWriter, "write", lambda writer, batches, like: write(writer, list(batches)[1:], like))
+    settings = stanza(catalog, tables=STANZA | {"compact": {}})
+    result = run(settings, {assets.TABLE_COMPACTION}, instance)
+    found = checks(result)[tables.PROVED]
+    assert (False, dg.AssetCheckSeverity.ERROR, {"sales.orders"}) == (found.passed, found.severity, named(found))
+    assert 14 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"compact": {"budget": {"bytes": "0"}}}, "greater than 0"),
+        ({"compact": {"budget": {"bytes": "many"}}}, "not a valid size"),
+        ({"policies": {"*": {"compact": {"target": "1KiB"}}}}, "at least 1 MiB"),
+        ({"policies": {"*": {"compact": {"min_files": 1}}}}, "greater than or equal to 2"),
+    ],
+)
+def test_a_compaction_that_means_nothing_is_refused(
+    catalog: TrinityLakeCatalog, given: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        stanza(catalog, tables=given)
