@@ -23,7 +23,7 @@ VARIABLE: Final = "TRINITYLAKE_LAKEHOUSES"
 FILE_NAME: Final = "lakehouses.yaml"
 FIELDS: Final = (
     *("name", "root", "description", "owners", "storage_options", "spark", "schedules", "health", "compaction"),
-    *("snapshots", "retention", "orphans", "tables", "backup", "export", "timeout"),
+    *("snapshots", "retention", "orphans", "tables", "assets", "backup", "export", "timeout"),
 )
 """The fields of a stanza; what they may hold is checked by those who use them."""
 _HERE: Final = "{here}"

@@ -158,8 +158,7 @@ class CompactPolicy(Model):
     """When a partition of a table is rewritten into fewer, larger files; properties of the table win.
 
     From ``min_files`` small files on, or from the share ``deletes`` of deleted rows on. ``target`` is the size of new
-    files, ``settled`` the time for which nothing was added, ``where`` a condition over partition columns, and
-    ``manifests`` from how many manifests on these are rewritten, too.
+    files, ``settled`` the time for which nothing was added, and ``where`` a condition over partition columns.
     """
 
     min_files: int = Field(default=MIN_FILES, ge=2)
@@ -167,7 +166,6 @@ class CompactPolicy(Model):
     settled: Duration = timedelta(0)
     where: str | None = Field(default=None, min_length=1)
     deletes: float = Field(default=DELETES, gt=0, le=1)
-    manifests: int | None = Field(default=None, ge=2)
 
     def of_pattern(self, pattern: str | None) -> Policy:
         """Return the policy as the job takes it."""
@@ -177,7 +175,7 @@ class CompactPolicy(Model):
             target=self.target,
             settled_seconds=self.settled.total_seconds(),
         )
-        return Policy(pattern, rules=rules, where=self.where, manifests=self.manifests)
+        return Policy(pattern, rules=rules, where=self.where)
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:

@@ -18,11 +18,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Pla
 from pipelines.lakehouses import REFUSED, looks_secret
 from trinitylake_core import InvalidInput
 from trinitylake_core.durations import describe_duration, parse_age
+from trinitylake_core.sizes import parse_size
 
 OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 """What Dagster takes for an owner."""
-_SIZE: Final = re.compile(r"(\d{1,15})\s*(|KiB|MiB|GiB|TiB)")
-_SHIFTS: Final = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -59,14 +58,12 @@ def parse_duration(text: object) -> timedelta:
         raise ValueError(f"{text!r} is not a valid duration; write 90s, 15m, 12h, 3d or 2w") from None
 
 
-def parse_size(text: object) -> int:
-    """Return the bytes that a text such as ``256MiB`` means. Raises ``ValueError``."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    found = _SIZE.fullmatch(str(text).strip())
-    if found is None:
-        raise ValueError(f"{text!r} is not a valid size; write 512KiB, 256MiB, 500GiB or a number of bytes")
-    return int(found[1]) << _SHIFTS[found[2]]
+def parse_bytes(given: object) -> int:
+    """Return the bytes that a number or a text such as ``256MiB`` means. Raises ``ValueError``."""
+    try:
+        return parse_size(str(given))
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
 
 
 def format_duration(duration: timedelta) -> str:
@@ -75,7 +72,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
-ByteSize = Annotated[int, BeforeValidator(parse_size)]
+ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 Options = Annotated[dict[str, Any], BeforeValidator(parse_options)]
 MaybeEnv = Annotated[Any, BeforeValidator(parse_value)]
 

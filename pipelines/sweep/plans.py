@@ -28,8 +28,8 @@ from trinitylake_core.storage import Storage, open_storage, options_for, same_pl
 
 R = TypeVar("R")
 _METADATA: Final = b"trinitylake.plan"
-TABLE: Final = "table"
-"""The kind of a row that names a table that the plan was made for: an object as JSON."""
+TABLE: Final = "planned table"
+"""The kind of a row that names a table that the plan was made for: an object as JSON. No file is of this kind."""
 _FORMAT: Final = 1
 _ROWS: Final = 50_000
 _SCHEMA: Final = pa.schema({"path": TEXT, "kind": TEXT, "bytes": LONG, "modified_millis": LONG, "reason": TEXT})

@@ -288,7 +288,7 @@ def test_a_stanza_that_means_nothing_is_refused(catalog: TrinityLakeCatalog, giv
 def test_small_files_are_merged_before_snapshots_expire_and_files_go(
     catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
 ) -> None:
-    """One maintenance: merged, expired, cleaned. Only where the stanza asks for it, and not where a policy forbids it."""
+    """One maintenance: merged, expired, cleaned; only where the stanza asks for it and no policy forbids it."""
     grown(catalog, "sales.orders", 14)
     grown(catalog, "raw.orders", 14)
     policies = {"raw.*": {"compact": False, "older_than": "1s"}, "sales.*": {"older_than": "1s"}}

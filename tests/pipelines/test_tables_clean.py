@@ -152,7 +152,7 @@ def test_a_plan_is_for_the_tables_whose_directories_it_cleans(catalog: TrinityLa
     table.transaction().append(rows(2))
     assert 3 == clean(catalog, plan_to=uri).orphan_files
     kinds = Counter(row["kind"] for row in parquet.read_table(uri).to_pylist())
-    assert {"table": 1, "data": 1, "manifest": 2} == kinds
+    assert {"planned table": 1, "data": 1, "manifest": 2} == kinds
     catalog.load_table("sales.orders").append(rows(4))
     metadata = Path(catalog.load_table("sales.orders").metadata_location.removeprefix("file://"))
     content = json.loads(metadata.read_text())

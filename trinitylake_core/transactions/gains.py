@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.tree.leafrun import is_set
@@ -149,11 +148,15 @@ def _existence_columns(keys: pa.Array, existed: Existence, root: Node) -> tuple[
 
 
 def _is_among(keys: pa.Array, some: Iterable[str]) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - a tenth of a second, which only large transactions need
+
     among = pc.is_in(keys, value_set=pa.array(some, pa.string()))
     return _as_numbers(among)
 
 
 def _is_of_kind(keys: pa.Array, prefix: str) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
     return _as_numbers(pc.starts_with(keys, prefix)).astype(bool)
 
 

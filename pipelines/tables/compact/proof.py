@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import mmh3
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trinitylake_core.iceberg.file_figures import ColumnFigures
+if TYPE_CHECKING:
+    from trinitylake_core.iceberg.file_figures import ColumnFigures
 
 _LANES: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 """The hash of a row has two halves, which begin with different numbers."""
