@@ -332,7 +332,9 @@ def test_a_rewrite_with_other_rows_fails_a_check_that_blocks(
     write = RowWriter.write
     monkeypatch.setattr(RowWriter, "write", lambda writer, batches, like: write(writer, list(batches)[1:], like))
     settings = stanza(catalog, tables=STANZA | {"compact": {}})
-    result = run(settings, {assets.TABLE_COMPACTION}, instance)
+    result = run(settings, {assets.TABLE_COMPACTION, assets.TABLE_EXPIRATION, assets.TABLE_CLEANING}, instance)
+    done = {each.asset_key.path[-1] for each in result.get_asset_materialization_events() if each.asset_key}
+    assert {assets.TABLE_COMPACTION} == done
     found = checks(result)[tables.PROVED]
     assert (False, dg.AssetCheckSeverity.ERROR, {"sales.orders"}) == (found.passed, found.severity, named(found))
     assert 14 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
