@@ -260,7 +260,7 @@ def test_a_plan_is_carried_out_exactly_whatever_was_written_since(catalog: Trini
     planned = expire(catalog, plan_to=plan, max_ref_age_seconds=60)
     assert (True, plan, 4) == (planned.dry_run, planned.plan, planned.snapshots)
     rows_of_plan = parquet.read_table(tmp_path / "plan.parquet").to_pylist()
-    assert {"table": 2, "snapshot": 5} == Counter(row["kind"] for row in rows_of_plan)
+    assert {"planned table": 2, "snapshot": 5} == Counter(row["kind"] for row in rows_of_plan)
     assert any(row["path"].startswith("sales.t0/") and row["path"].endswith("/old") for row in rows_of_plan)
     catalog.load_table("sales.t0").append(rows(7))
     done = expire(catalog, plan=plan)
