@@ -29,7 +29,7 @@ def describe_foreign(name: str) -> str | None:
     return (
         f"{name!r} means {places[0]} here, which hides the package of that name that belongs to trinitylake: give "
         "trinitylake an environment of its own without that folder on PYTHONPATH, or rename the folder "
-        "(docs/troubleshooting.md)"
+        "(docs/runbook.md#by-error-message)"
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COMPLETE_VARIABLE: Final = "_TRINITYLAKE_COMPLETE"
 JSON_VERSION: Final = 1
-"""Version of the contract on ``--json`` (``docs/json.md``): raised when a field goes, or changes its type."""
+"""Version of the contract on ``--json`` (``docs/reference/json.md``): raised when a field goes, or changes its type."""
 _ENVIRONMENT: Final = """
 environment:
   TRINITYLAKE_ROOT             ROOT, if it is omitted

@@ -323,7 +323,7 @@ def test_other_guesses_name_the_right_call(lake: Lakehouse) -> None:
 
 
 def _documented() -> dict[int, str]:
-    text = (CHECKOUT / "docs/troubleshooting.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
+    text = (CHECKOUT / "docs/runbook.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
     return {int(code): meaning for code, meaning in re.findall(r"^\| (\d+) \| ([^|:]+)", text, re.MULTILINE)}
 
 

@@ -21,13 +21,13 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg.registration import Registered
 from trinitylake_core.locations import root_path
 
-PAGE = Path(__file__).parents[2] / "docs/json.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 
 
 # -- the contract --------------------------------------------------------------------------------------
 
 
-DECLARED: dict[str, Any] = yaml.safe_load((PAGE.parent / "reference/json.yaml").read_text(encoding="utf-8"))
+DECLARED: dict[str, Any] = yaml.safe_load((PAGE.parent / "json.yaml").read_text(encoding="utf-8"))
 PLAIN = {
     "text": lambda value: isinstance(value, str),
     "number": lambda value: isinstance(value, int) and not isinstance(value, bool),

@@ -22,7 +22,7 @@ from pipelines.session import spark as spark_sessions
 from tests.pipelines.conftest import CHECKOUT, as_program
 from trinitylake_core import Lakehouse
 
-TABLE = (CHECKOUT / "docs/troubleshooting.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
+TABLE = (CHECKOUT / "docs/runbook.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
 CODES = {int(each) for each in re.findall(r"^\| (\d+) \|", TABLE, re.MULTILINE)}
 ALL = 400
 IN_ONE_PROCESS = 60
