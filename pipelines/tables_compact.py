@@ -131,7 +131,7 @@ class Report:
         over_budget: groups of files that are worth a rewrite and were left for the next run.
         left_alone: tables that are not compacted by the wish of their owners, with the reason.
         idle: patterns of policies that count for no MANAGED table.
-        failures: tables that were to be compacted and are not, with the reason.
+        failures: tables that were to be compacted and are not, or of which partitions were left, with the reason.
         plan: URI of the plan that was written, or carried out.
     """
 
@@ -192,7 +192,7 @@ class Report:
         if self.over_budget:
             yield f"left for the next run, because the budget is used: {count(self.over_budget, 'partition')}"
         if self.failures:
-            yield f"not compacted: {count(len(self.failures), 'table')}"
+            yield f"not compacted, or a part of it: {count(len(self.failures), 'table')}"
         if self.left_alone:
             yield f"left alone, by the wish of their owners: {count(len(self.left_alone), 'table')}"
         if self.idle:
@@ -357,16 +357,20 @@ class _Compaction(JobRun[Config, Report]):
         return stored.applied_to(table)
 
     def _within_budget(self, tables: Sequence[PlannedTable]) -> list[PlannedTable]:
-        """Return the tables that an engine can rewrite, as far as the budget goes; the others are failures."""
+        """Return what an engine can rewrite, as far as the budget goes; the rest are failures."""
+        chosen, self.over_budget = within_budget(self._able(tables), self.config.budget_bytes)
+        return chosen
+
+    def _able(self, tables: Sequence[PlannedTable]) -> list[PlannedTable]:
+        """Return tables with those partitions that an engine can rewrite, and name the others."""
         able: list[PlannedTable] = []
         for each in tables:
-            why = self.engines.why_not(each)
-            if why is None:
-                able.append(each)
-            else:
+            part, why = self.engines.able_part(each)
+            if why is not None:
                 self.failures[each.name] = why
-        chosen, self.over_budget = within_budget(able, self.config.budget_bytes)
-        return chosen
+            if part is not None:
+                able.append(part)
+        return able
 
     def _planned(self, tables: Sequence[NamedTable], external: int, planned: Sequence[PlannedTable]) -> Report:
         """Return the report of a plan."""
@@ -443,7 +447,7 @@ class _Compaction(JobRun[Config, Report]):
         again = [each for each in entries if f"{each.namespace}.{each.name}" in names]
         found = iceberg_tables(self.lake.storage, again, self.failures)
         tables = [NamedTable(f"{entry.namespace}.{entry.name}", table) for entry, table in found]
-        return [each for each in self._plan(tables) if self.engines.why_not(each) is None]
+        return self._able(self._plan(tables))
 
 
 def _shown(table: PlannedTable, engine: str) -> Planned:

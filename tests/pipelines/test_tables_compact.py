@@ -420,6 +420,26 @@ def test_a_table_that_cannot_be_read_is_named_and_the_others_are_done(catalog: T
     assert 1 == data_files(catalog)
 
 
+def test_partitions_with_deletes_are_named_and_the_others_are_merged(catalog: TrinityLakeCatalog) -> None:
+    """The whole table was left for one partition that needs Spark."""
+    table = with_table(catalog, "sales.orders")
+    table.update_spec().add_identity("name").commit()
+    for _ in range(6):
+        table.append(rows(1, 2, 3))
+    with endpoint(catalog.lakehouse) as at, connected(at) as connection:
+        connection.execute("DELETE FROM l.sales.orders WHERE id = 2")
+    before = contents(table.refresh())
+    planned = tables_compact.run(catalog.lakehouse, review=dry_run)
+    report = tables_compact.run(catalog.lakehouse)
+    assert (2, 12, 2) == (report.outcomes[0].partitions, report.files_before, report.files_made)
+    assert planned.failures == report.failures
+    why = report.failures["sales.orders"]
+    assert "left of 3 partitions: 1, one with " in why
+    assert "delete files apply to its files, which needs engine 'spark'" in why
+    assert before == contents(catalog.load_table("sales.orders"))
+    assert [1] * 6 + [3] * 6 == ids(catalog.load_table("sales.orders"))
+
+
 def test_a_frozen_lakehouse_is_told_before_anything_is_read(catalog: TrinityLakeCatalog) -> None:
     small_files(catalog, files=6)
     catalog.lakehouse.freeze(reason="audit")

@@ -130,7 +130,7 @@ class Writer:
 
     def own(self) -> list[str]:
         """Return the tables that only this process writes."""
-        return [name for name in self.held if name not in SHARED]
+        return [name for name in self.held if name not in self.shared]
 
     def begin(self, change: Change) -> dict[str, Any]:
         """Note a change before anything is done for it."""
@@ -253,7 +253,7 @@ class ByPyIceberg(Writer):
         def evolved() -> None:
             table = self.catalog.load_table(name)
             with table.update_schema() as update:
-                if name not in SHARED and self.chance.random() < 0.5:
+                if name not in self.shared and self.chance.random() < 0.5:
                     update.rename_column(table.schema().find_field(2).name, f"name{self.next}")
                 elif len(table.schema().fields) < 12:
                     update.add_column(f"more{self.next}", table.schema().find_field(1).field_type)
@@ -270,11 +270,15 @@ class ByPyIceberg(Writer):
         else:
             self.act(Change({name: numbers}), lambda: self._append(self.catalog.load_table(name), numbers))
 
+    def rows_for(self, table: Table, numbers: list[int]) -> pa.Table:
+        """Return rows with these numbers, as PyIceberg adds them to a table."""
+        return rows(numbers, table.schema().find_field(2).name)
+
     def _append(self, table: Table, numbers: list[int]) -> None:
-        table.append(rows(numbers, table.schema().find_field(2).name))
+        table.append(self.rows_for(table, numbers))
 
     def _to_two(self, catalog: TrinityLakeCatalog, name: str, numbers: list[int]) -> None:
-        other = self.chance.choice([each for each in SHARED if each != name])
+        other = self.chance.choice([each for each in self.shared if each != name])
         inserted = {name: numbers, other: self.numbers()}
 
         def both() -> None:
@@ -289,7 +293,7 @@ class ByPyIceberg(Writer):
         try:
             table = self.catalog.load_table(name)
             transaction = table.transaction()
-            transaction.append(rows(numbers, table.schema().find_field(2).name))
+            transaction.append(self.rows_for(table, numbers))
         except Exception as error:  # noqa: BLE001 - as above; nothing was committed
             self.end(about, "refused", error)
         else:
@@ -305,7 +309,7 @@ class ByPyIceberg(Writer):
 
         def overwrite() -> None:
             table = self.catalog.load_table(name)
-            table.overwrite(rows(new, table.schema().find_field(2).name), overwrite_filter=gone)
+            table.overwrite(self.rows_for(table, new), overwrite_filter=gone)
 
         self.act(Change({name: new}, numbers), overwrite)
 
@@ -347,7 +351,7 @@ class BySql(Writer):
 
     def evolve(self, name: str) -> None:
         """Add a column to a table of its own: through SQL it cannot be seen how many there are."""
-        if name not in SHARED:
+        if name not in self.shared:
             self._run(Change(), f"ALTER TABLE l.{name} ADD COLUMN more{self.next} BIGINT")
 
     def rewrite(self, name: str, numbers: list[int]) -> None:

@@ -79,7 +79,7 @@ alone. Only MANAGED tables are rewritten.
 
 The rows stay, which is proved before the new files count; many tables become one version, and no file is deleted: a
 rollback brings the old files back. Run it before `tables expire` and `tables clean`: they remove them. Tables
-with delete files, of format version 3, or with more than 256 MiB in a partition need Spark, with Iceberg's runtime.
+of format version 3, and partitions with delete files or more than 256 MiB, need Spark, with Iceberg's runtime.
 A table that cannot be rewritten, or loses to its writers, is named, the others are done, and the exit code is 4.""",
 )
 def tables_compact(call: Call) -> Result:

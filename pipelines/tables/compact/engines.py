@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pipelines.job import Cancel, Session
+from pipelines.summary import count
 from pipelines.tables.compact.local import LocalEngine
-from pipelines.tables.compact.model import Outcome, PlannedTable, Settings, TableEngine
+from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
 from pipelines.tables.compact.spark import SparkEngine
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -47,6 +49,27 @@ class Engines:
         if None in reasons:
             return None
         return "; ".join(each for each in reasons if each is not None)
+
+    def able_part(self, table: PlannedTable) -> tuple[PlannedTable | None, str | None]:
+        """Return a table with the partitions that one engine can rewrite, and why others are left.
+
+        All of them, and ``None``, where an engine can rewrite the whole table; ``None`` where none can rewrite any.
+        Starts nothing.
+        """
+        why = self.why_not(table)
+        if why is None:
+            return table, None
+        for engine in self._engines:
+            able: list[PlannedGroup] = []
+            left: list[PlannedGroup] = []
+            for group in table.groups:
+                can_rewrite = engine.why_not(replace(table, groups=(group,))) is None
+                (able if can_rewrite else left).append(group)
+            if able:
+                reason = self.why_not(replace(table, groups=(left[0],)))
+                why = f"left of {count(len(table.groups), 'partition')}: {len(left):,}, one with {left[0].paths[0]}: {reason}"
+                return replace(table, groups=tuple(able)), why
+        return None, why
 
     def of(self, table: PlannedTable) -> TableEngine:
         """Return the engine of a table: the first that can. REQUIRES: one can."""

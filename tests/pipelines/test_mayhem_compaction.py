@@ -1,0 +1,204 @@
+"""Thirty tables of every kind are compacted by both engines beside writers, and beside all that deletes at age zero.
+
+MAYHEM_SECONDS=400 .venv/bin/python -m pytest -n 0 -m slow tests/pipelines/test_mayhem_compaction.py -s
+
+Partitions, position and equality deletes, deletion vectors, sort orders, tags, branches, evolved schemas and specs; some
+2,000 small files. PyIceberg, DuckDB and Spark append, update and delete; processes are stopped and killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pipelines import compaction, expire, tables_clean, verify
+from tests.support import kinds_mayhem as kinds
+from tests.support.kinds_mayhem import TABLES, Prepared
+from tests.support.mayhem import DAY, Log, disturb
+from tests.support.s3_servers import free_port
+from tests.support.table_mayhem import ROOM, History, Plan, lines_of, places, reachable, serve
+from tests.support.writers import forking, pool
+from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.rest import endpoint
+from trinitylake_core.storage import open_storage
+
+pytestmark = pytest.mark.slow
+
+_SECONDS: Final = float(os.environ.get("MAYHEM_SECONDS", "90"))
+_ENDPOINTS: Final = 2
+_ROLES: Final = ("spark", "direct", "rest", "duckdb", "maintainer", "reader")
+_KEPT: Final = 30
+_STARTED_BYTES: Final = 20_000
+_STALL_SECONDS: Final = 6.0
+_TICK_SECONDS: Final = 1.1
+_DIED: Final = "Process ForkServer"
+_SAVED: Final = re.compile(r"-txn-([0-9a-f-]{36})\.binpb$")
+
+
+@dataclass
+class _Mayhem:
+    """The processes: endpoints, and others by their roles."""
+
+    plan: Plan
+    logs: Path
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    def start(self, number: int, life: int) -> Any:
+        """Start an endpoint, or a process of a role."""
+        log, role = self.logs / f"{number}.log", number - _ENDPOINTS
+        self.sizes[number] = log.stat().st_size if log.exists() else 0
+        seed = number + (_ENDPOINTS + len(_ROLES)) * life
+        target, args = (serve, (number,)) if role < 0 else (kinds.live, (_ROLES[role], seed))
+        process = forking().Process(target=target, args=(self.plan, *args, log))
+        process.start()
+        return process
+
+    def is_starting(self, number: int) -> bool:
+        """Whether a Spark has noted little yet."""
+        log = self.logs / f"{number}.log"
+        size = log.stat().st_size if log.exists() else 0
+        is_spark = number >= _ENDPOINTS and _ROLES[number - _ENDPOINTS] == "spark"
+        return is_spark and size < self.sizes.get(number, 0) + _STARTED_BYTES
+
+
+def test_every_row_of_every_version_is_what_was_acknowledged(tmp_path: Path) -> None:
+    root, logs = (tmp_path / "lake").as_uri(), tmp_path / "logs"
+    logs.mkdir()
+    lake = Lakehouse.create(root, storage_options={"durable": False}, order=8, node_file_max_size_bytes=20_000)
+    share = _prepare(lake, logs, tmp_path / "shares.json")
+    refs = kinds.refs_of(lake.refresh())
+    uris = [f"http://127.0.0.1:{free_port()}" for _ in range(_ENDPOINTS)]
+    plan = Plan(root, {"durable": False}, uris, secret=str(share), kept=_KEPT)
+    print(f"{len(TABLES)} tables, {_files(lake)} data files")
+    mayhem, ends = _Mayhem(plan, logs), time.monotonic() + _SECONDS
+    disturbed = disturb(
+        mayhem.start,
+        _ENDPOINTS + len(_ROLES),
+        lambda: time.monotonic() >= ends,
+        stall=_STALL_SECONDS,
+        spared=mayhem.is_starting,
+    )
+    lines = lines_of(sorted(logs.glob("*.log")))
+    history = History(lines)
+    for line in lines:
+        if line["what"] == "read":
+            history.compare(line["version"], line["tables"])
+    history.judged.wrong += [f"{line}" for line in lines if line["what"] == "wrong"]
+    _report(lake.refresh(), disturbed, lines, history)
+    told = [path.read_text() for path in logs.glob("*.err")]
+    assert [] == [text[text.index(_DIED) :] for text in told if _DIED in text]
+    _end(lake.refresh(), history, refs)
+    print(history.judged)
+    assert [] == history.judged.wrong
+
+
+def _prepare(lake: Lakehouse, logs: Path, share: Path) -> Path:
+    """Fill the tables, note their rows, and give each writer a share of them."""
+    prepared = Prepared()
+    kinds.fill_by_pyiceberg(lake, prepared)
+    with pool(1) as process:
+        deleted = process.submit(kinds.fill_by_spark, lake.root).result(600)
+    for name, gone in deleted.items():
+        prepared.rows[name] = sorted({*prepared.numbers(name)} - {*gone})
+    version = lake.refresh().version
+    assert prepared.rows == kinds.contents(lake)
+    kinds.note_prepared(Log(logs / "prepared.log"), prepared, version)
+    share.write_text(json.dumps(prepared.rows), encoding="utf-8")
+    later = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
+    expire.run(lake.refresh(), later)
+    return share
+
+
+def _files(lake: Lakehouse) -> int:
+    catalog = TrinityLakeCatalog.over(lake)
+    summaries = [catalog.load_table(name).metadata.current_snapshot().summary for name in TABLES]  # type: ignore[union-attr]
+    return sum(int(each["total-data-files"] or 0) for each in summaries if each is not None)
+
+
+def _report(lake: Lakehouse, disturbed: str, lines: list[dict[str, Any]], history: History) -> None:
+    count = _ENDPOINTS + len(_ROLES)
+    done = [line["op"] for line in lines if line["what"] == "done" and line["op"] < 10**12]
+    writers = Counter(_ROLES[op // ROOM % count - _ENDPOINTS] for op in done)
+    compacted = [line for line in lines if line["what"] == "compacted"]
+    print(f"{disturbed}; {lake.version} versions; changes {dict(writers)}; {history.judged.ended}")
+    for outcome, number in Counter((each["engine"], each["outcome"]) for each in compacted).most_common():
+        print("  compactions", *outcome, number)
+    merged = [each for each in compacted if each["outcome"] == "done"]
+    print(f"  {sum(each['files'] for each in merged)} files became {sum(each['after'] for each in merged)}")
+    print("  tables compacted", len({each["table"] for each in merged}))
+    for kind in ("cleaned", "snapshots"):
+        print(f"  {kind}", sum(line["files"] for line in lines if line["what"] == kind))
+    reasons = Counter((each["outcome"], each["reason"][:200]) for each in compacted if each["outcome"] != "done")
+    print(*reasons.most_common(12), sep="\n")
+    print(*Counter(line["error"][:200] for line in lines if line["what"] == "failed").most_common(12), sep="\n")
+    print(*Counter(history.judged.errors).most_common(20), sep="\n")
+
+
+# -- what is left ----------------------------------------------------------------------------------------
+
+
+def _end(lake: Lakehouse, history: History, refs: dict[str, Any]) -> None:
+    """Clean; every version reads as before and as told; roll back, forward, and let all but one version expire."""
+    _end_holds(lake)
+    before = dict(_everything(lake))
+    for version, tables in before.items():
+        history.compare(version, tables)
+    _cleaned(lake)
+    assert before == dict(_everything(lake)), "a cleaning changed what a retained version holds"
+    newest, oldest = lake.refresh().version, min(before)
+    lake.rollback(version=oldest, reason="a test", force=True)
+    assert before[oldest] == kinds.contents(lake.refresh())
+    lake.rollback(version=newest, reason="a test", force=True)
+    assert before[newest] == kinds.contents(lake.refresh())
+    assert refs == kinds.refs_of(lake), "tags and branches stay"
+    compaction.run(lake, compaction.Config(engine="local"))
+    expire.run(lake, expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY))
+    _cleaned(lake)
+    assert before[newest] == kinds.contents(lake.refresh())
+    assert refs == kinds.refs_of(lake)
+    with pool(1) as process:
+        assert before[newest] == process.submit(_by_spark, lake.root).result(600)
+    left, live = {each.path for each in lake.storage.list("tables/")}, reachable(lake.refresh())
+    beside = {f"{above}/.{name}.crc" for above, _, name in (path.rpartition("/") for path in live)}  # by Spark
+    assert (set(), set()) == (left - live - beside, live - left)
+    config = verify.Config("all", engine="local", tables=1.0, deep=True)
+    assert [] == list(verify.run(open_storage(lake.root), config).findings)
+
+
+def _end_holds(lake: Lakehouse) -> None:
+    """End the holds of compactions that were killed, which otherwise end with ``txn_ttl_millis``."""
+    for each in lake.storage.list(""):
+        saved = _SAVED.search(each.path)
+        if saved is not None:
+            lake.resume_transaction(saved[1]).abort()
+
+
+def _by_spark(root: str) -> dict[str, list[int]]:
+    with endpoint(Lakehouse.open(root)) as at, kinds.in_spark(at.properties()) as catalog:
+        found = {}
+        for name in TABLES:
+            found[name] = sorted(number for (number,) in catalog.run(f"SELECT id FROM {catalog.name}.{name}"))
+        return found
+
+
+def _everything(lake: Lakehouse) -> Iterator[tuple[int, dict[str, list[int]]]]:
+    known: dict[str, list[int]] = {}
+    for version, at in places(lake.refresh()):
+        yield version, kinds.contents(lake, known, **at)
+
+
+def _cleaned(lake: Lakehouse) -> None:
+    time.sleep(_TICK_SECONDS)
+    report = tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
+    assert (0, (), 0) == (report.failed, report.doubts, report.foreign.files)
