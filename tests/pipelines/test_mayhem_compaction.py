@@ -2,8 +2,8 @@
 
 MAYHEM_SECONDS=400 .venv/bin/python -m pytest -n 0 -m slow tests/pipelines/test_mayhem_compaction.py -s
 
-Partitions, position and equality deletes, deletion vectors, sort orders, tags, branches, evolved schemas and specs; some
-2,000 small files. PyIceberg, DuckDB and Spark append, update and delete; processes are stopped and killed.
+Partitions, position and equality deletes, deletion vectors, sort orders, tags, branches, evolved schemas and specs;
+some 2,000 small files. PyIceberg, DuckDB and Spark append, update and delete; processes are stopped and killed.
 """
 
 from __future__ import annotations

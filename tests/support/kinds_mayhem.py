@@ -258,6 +258,7 @@ class KindsByPyIceberg(ByPyIceberg):
         _begin_with(self, lambda kind: kind not in FORMAT_3 | {"bucket"})
 
     def rows_for(self, table: Table, numbers: list[int]) -> pa.Table:
+        """Return rows with these numbers; columns that others have added are null."""
         return rows(numbers)
 
     def evolve(self, name: str) -> None:
@@ -464,7 +465,7 @@ def _duckdb() -> duckdb.DuckDBPyConnection:
     return _CONNECTIONS.one  # type: ignore[no-any-return]
 
 
-def contents(lake: Lakehouse, known: dict[str, list[int]] | None = None, **at: str) -> dict[str, list[int]]:
+def contents(lake: Lakehouse, known: dict[str, list[int]] | None = None, /, **at: str) -> dict[str, list[int]]:
     """Return the rows of each table in a version; ``known`` has those of metadata files that were read already."""
     known = {} if known is None else known
     catalog = TrinityLakeCatalog.over(lake, **at)

@@ -67,7 +67,8 @@ class Engines:
                 (able if can_rewrite else left).append(group)
             if able:
                 reason = self.why_not(replace(table, groups=(left[0],)))
-                why = f"left of {count(len(table.groups), 'partition')}: {len(left):,}, one with {left[0].paths[0]}: {reason}"
+                partitions = count(len(table.groups), "partition")
+                why = f"left of {partitions}: {len(left):,}, one with {left[0].paths[0]}: {reason}"
                 return replace(table, groups=tuple(able)), why
         return None, why
 
