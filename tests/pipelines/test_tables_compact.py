@@ -434,7 +434,7 @@ def test_partitions_with_deletes_are_named_and_the_others_are_merged(catalog: Tr
     assert (2, 12, 2) == (report.outcomes[0].partitions, report.files_before, report.files_made)
     assert planned.failures == report.failures
     why = report.failures["sales.orders"]
-    assert "left of 3 partitions: 1, one with " in why
+    assert "1 of 3 partitions are left, one with " in why
     assert "delete files apply to its files, which needs engine 'spark'" in why
     assert before == contents(catalog.load_table("sales.orders"))
     assert [1] * 6 + [3] * 6 == ids(catalog.load_table("sales.orders"))

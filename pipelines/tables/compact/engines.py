@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from pipelines.job import Cancel, Session
-from pipelines.summary import count
 from pipelines.tables.compact.local import LocalEngine
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
 from pipelines.tables.compact.spark import SparkEngine
@@ -67,8 +66,8 @@ class Engines:
                 (able if can_rewrite else left).append(group)
             if able:
                 reason = self.why_not(replace(table, groups=(left[0],)))
-                partitions = count(len(table.groups), "partition")
-                why = f"left of {partitions}: {len(left):,}, one with {left[0].paths[0]}: {reason}"
+                shown = f"{len(left):,} of {len(table.groups):,} partitions are left, one with {left[0].paths[0]}"
+                why = f"{shown}: {reason}"
                 return replace(table, groups=tuple(able)), why
         return None, why
 
