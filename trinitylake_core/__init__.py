@@ -135,7 +135,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("trinitylake-maintenance")
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from trinitylake_core.other_names import OF_THE_PACKAGE, explain_missing
+
+        raise AttributeError(explain_missing(f"module {__name__!r}", name, OF_THE_PACKAGE, __all__))
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
     return found
 

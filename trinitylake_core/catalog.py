@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import abc
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Never, TypeVar
 
 import mmh3
 
@@ -25,6 +25,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName, label
 from trinitylake_core.locations import validate_path
 from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
+from trinitylake_core.other_names import explain_missing
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
@@ -60,6 +61,12 @@ class CatalogView(abc.ABC):
 
     _nodes: NodeStore
     _keys: KeyCodec
+    _other_names: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # a type checker names what is not there
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(explain_missing(type(self).__name__, name, self._other_names, dir(type(self))))
 
     @abc.abstractmethod
     def _root_node(self) -> Node: ...

@@ -28,6 +28,7 @@ from trinitylake_core.definitions import (
 from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
+from trinitylake_core.other_names import HOW_TO_OPEN, OF_LAKEHOUSES
 from trinitylake_core.recovery.plan import RecoveryPlan, find_damaged_definitions, require_reason
 from trinitylake_core.recovery.restore import plan_restore
 from trinitylake_core.recovery.rollback import plan_rollback, prove_rollback
@@ -77,26 +78,6 @@ class Stats:
     uncertain: int | None = None
 
 
-_OTHER_NAMES: Final = {
-    "versions": "history() yields the versions, newest first",
-    "snapshot": "create_snapshot(name) makes one, snapshots() lists them, at(snapshot=name) reads one",
-    "commit": "transaction() begins a transaction, which has commit()",
-    "create_namespace": "with lake.transaction() as txn: txn.create_namespace(...)",
-    "create_table": "with lake.transaction() as txn: txn.create_table(...)",
-    "create_view": "with lake.transaction() as txn: txn.create_view(...)",
-    "plan": "rollback(..., dry_run=True) and restore(..., dry_run=True) return the plan",
-    "close": "nothing is open that would have to be closed",
-    "compact": "from pipelines import compaction; compaction.run(lake, compaction.Config())",
-    "expire": "from pipelines import expire; expire.run(lake, expire.Config())",
-    "clean": "from pipelines import clean; clean.run(lake, clean.Config())",
-    "verify": "from pipelines import verify; verify.run(lake, verify.Config())",
-    "export": "from pipelines import export; export.run(lake, target, export.Config())",
-    "load": "from pipelines import load; load.run(lake, source, load.Config())",
-    "upgrade": "from pipelines import upgrade; upgrade.run(lake, target)",
-}
-"""What people try, and the call that they need."""
-
-
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """What a change of properties did, or on a dry run would do.
@@ -122,6 +103,16 @@ class Lakehouse(CatalogView):
     A transaction begins at the newest version this handle has seen or committed itself.
     Thread-safe for reading.
     """
+
+    _other_names = OF_LAKEHOUSES
+
+    if not TYPE_CHECKING:  # a type checker knows the arguments
+
+        def __new__(cls, *given: Any, **named: Any) -> Self:
+            """Refuse a root URI, and say what opens it."""
+            if len(given) < 2 and "root" not in named:
+                raise TypeError(HOW_TO_OPEN)
+            return super().__new__(cls)
 
     def __init__(self, backend: LakehouseBackend, root: Root, *, pinned: bool = False) -> None:
         self._backend = backend
@@ -156,12 +147,6 @@ class Lakehouse(CatalogView):
             "a handle holds connections and credentials: pickle its root and version, and open it again with "
             "Lakehouse.open(root, storage_options=...).at(version)"
         )
-
-    if not TYPE_CHECKING:  # a type checker names what is not there
-
-        def __getattr__(self, name: str) -> Never:
-            hint = f"; {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         return f"Lakehouse({self.root!r}, version={self.version})"
@@ -592,8 +577,8 @@ class Lakehouse(CatalogView):
 
     def rollback(
         self,
+        version: int | str | None = None,
         *,
-        version: int | None = None,
         timestamp: datetime | str | None = None,
         snapshot: str | None = None,
         reason: str | None = None,
@@ -614,7 +599,7 @@ class Lakehouse(CatalogView):
         root that cannot be read, one ``put`` and one ``head`` more.
 
         Args:
-            version: the target by number.
+            version: the target by number, or as text: ``HEAD~3``, the name of a snapshot, a time or an age.
             timestamp: the target by time.
             snapshot: the target by the name of a snapshot.
             reason: why; required.
@@ -641,7 +626,7 @@ class Lakehouse(CatalogView):
         self,
         only: Sequence[str],
         *,
-        version: int | None = None,
+        version: int | str | None = None,
         timestamp: datetime | str | None = None,
         snapshot: str | None = None,
         source: Lakehouse | None = None,
@@ -663,7 +648,7 @@ class Lakehouse(CatalogView):
 
         Args:
             only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
-            version: the version to restore from, by number.
+            version: the version to restore from, by number, or as text such as ``HEAD~1``.
             timestamp: the version to restore from, by time.
             snapshot: the version to restore from, by the name of a snapshot.
             source: another lakehouse to restore from, such as a backup. The version is one of that lakehouse, by

@@ -91,13 +91,20 @@ class Group(click.Group):
         return word, found, rest
 
     def _name_unknown(self, ctx: click.Context, word: str) -> click.UsageError:
+        from pipelines.cli.other_words import commands_meant, describe
+
+        known = self.list_commands(ctx)
+        others = [] if self.prefix else [*ALIASES, "--version"]
+        error = click.exceptions.NoSuchCommand(word, possibilities=[*known, *others])
+        unknown = f"no such command {self.prefix + word!r}"
+        meant = commands_meant(f"{self.prefix}{word}")
+        if meant:
+            return click.UsageError(f"{unknown}; did you mean {describe(meant)}?")
+        if error.possibilities:  # those that are spelt nearly so
+            return click.UsageError(f"{unknown}; did you mean {self.prefix + error.possibilities[0]!r}?")
         if self.prefix:
             return self._needs(ctx)
-        known = self.list_commands(ctx)
-        error = click.exceptions.NoSuchCommand(word, possibilities=[*known, *ALIASES])
-        if error.possibilities:
-            return error  # with those that are spelt nearly so
-        return click.UsageError(f"{error.message[:-1]}; the commands are: {', '.join(known)}")
+        return click.UsageError(f"{unknown}; the commands are: {', '.join(known)}")
 
     def _refuse_alone(self, **_: Any) -> None:
         context = click.get_current_context()
@@ -176,6 +183,9 @@ def run(words: Sequence[str], carry_out: Any) -> int:
 def sentence(error: click.UsageError) -> str:
     """Return the error of a command line, and the command for help."""
     close = getattr(error, "possibilities", None)
+    if isinstance(error, click.NoSuchOption):
+        meant = _find_option(error)
+        close = close if meant is None else [meant]
     if close:
         text = f"{error.message[:-1]}; did you mean {close[0]!r}?"
     else:
@@ -186,6 +196,16 @@ def sentence(error: click.UsageError) -> str:
     if isinstance(error.cmd, Command):
         text += f" (see `{PROGRAM} {error.cmd.name} --help`)"
     return text
+
+
+def _find_option(error: click.NoSuchOption) -> str | None:
+    """Return the option that is meant by one that does not exist, if that can be told without its spelling."""
+    from pipelines.cli.other_words import option_meant
+
+    if error.cmd is None:
+        return None
+    known = [name for parameter in error.cmd.params for name in parameter.opts]
+    return option_meant(error.option_name, known)
 
 
 def _version(_: click.Context) -> Answer:

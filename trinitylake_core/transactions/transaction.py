@@ -22,6 +22,7 @@ from trinitylake_core.errors import (
     TransactionExpired,
     TransactionNotFound,
 )
+from trinitylake_core.other_names import OF_TRANSACTIONS
 from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.change import AlreadyCommitted, Proof, TransactionChange
 from trinitylake_core.transactions.dependencies import Footprint
@@ -53,6 +54,8 @@ class Transaction(CatalogEdits):
         version: the version it became; ``None`` before the commit, the base version if nothing changed.
         isolation: SNAPSHOT or SERIALIZABLE; under the latter others must not have written what was read.
     """
+
+    _other_names = OF_TRANSACTIONS
 
     def __init__(
         self,

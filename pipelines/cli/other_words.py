@@ -1,0 +1,102 @@
+"""What people type that no command or option is called, and the one that they mean; read when a word is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pipelines.cli.contents import ENTRIES
+
+_COMMANDS: Final = """\
+ls: list, dir, find, search, namespaces, views, objects, catalog, tables ls, tables list
+show: describe, desc, cat, get, inspect, schema, definition, tables show, tables info, tables describe, tables get
+history: versions, commits, timeline, changelog, audit
+stats: info, summary, size, status
+diff: changes, compare
+fleet: lakehouses, status, all
+create: init, new
+apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table, drop-namespace, execute, sql, commit
+load: import, ingest, register
+alter: set, config, configure, properties
+rename: mv, move
+serve: server, rest, start, endpoint
+upgrade: migrate, convert
+compact: optimize, optimise, maintain, maintenance, flush, merge
+verify: check, fsck, validate, lint, health
+expire: prune, retention, expire-snapshots
+clean: vacuum, gc, cleanup, purge, sweep, orphans, remove-orphan-files
+doctor: ping, test, diagnose
+freeze: lock, pause, readonly, read-only
+thaw: unlock, unfreeze, resume
+rollback: reset, revert, checkout, back, time-travel
+undo: revert
+restore: recover, undelete, undrop, repair
+snapshot create: tag, bookmark, snapshot tag, snapshot add, snapshot new
+snapshot list: snapshots, tags, snapshot ls, snapshot show
+snapshot drop: untag, snapshot rm, snapshot delete, snapshot remove
+export: backup, copy, clone, dump, mirror
+try: demo, quickstart, example, tutorial
+ui: dagster, web, dashboard, dev
+completion: completions, autocomplete
+tables health: tables stats, tables status, tables history, tables snapshots, tables check, tables size, health
+tables compact: optimize, optimise, merge, rewrite, binpack, tables optimize, tables rewrite, tables merge, tables binpack
+tables expire: expire-snapshots, tables expire-snapshots, tables prune
+tables clean: remove-orphan-files, tables vacuum, tables gc, tables purge, tables orphans, tables remove-orphan-files
+"""
+_OPTIONS: Final = """\
+--to-version: --to, --version, --ref, --target, -v
+--version: --at, --as-of, --from-version, --rev, --revision, --to-version, --ref
+--reason: -m, --message, --comment, --why, -r
+--limit: -n, --max, --count, --num, --last
+--since: --from, --after, --newer-than
+--dry-run: --plan, --preview, --what-if, --noop, --check, -n
+--yes: -y, --confirm, --no-input, --assume-yes
+--older-than: --age, --min-age, --max-age, --retention, --ttl, --before
+--keep-last: --keep, --retain, --retain-last, --min-snapshots, --min-versions
+--only: --table, --tables, --name, --pattern
+--long: -l, --details, --verbose, -v
+--verbose: -v, --details
+--format: -o, --output, -f, --csv
+--json: --output, -o
+--quiet: -q, --silent
+--master: --spark, --spark-master
+--set: --property, --properties
+--property: --set, -p
+--target: --target-size, --file-size, --target-file-size
+--kind: --type, -t
+--isolation: --isolation-level
+--all: -a
+--expected-version: --expect, --if-version
+"""
+
+
+def _read(table: str) -> dict[str, list[str]]:
+    words_of = {}
+    for line in table.splitlines():
+        name, words = line.split(": ")
+        words_of[name] = words.split(", ")
+    return words_of
+
+
+COMMANDS: Final = _read(_COMMANDS)
+"""Other words for each command; those of a group stand behind its name: ``tables ls``."""
+OPTIONS: Final = _read(_OPTIONS)
+"""Other words for each option."""
+
+
+def commands_meant(word: str) -> list[str]:
+    """Return the commands that an unknown one may mean."""
+    return [name for name, words in COMMANDS.items() if word in words]
+
+
+def describe(commands: Iterable[str]) -> str:
+    """Return commands in quotes, each with what it does."""
+    return " or ".join(f"{name!r} ({ENTRIES[name].summary})" for name in commands)
+
+
+def option_meant(word: str, known: Sequence[str]) -> str | None:
+    """Return the option of a command that an unknown one may mean: by its meaning, or because it begins so."""
+    for name, words in OPTIONS.items():
+        if word in words and name in known:
+            return name
+    return next((name for name in known if len(word) > len("--") and name.startswith(word)), None)

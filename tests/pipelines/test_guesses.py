@@ -1,0 +1,110 @@
+"""Names that somebody tries who has not read the reference: each works, or its error names what is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trinitylake_core
+from pipelines.cli import other_words
+from pipelines.cli.contents import ENTRIES
+from pipelines.cli.program import load
+from tests.pipelines.conftest import Run
+from tests.support.lakes import filled, new_lake
+from trinitylake_core import Lakehouse
+
+pytestmark = pytest.mark.usefixtures("no_environment")
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("log ROOT --limit 1", ""),
+        ("version", "no such command 'version'; did you mean '--version'?"),
+        ("info ROOT", "did you mean 'stats' (show the figures of the root"),
+        ("describe ROOT", "did you mean 'show' ("),
+        ("check ROOT", "did you mean 'verify' ("),
+        ("vacuum ROOT", "did you mean 'clean' ("),
+        ("tag ROOT before-load", "did you mean 'snapshot create' ("),
+        ("namespaces ROOT", "did you mean 'ls' ("),
+        ("optimize ROOT", "did you mean 'compact' (push all buffered messages down the tree) or 'tables compact' ("),
+        ("tables ls ROOT", "no such command 'tables ls'; did you mean 'ls' ("),
+        ("tables vacuum ROOT", "did you mean 'tables clean' ("),
+        ("tables compcat ROOT", "no such command 'tables compcat'; did you mean 'tables compact'?"),
+        ("tables qqq ROOT", "tables needs one of: health, compact, expire, clean"),
+        ("snapshot rm ROOT a", "did you mean 'snapshot drop' ("),
+        ("log ROOT -n 5", "no such option '-n'; did you mean '--limit'?"),
+        ("rollback ROOT --to HEAD~1", "no such option '--to'; did you mean '--to-version'?"),
+        ("rollback ROOT --version 1", "no such option '--version'; did you mean '--to-version'?"),
+        ("rollback ROOT HEAD~1 -m why", "no such option '-m'; did you mean '--reason'?"),
+        ("rollback ROOT HEAD~1", "a reason is required (`--reason`"),
+        ("restore ROOT n1.t1 --at HEAD~1", "no such option '--at'; did you mean '--version'?"),
+        ("expire ROOT --keep 5", "no such option '--keep'; did you mean '--keep-last'?"),
+        ("clean ROOT --older 7d", "no such option '--older'; did you mean '--older-than'?"),
+        ("clean ROOT --dryrun", "no such option '--dryrun'; did you mean '--dry-run'?"),
+    ],
+)
+def test_a_guess_at_the_command_line_works_or_is_corrected(run: Run, tmp_path: Path, line: str, answer: str) -> None:
+    lake = filled(new_lake(tmp_path / "lake"), tables=8)
+    ran = run(*line.replace("ROOT", lake.root).split())
+    assert answer in ran.err
+    assert (0 if answer == "" else 2) == ran.code
+    assert ran.err.count("\n") == (answer != "")
+
+
+def test_what_is_proposed_exists() -> None:
+    for name in other_words.COMMANDS:
+        assert name in ENTRIES
+    options = {name for entry in ENTRIES for each in load(entry).params for name in each.opts}
+    assert [] == [name for name in other_words.OPTIONS if name not in options]
+
+
+def test_no_word_is_both_a_command_and_another_word_for_one() -> None:
+    words = {word for words in other_words.COMMANDS.values() for word in words}
+    assert set() == words & set(ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("lake.list_tables()", "Lakehouse has no attribute 'list_tables'; tables() lists them"),
+        ("lake.load_table('n1.t1')", "table(name) returns its definition"),
+        ("lake.latest_version()", "refresh().version is the newest one"),
+        ("lake.undo()", "rollback(version='HEAD~1', reason='...')"),
+        ("lake.vacuum()", "clean.run(lake, clean.Config())"),
+        ("lake.tabels()", "Lakehouse has no attribute 'tabels'; did you mean 'tables'?"),
+        ("lake.scan()", "rows are read by PyIceberg"),
+        ("lake.transaction().add_table('n1', 't')", "Transaction has no attribute 'add_table'; create_table("),
+        ("lake.transaction().comit()", "Transaction has no attribute 'comit'; did you mean 'commit'?"),
+        ("package.open(lake.root)", "Lakehouse.open(root) opens a lakehouse"),
+        ("package.connect(lake.root)", "Lakehouse.open(root) opens a lakehouse"),
+        ("package.Lakehose", "did you mean 'Lakehouse'?"),
+    ],
+)
+def test_an_attribute_that_is_not_there_names_the_one_that_is(expression: str, answer: str, tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    with pytest.raises(AttributeError) as raised:
+        eval(expression, {"lake": lake, "package": trinitylake_core})
+    assert answer in str(raised.value)
+
+
+def test_a_lakehouse_made_of_a_root_says_what_opens_one(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    with pytest.raises(TypeError, match=r"^Lakehouse\.open\(root\) opens a lakehouse, Lakehouse\.create\(root\) makes"):
+        eval("Lakehouse(root)", {"Lakehouse": Lakehouse, "root": lake.root})
+
+
+def test_a_rollback_takes_its_version_as_at_does(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    before = lake.version - 1
+    assert before == lake.at("HEAD~1").version
+    assert before == lake.rollback("HEAD~1", reason="a guess", dry_run=True).target_version
+    assert before == lake.rollback(before, reason="a guess", dry_run=True).target_version
+
+
+def test_a_pattern_alone_need_not_be_in_a_list(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    pattern = f"{lake.namespaces()[0]}.*"
+    as_list = lake.restore([pattern], version=0, exact=True, reason="a guess", dry_run=True)
+    assert as_list == lake.restore(pattern, version=0, exact=True, reason="a guess", dry_run=True)
