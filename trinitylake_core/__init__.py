@@ -135,9 +135,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("trinitylake-maintenance")
     if name not in __all__:
-        from trinitylake_core.other_names import OF_THE_PACKAGE, explain_missing
-
-        raise AttributeError(explain_missing(f"module {__name__!r}", name, OF_THE_PACKAGE, __all__))
+        others = import_module(f"{__name__}.other_names")
+        raise AttributeError(others.explain_missing(f"module {__name__!r}", name, others.OF_THE_PACKAGE, __all__))
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import CatalogView, codec_of, look_up_counts

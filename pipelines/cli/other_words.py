@@ -39,7 +39,7 @@ try: demo, quickstart, example, tutorial
 ui: dagster, web, dashboard, dev
 completion: completions, autocomplete
 tables health: tables stats, tables status, tables history, tables snapshots, tables check, tables size, health
-tables compact: optimize, optimise, merge, rewrite, binpack, tables optimize, tables rewrite, tables merge, tables binpack
+tables compact: optimize, optimise, merge, binpack, tables optimize, tables rewrite, tables merge, tables binpack
 tables expire: expire-snapshots, tables expire-snapshots, tables prune
 tables clean: remove-orphan-files, tables vacuum, tables gc, tables purge, tables orphans, tables remove-orphan-files
 """
