@@ -200,7 +200,8 @@ def _compact_files(launch: Launch) -> assets.Result:
         return tables_compact.run(launch.lake, how, launch.spark, review=review, cancel=watch, progress=watch.progress)
 
     done = run_with_review(run, plans.append, watch, dry=launch.dry)
-    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
+    shown = reports.of_table(next(iter(plans[0].summary_tables())))
+    metadata = reports.of_report(done, plan=shown, **reports.of_merges(done))
     launch.context.log.info(metadata["outcome"])
     if not launch.dry and done.version_after is None:
         metadata = assets.page_of_idle_run(launch, metadata)
@@ -243,11 +244,26 @@ def _judge_compaction(done: tables_compact.Report) -> list[dg.AssetCheckResult]:
     proved = _evaluate_tables(PROVED, wrong.items(), "was rewritten with other rows, and left as it was", _REPORT)
     if wrong:
         proved = proved._replace(severity=dg.AssetCheckSeverity.ERROR)
+    else:
+        proved = proved._replace(description=_describe_proof(done))
     return [
         proved,
         _evaluate_tables(WIN, others, "was not compacted", "The next run tries again; the reason says what it needs"),
         _evaluate_tables(PAY, more, "has more files than planned", "Raise `target`, or look at the sizes of its rows"),
     ]
+
+
+def _describe_proof(done: tables_compact.Report) -> str:
+    """Return what was proved of a compaction in which no proof failed: a check that passes may have seen nothing."""
+    if done.dry_run:
+        return "a dry run: nothing was rewritten, so nothing was proved"
+    merged = [each for each in done.outcomes if each.outcome == DONE]
+    proofs = sorted({each.proved for each in merged if each.proved})
+    if proofs:
+        return f"the rows of {count(len(merged), 'table')} are the same, proved by {' and '.join(proofs)}"
+    if merged:
+        return f"nothing was proved of {count(len(merged), 'table')}: lakehouses.yaml has `prove: none`"
+    return "nothing was rewritten, so nothing was proved"
 
 
 # -- expiration of snapshots ---------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import dagster as dg
 from pyarrow import compute, parquet
 
 from dagster_project.metadata import pictures
-from pipelines import compaction_policy, expire, restore, rollback, snapshot, tables_health, undo
+from pipelines import compaction_policy, expire, restore, rollback, snapshot, tables_compact, tables_health, undo
 from pipelines.stats import Deep
 from pipelines.summary import Size, Summarised, Table, count, history_table, human_bytes, tables_of, utc
 from pipelines.sweep.plans import TABLE
+from pipelines.tables.compact.model import LOST, VOID
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 from trinitylake_core.tables import DIRECTORY
@@ -244,6 +245,22 @@ def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
     for each in gains:
         rows.append({name: getattr(each, name) for name in _GAINS})
     return table(rows, _GAINS)
+
+
+def of_merges(done: tables_compact.Report) -> Metadata:
+    """Return what a compaction of tables brought for its cost, and what writers cost it; the numbers are plotted.
+
+    Nothing for a run without a rewrite: it would draw a gain of zero.
+    """
+    if not done.outcomes:
+        return {}
+    lost = sum(each.outcome in {LOST, VOID} for each in done.outcomes)
+    gibibytes = done.bytes_before / 2**30
+    return keep_known(
+        files_less_per_gib=round((done.files_before - done.files_made) / gibibytes, 1) if gibibytes else None,
+        share_lost_to_writers=round(lost / len(done.outcomes), 3),
+        conflicts=sum(each.conflicts for each in done.outcomes),
+    )
 
 
 def of_definition(definition: LakehouseDef) -> Metadata:

@@ -301,7 +301,10 @@ def test_small_files_are_merged_before_snapshots_expire_and_files_go(
     assert order == [each for each in steps if each in order]
     shown = metadata(done, assets.TABLE_COMPACTION)
     assert (14, 1, 1) == (shown["files_before"], shown["files_made"], shown["versions"])
+    assert shown["files_less_per_gib"] > 1_000
+    assert (0.0, 0) == (shown["share_lost_to_writers"], shown["conflicts"])
     assert {tables.PROVED, tables.WIN, tables.PAY} <= checks(done).keys()
+    assert "the rows of 1 table are the same, proved by hash" == checks(done)[tables.PROVED].description
     assert not {tables.PROVED, tables.WIN, tables.PAY} & failing(done).keys()
     assert list(range(14)) == ids(catalog.load_table("sales.orders"))
     assert 1 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
@@ -320,6 +323,8 @@ def test_without_the_stanza_there_is_no_compaction_and_its_job_is_a_dry_run_at_f
         metadata(done, assets.TABLE_COMPACTION)["dry_run"],
         metadata(done, assets.TABLE_COMPACTION)["files"],
     )
+    assert "a dry run: nothing was rewritten, so nothing was proved" == checks(done)[tables.PROVED].description
+    assert "share_lost_to_writers" not in metadata(done, assets.TABLE_COMPACTION)
     assert 14 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
 
 

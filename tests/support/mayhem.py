@@ -81,6 +81,10 @@ class Log:
         self._file.flush()
         os.fsync(self._file.fileno())
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
 
 @dataclass
 class Process:
