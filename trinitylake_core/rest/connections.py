@@ -108,13 +108,13 @@ class _Parser(h11.Connection):
                 raise h11.RemoteProtocolError("too many small chunks")
 
     def _check_request(self, request: h11.Request) -> None:
-        count = len(request.headers)
-        size = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
-        if count > self._limits.headers or size > self._limits.header_bytes:
+        headers = request.headers.raw_items()  # a list: h11's sequence makes a pair at each step, for each request
+        size = len(request.target) + sum(len(name) + len(value) for name, value in headers)
+        if len(headers) > self._limits.headers or size > self._limits.header_bytes:
             raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
         if request.http_version not in {b"1.0", b"1.1"}:
             raise h11.RemoteProtocolError("another version of HTTP")
-        names = {name for name, _ in request.headers}
+        names = {name.lower() for name, _ in headers}
         if b"content-length" in names and b"transfer-encoding" in names:
             # A proxy may believe the one and h11 the other: then the rest of the body is a request of somebody else.
             raise h11.RemoteProtocolError("two lengths")
