@@ -133,7 +133,7 @@ def step(
         without: the outcome where there is no policy.
         deletes: whether it is refused after a failed check of :data:`GATES`, unless it is a dry run.
         writes: whether one run at a time does it.
-        on_spark: whether it may start Spark.
+        on_spark: whether it may start Spark, where lakehouses.yaml lets it: that is the badge of the asset.
         more: further arguments of the asset.
     """
     checks = [each.name for each in more.get("check_specs", ())]
@@ -146,7 +146,7 @@ def step(
         retry_policy=RETRY,
         group_name=scope.slug,
         owners=scope.owners,
-        kinds={"trinitylake", "spark"} if on_spark else {"trinitylake"},
+        kinds={"trinitylake", "spark"} if on_spark and may_use_spark(scope, name) else {"trinitylake"},
         tags=scope.tags,
         partitions_def=scope.partitions,
         pool=scope.pool if writes else None,
@@ -270,6 +270,17 @@ def observation(asset: dg.AssetKey, lake: Lakehouse, more: reports.Metadata | No
         data_version=dg.DataVersion(str(idle.find_content_version(lake))),
         metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition) | (more or {}),
     )
+
+
+def may_use_spark(scope: Scope, name: str) -> bool:
+    """Whether the engine of a step may be Spark: by lakehouses.yaml, or in a fleet by the stanza of a lakehouse."""
+    settings = scope.known
+    if settings is None:
+        return True
+    if name == TABLE_COMPACTION:
+        tables = settings.tables
+        return tables is None or tables.compact is None or tables.compact.engine != "local"
+    return settings.compaction.engine != "local"
 
 
 def settings_of(scope: Scope, context: Context) -> LakehouseSettings:

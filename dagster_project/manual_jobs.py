@@ -14,7 +14,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import launchpad
-from dagster_project.assets import key, settings_of
+from dagster_project.assets import key, may_use_spark, settings_of
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
@@ -435,7 +435,7 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         out=outs,
         pool=scope.pool if row.writes and not planned_first else None,
         retry_policy=RETRY if row.repeat else None,
-        tags={"kind": "spark"},
+        tags=_badge(scope, name, row),
     )(plan if planned_first else work)
     return launchpad.check_config(op, schema, f"{scope.slug}_{name}", lambda given: _check(row, given, scope.known))
 
@@ -452,9 +452,14 @@ def _acting_op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         out=dg.Out(dg.Nothing),
         pool=scope.pool,
         retry_policy=RETRY if row.repeat else None,
-        tags={"kind": "spark"},
+        tags=_badge(scope, name, row),
     )(act)
     return op
+
+
+def _badge(scope: Scope, name: str, row: ManualJob) -> dict[str, str]:
+    """Return the tags by which Dagster marks a step that may start Spark."""
+    return {"kind": "spark"} if row.has("engine") and may_use_spark(scope, name) else {}
 
 
 def _carry_out(

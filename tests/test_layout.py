@@ -9,8 +9,10 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -91,6 +93,39 @@ def test_no_file_names_the_machine_it_was_made_on() -> None:
     files = [path for name in roots for path in (ROOT / name).rglob("*") if path.suffix in suffixes]
     files += [path for path in ROOT.iterdir() if path.suffix in suffixes]
     assert [] == [str(path) for path in files if here in path.read_text(encoding="utf-8")]
+
+
+def test_nothing_is_committed_that_git_is_told_to_ignore() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("this is no clone")
+    assert [] == listed.stdout.splitlines()
+
+
+def _settings_of_dagster() -> list[tuple[str, dict[str, Any]]]:
+    """Return each ``dagster.yaml`` that is written here, or that a page says to write."""
+    found = [(path, (ROOT / path).read_text()) for path in ("dagster_project/dagster.yaml", "deploy/dagster.yaml")]
+    for page in DOCUMENTS:
+        blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        found += [(page.name, block) for block in blocks if block.startswith("concurrency:")]
+    return [(name, yaml.safe_load(text)) for name, text in found]
+
+
+def test_every_dagster_yaml_ends_dead_runs_and_frees_their_slots() -> None:
+    """A killed run kept the slot of its pool for ever wherever this stood in one of them only."""
+    written = _settings_of_dagster()
+    assert "dagster.md" in {name for name, _ in written}
+    for name, settings in written:
+        monitoring = settings["run_monitoring"]
+        assert (True, 10) == (monitoring["enabled"], monitoring["free_slots_after_run_end_seconds"]), name
+        assert 1 == settings["concurrency"]["pools"]["default_limit"], name
+        assert [False, False] == [settings[each]["enabled"] for each in ("telemetry", "nux")], name
 
 
 def test_packages_tell_type_checkers_that_they_are_typed() -> None:

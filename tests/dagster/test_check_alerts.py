@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from dagster_project import check_alerts
@@ -37,7 +38,11 @@ def definitions(check: str, *, passed: bool = True, severity: str = "ERROR") -> 
             passed=passed, severity=dg.AssetCheckSeverity[severity], description="it breaks 2 invariants"
         )
 
-    return dg.Definitions(assets=[dg.AssetSpec(BACKUP)], asset_checks=[evaluate])
+    @dg.asset(key=BACKUP)
+    def back_up() -> None:
+        """Do nothing."""
+
+    return dg.Definitions(assets=[back_up], asset_checks=[evaluate])
 
 
 def evaluated(instance: dg.DagsterInstance, *, passed: bool, severity: str = "ERROR", check: str = VERIFIED) -> None:
@@ -49,7 +54,8 @@ def evaluated(instance: dg.DagsterInstance, *, passed: bool, severity: str = "ER
 
 def tick(webhook: Received, instance: dg.DagsterInstance, cursor: str | None, check: str = VERIFIED) -> str | None:
     """Evaluate the sensor over definitions that have the check."""
-    (sensor,) = check_alerts.check_sensors(Notifications.model_validate({"webhook": webhook.url}))
+    notifications = Notifications.model_validate({"webhook": webhook.url, "ui": "https://dagster.local"})
+    (sensor,) = check_alerts.check_sensors(notifications)
     repository = definitions(check).get_repository_def()
     context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
     result: Any = sensor(context)
@@ -73,6 +79,37 @@ def test_a_check_that_fails_is_sent_once_and_once_when_it_passes_again(
     cursor = tick(webhook, instance, tick(webhook, instance, cursor))
     assert ["error", "info"] == [each["severity"] for each in webhook.messages]
     assert "does not fail any more" in webhook.messages[-1]["text"]
+
+
+def test_a_message_links_to_the_check_that_failed(webhook: Received, instance: dg.DagsterInstance) -> None:
+    evaluated(instance, passed=False)
+    tick(webhook, instance, None)
+    (message,) = webhook.messages
+    page = "https://dagster.local/assets/lakehouse/sales/backup?view=checks&checkDetail=backup_verified"
+    assert page == message["url"]
+
+
+def test_an_asset_that_becomes_overdue_is_sent_once(webhook: Received, instance: dg.DagsterInstance) -> None:
+    """As Dagster's daemon judges it: by the freshness policy of the asset."""
+    cursor = tick(webhook, instance, None)
+    states: tuple[tuple[FreshnessState, list[str]], ...] = (
+        (FreshnessState.WARN, []),
+        (FreshnessState.FAIL, ["error"]),
+        (FreshnessState.FAIL, ["error"]),
+        (FreshnessState.PASS, ["error", "info"]),
+    )
+    for state, severities in states:
+        before = instance.event_log_storage.get_freshness_state_records([BACKUP])
+        change = FreshnessStateChange(
+            key=BACKUP,
+            new_state=state,
+            previous_state=before[BACKUP].freshness_state if before else FreshnessState.UNKNOWN,
+            state_change_timestamp=time.time(),
+        )
+        instance.report_runless_asset_event(change)
+        cursor = tick(webhook, instance, cursor)
+        assert severities == [each["severity"] for each in webhook.messages]
+    assert "lakehouse/sales/backup is overdue" in webhook.messages[0]["text"]
 
 
 def test_what_the_webhook_refuses_is_sent_again(webhook: Received, instance: dg.DagsterInstance) -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from dagster_project import config
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 
 ROOT = Path(__file__).parent.parent.parent
@@ -160,6 +161,23 @@ def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
     assert nodes[0].is_observable
     assert all({"lakehouse_sales"} == node.pools for node in nodes[2:])
     assert not nodes[1].pools
+
+
+def test_the_badge_of_spark_follows_the_settings() -> None:
+    """On assets and on steps of jobs: not where lakehouses.yaml has ``engine: local``, nor where none is started."""
+    badges: dict[str, set[str]] = {}
+    for engine in ("local", "spark"):
+        stanza = {"name": "sales", "root": "file:///x", "compaction": {"engine": engine}, "orphans": {}}
+        repository = define_lakehouses([LakehouseSettings.model_validate(stanza)]).get_repository_def()
+        nodes = repository.asset_graph.asset_nodes
+        badges[engine] = {each.key.path[-1] for each in nodes if "spark" in each.kinds}
+        for name in set(JOBS) - {"compaction", "maintenance"}:
+            (first, *_) = repository.get_job(f"sales_{name}").graph.node_defs
+            if first.tags.get("kind") == "spark":
+                badges[engine].add(name)
+    maintained = {"tree_compaction", "orphan_removal", "version_expiration"}
+    launched = {"diff", "export", "restore", "rollback", "undo", "upgrade", "verify"}
+    assert {"local": set(), "spark": maintained | launched} == badges
 
 
 def test_maintenance_deletes_only_where_lakehouses_yaml_asks_for_it() -> None:

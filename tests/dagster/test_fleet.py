@@ -125,6 +125,8 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
     jobs += ("freeze", "thaw", "upgrade", "verify", "tables_health", "tables_compact", "tables_expire", "tables_clean")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
+    first, later = (repository.get_job(f"lakehouses_{each}").tags for each in ("health", "maintenance"))
+    assert int(first["dagster/priority"]) > int(later.get("dagster/priority", "0"))
     assert {FLEET_SENSOR, "maintenance_repeats"} == {each.name for each in repository.sensor_defs}
     assert {"lakehouses_maintenance_schedule", "lakehouses_health_schedule"} == {
         each.name for each in repository.schedule_defs

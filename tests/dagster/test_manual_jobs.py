@@ -224,6 +224,10 @@ def test_a_version_is_a_number_or_a_text_as_on_the_command_line(
     for version, number in meant.items():
         plan = told(launched(local, "rollback", instance, version=version, reason="r"))
         assert number == plan["plan_target_version"], version
+    back = told(launched(local, "rollback", instance, timestamp="HEAD~1", reason="r"))
+    assert newest == back["plan_target_version"]
+    aged = failure(launched(local, "rollback", instance, timestamp="-2h", reason="r"))
+    assert "the lakehouse was created later" in aged.description
     old = told(launched(local, "restore", instance, only=["sales.*"], version="HEAD~2", reason="r"))
     assert newest - 1 == old["plan_target_version"]
 

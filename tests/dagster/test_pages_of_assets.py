@@ -88,6 +88,19 @@ def test_maintenance_of_a_lakehouse_that_has_not_changed_starts_no_spark(
     assert "local" == choose_by_settings(local, is_idle=True)
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+def test_one_maintenance_starts_one_spark(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """All of its steps that need one share the session, and it is stopped with the run."""
+    policies = {"backup": Backup(target=(tmp_path / "copy").as_uri()), "orphans": Orphans()}
+    result = run(define_lakehouses((settings.model_copy(update=policies),)), "maintenance", instance)
+    worked = [each for each in list_on_spark(result) if " " not in each]
+    assert {assets.COMPACTION, assets.BACKUP, assets.ORPHANS} == set(worked)
+    assert 1 == len({shown(result, each)["spark_application"].value for each in worked})
+
+
 def list_on_spark(result: dg.ExecuteInProcessResult) -> list[str]:
     """Return the assets of a run that used Spark, and the check of the backup with its engine if it did."""
     assert result.success
