@@ -49,10 +49,7 @@ from trinitylake_core.tables import MANAGED, Located
 
 __all__ = ["Config", "Policy", "Report", "Settings", "run"]
 _AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
-_NO_MANIFESTS: Final = (
-    "manifests are not merged by their number yet: leave `manifests` out; "
-    "engine 'spark' merges those of the tables that it rewrites"
-)
+_NO_PLAN: Final = "manifests cannot be combined with a stored plan, which names files: leave one of them out"
 _ALONE: Final = "left alone"
 
 
@@ -86,6 +83,8 @@ class Config(Policy):
         refuse_no_budget(self.budget_bytes)
         if self.plan is not None and (self.plan_to is not None or self.pattern is not None or self.policies):
             raise InvalidInput(_AS_IT_IS)
+        if (self.plan or self.plan_to) and any(each.manifests is not None for each in (self, *self.policies)):
+            raise InvalidInput(_NO_PLAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,7 @@ class Planned:
         delete_files: delete files that apply to them.
         reason: why, in a few words.
         refs: tags and branches that keep the old files.
+        manifests: how many manifests of data files become few.
     """
 
     table: str
@@ -111,6 +111,7 @@ class Planned:
     delete_files: int
     reason: str
     refs: tuple[str, ...] = ()
+    manifests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,8 @@ class Report:
         if not self.planned:
             other = "other " if self.failures else ""
             yield f"nothing to do: no {other}file of {count(self.tables, 'table')} is worth a rewrite"
+        elif self.dry_run and not self.files:
+            yield describe_no_change(self.plan)
         elif self.dry_run:
             yield (
                 f"{describe_no_change(self.plan)}: {count(self.files, 'data file')} of "
@@ -179,13 +182,17 @@ class Report:
             )
         elif not done:
             yield f"no table among {self.tables:,} was compacted"
-        else:
+        elif self.files_before:
             yield (
                 f"{count(self.files_before, 'data file')} of {count(done, 'table')} among {self.tables:,} became "
                 f"{self.files_made:,}: {human_bytes(self.bytes_before)} to {human_bytes(self.bytes_made)}, in "
                 f"{count(self.versions, 'version')}"
             )
             yield "no file is deleted: a rollback brings the old ones back; `tables clean` removes what nothing needs"
+        merged = [each.manifests for each in (self.planned if self.dry_run else self.outcomes) if each.manifests]
+        if merged:
+            manifests = f"{sum(merged):,} manifests of {count(len(merged), 'table')}"
+            yield f"{manifests} would become few" if self.dry_run else f"{manifests} became few"
         keeping = [each.table for each in self.planned if each.refs]
         if keeping:
             yield f"tags and branches keep the old files of {count(len(keeping), 'table')}: {', '.join(keeping[:5])}"
@@ -252,8 +259,6 @@ class _Compaction(JobRun[Config, Report]):
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
         config = self.config
-        if any(each.manifests is not None for each in (config, *config.policies)):
-            raise InvalidInput(_NO_MANIFESTS)
         if self.review is not dry_run:
             refuse_frozen(self.backend)
         self.meter = Meter(self.lake.storage)
@@ -317,7 +322,7 @@ class _Compaction(JobRun[Config, Report]):
                 self.left_alone[name] = str(found)
             elif isinstance(found, str):
                 self.failures[name] = found
-            elif found.groups:
+            elif found.groups or found.manifests:
                 planned.append(found)
         return planned
 
@@ -461,6 +466,7 @@ def _shown(table: PlannedTable, engine: str) -> Planned:
         table.after,
         table.bytes,
         table.delete_files,
-        ", ".join(reason for reason, _ in reasons.most_common()),
+        ", ".join(reason for reason, _ in reasons.most_common()) or "many manifests",
         table.refs,
+        table.manifests,
     )

@@ -159,6 +159,7 @@ class CompactPolicy(Model):
 
     From ``min_files`` small files on, or from the share ``deletes`` of deleted rows on. ``target`` is the size of new
     files, ``settled`` the time for which nothing was added, and ``where`` a condition over partition columns.
+    Tables with ``manifests`` manifests of data files get fewer.
     """
 
     min_files: int = Field(default=MIN_FILES, ge=2)
@@ -166,6 +167,7 @@ class CompactPolicy(Model):
     settled: Duration = timedelta(0)
     where: str | None = Field(default=None, min_length=1)
     deletes: float = Field(default=DELETES, gt=0, le=1)
+    manifests: int | None = Field(default=None, ge=2)
 
     def of_pattern(self, pattern: str | None) -> Policy:
         """Return the policy as the job takes it."""
@@ -175,7 +177,7 @@ class CompactPolicy(Model):
             target=self.target,
             settled_seconds=self.settled.total_seconds(),
         )
-        return Policy(pattern, rules=rules, where=self.where)
+        return Policy(pattern, rules=rules, where=self.where, manifests=self.manifests)
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipelines import rollback, tables_compact
+from pipelines import rollback
 from pipelines.cli import main, output
 from tests.pipelines.test_cli_json import DECLARED, declared_fields, mismatches
 from tests.pipelines.test_tables_compact import data_files, small_files
 from tests.support.icebergs import ids, new_iceberg
-from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 FILES = 6
@@ -133,8 +132,21 @@ def test_a_table_that_was_not_done_is_named_with_exit_code_4(catalog: TrinityLak
 def test_what_needs_spark_is_named_where_it_is_not_there(catalog: TrinityLakeCatalog, run: Run) -> None:
     code, out, _ = run("--strategy", "zorder", "--engine", "local", "--json")
     assert (4, {"sales.orders": "z-order needs engine 'spark'"}) == (code, json.loads(out)["failures"])
-    with pytest.raises(InvalidInput, match="manifests are not merged by their number yet"):
-        tables_compact.run(catalog.lakehouse, tables_compact.Config(manifests=100))
+
+
+def test_many_manifests_become_few_and_no_file_is_touched(catalog: TrinityLakeCatalog, run: Run) -> None:
+    table = small_files(catalog, "sales.few", 4)  # so few that no rule rewrites them
+    rare = ("sales.few", "--manifests", "4")
+    code, out, _ = run(*rare, "--dry-run")
+    assert (0, "4 manifests of 1 table would become few") == (code, out.splitlines()[1])
+    code, out, _ = run(*rare)
+    assert (0, "4 manifests of 1 table became few") == (code, out.splitlines()[0])
+    assert 4 == data_files(catalog, "sales.few")
+    snapshot = catalog.load_table("sales.few").current_snapshot()
+    assert snapshot is not None
+    assert 1 == len(snapshot.manifests(table.io))
+    assert 2 == run(*rare, "--plan-to", "file:///tmp/plan.parquet")[0]
+    assert run(*rare)[1].startswith("nothing to do")
 
 
 def test_its_json_is_what_is_declared(catalog: TrinityLakeCatalog, run: Run) -> None:

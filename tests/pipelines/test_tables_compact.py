@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -438,6 +439,51 @@ def test_partitions_with_deletes_are_named_and_the_others_are_merged(catalog: Tr
     assert "delete files apply to its files, which needs engine 'spark'" in why
     assert before == contents(catalog.load_table("sales.orders"))
     assert [1] * 6 + [3] * 6 == ids(catalog.load_table("sales.orders"))
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_rows_that_duckdb_deleted_of_files_of_an_older_spec_do_not_come_back(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None], is_beside: bool
+) -> None:
+    """It writes such position deletes by the newest spec, so they seem to be of another partition."""
+    table = small_files(catalog)
+    table.update_spec().add_identity("name").commit()
+    table.append(rows(*range(100, 104)))
+
+    def by_duckdb(statement: str) -> list[int]:
+        with endpoint(catalog.lakehouse) as at, connected(at) as connection:
+            found = connection.execute(statement).fetchall()
+        return sorted(number for (number,) in found)
+
+    delete = partial(by_duckdb, "DELETE FROM l.sales.orders WHERE id IN (1, 2, 3)")
+    beside(delete) if is_beside else delete()
+    report = tables_compact.run(catalog.lakehouse)
+    why = "a writer deleted rows" if is_beside else "position deletes by another partition spec may apply"
+    assert why in report.failures["sales.orders"]
+    assert [0, *range(4, FILES), *range(100, 104)] == by_duckdb("SELECT id FROM l.sales.orders")
+
+
+def test_manifests_of_each_spec_are_merged_beside_deletes_and_appends(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    table = small_files(catalog)
+    table.update_spec().add_identity("name").commit()
+    for number in range(FILES, FILES + 10):
+        table.append(rows(number))
+    with endpoint(catalog.lakehouse) as at, connected(at) as connection:
+        connection.execute("DELETE FROM l.sales.orders WHERE id = 25")
+    beside(lambda: table.refresh().append(rows(1000)))
+    config = Config(where="name = 'n0'", manifests=10)
+    report = tables_compact.run(catalog.lakehouse, config)
+    assert ({}, 0, FILES + 10) == (report.failures, report.files_before, report.outcomes[0].manifests)
+    table = catalog.load_table("sales.orders")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    held = Counter((each.content.value, each.partition_spec_id) for each in snapshot.manifests(table.io))
+    assert (1, 1) == (held[0, 0], held[0, 1])
+    assert [number for number in (*range(FILES + 10), 1000) if number != 25] == ids(table)
+    assert str(FILES + 11) == (snapshot.summary or {})["total-data-files"]
+    assert () == tables_compact.run(catalog.lakehouse, config).planned
 
 
 def test_a_frozen_lakehouse_is_told_before_anything_is_read(catalog: TrinityLakeCatalog) -> None:

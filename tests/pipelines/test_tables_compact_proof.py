@@ -134,7 +134,8 @@ def _double_first(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _change_value(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    changed = batches[0].set_column(0, batches[0].schema.field(0), pa.array([5] * batches[0].num_rows, pa.int64()))
+    others = [(number + 1) % 8 for number in batches[0][0].to_pylist()]
+    changed = batches[0].set_column(0, batches[0].schema.field(0), pa.array(others, pa.int64()))
     return [changed, *batches[1:]]
 
 

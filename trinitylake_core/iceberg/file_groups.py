@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -11,10 +12,13 @@ from trinitylake_core.iceberg.references import DescribedFile
 TARGET: Final = "write.target-file-size-bytes"
 """The property of a table by which its owner sets the size of data files."""
 TARGET_DEFAULT: Final = 512 << 20
+MANIFEST_BYTES: Final = 8 << 20
+"""Merged manifests are about so large, as Iceberg's are."""
 SMALL: Final = 0.75
 """A file below this share of the target size is small, as for Iceberg's ``rewrite_data_files``."""
 _TARGET_DIGITS: Final = 18
 _DATA: Final = 0
+_POSITION_DELETES: Final = 1
 _EQUALITY_DELETES: Final = 2
 
 
@@ -34,6 +38,8 @@ class FileGroup:
         small_files: those below 75 % of the target size, with ``small_bytes``.
         delete_files: the delete files that may apply, with ``deletes``: rows of position deletes, and of equality
             deletes, of which each may delete any number of rows.
+        deletes_elsewhere: files of position deletes by other specs. By Iceberg's specification they do not apply, but
+            DuckDB writes and applies such deletes of files of an older spec.
         newest_millis: when the newest data or delete file was added; 0 where its snapshot has expired.
         paths: the URIs of the data files, each with its size, if they were asked for.
         small_paths: those of the small ones.
@@ -47,6 +53,7 @@ class FileGroup:
     delete_files: int = 0
     deletes: int = 0
     equality_deletes: int = 0
+    deletes_elsewhere: int = 0
     newest_millis: int = 0
     paths: dict[str, int] = field(default_factory=dict)
     small_paths: dict[str, int] = field(default_factory=dict)
@@ -96,6 +103,9 @@ class FileGroups:
         Position deletes, and equality deletes of a partition, apply to their own partition; equality deletes of a spec
         without partitions apply to all.
         """
+        by_position = Counter(key.spec_id for key, file, _ in self._deletes if file.content == _POSITION_DELETES)
+        for key, group in self._groups.items():
+            group.deletes_elsewhere = by_position.total() - by_position[key.spec_id]
         for key, file, added_millis in self._deletes:
             is_global = file.content == _EQUALITY_DELETES and not file.partition
             own = self._groups.get(key)

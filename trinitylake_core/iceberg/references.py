@@ -55,8 +55,8 @@ _LIST: Final = (Column(500), Column(501))
 """``manifest_path`` and ``manifest_length``, by the IDs that the Iceberg specification gives to columns."""
 _MANIFEST: Final = (Column(0), Column(2, (Column(100), Column(104), Column(134, optional=True))))
 """``status``, and of ``data_file``: ``file_path``, ``file_size_in_bytes``, and ``content``, which version 1 lacks."""
-_DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True))
-"""The same of a manifest list, and ``partition_spec_id``."""
+_DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True), Column(517, optional=True))
+"""The same of a manifest list, ``partition_spec_id``, and ``content``, which version 1 lacks."""
 _OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
 _DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
 """The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
@@ -232,17 +232,18 @@ def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
 
 
 class DescribedManifest(NamedTuple):
-    """A manifest, and the partition spec of its files; 0 where nothing tells."""
+    """A manifest, the partition spec of its files, and whether they are delete files; 0 where nothing tells."""
 
     uri: str
     size: int
     spec_id: int
+    content: int = 0
 
 
 def described_in(data: bytes, location: str) -> Iterator[DescribedManifest]:
     """Yield the manifests in a manifest list, each with its partition spec. Raises ``UnreadableTable``."""
-    for number, (path, size, spec_id) in enumerate(avro_rows(data, location, _DESCRIBED_LIST), 1):
-        yield DescribedManifest(*_listed(number, path, size, location), spec_id or 0)
+    for number, (path, size, spec_id, content) in enumerate(avro_rows(data, location, _DESCRIBED_LIST), 1):
+        yield DescribedManifest(*_listed(number, path, size, location), spec_id or 0, content or 0)
 
 
 def _listed(number: int, path: Any, size: int | None, location: str) -> ListedManifest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, ValidationError
@@ -29,6 +29,7 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg import references as refer
 from trinitylake_core.iceberg.buffered_io import BufferedIO
 from trinitylake_core.iceberg.errors import words_of
+from trinitylake_core.iceberg.file_groups import MANIFEST_BYTES
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.reading.files import read_file
@@ -154,6 +155,26 @@ def replacing_snapshot(places: Places, table: Stored, rewrite: FileRewrite) -> N
         raise CommitFailedException(f"it cannot be read any more: {words_of(error)}") from None
 
 
+@dataclass
+class _Merged:
+    """The entries of manifests by one partition spec, which are ``bytes`` large together."""
+
+    bytes: int = 0
+    entries: list[Any] = field(default_factory=list)
+
+    def add(self, size: int, entries: list[Any]) -> None:
+        """Add the entries of a manifest."""
+        self.bytes += size
+        self.entries += entries
+
+    def shares(self) -> Iterator[list[Any]]:
+        """Yield the entries of one new manifest after the other, those of a partition together: readers skip others."""
+        ordered = sorted(self.entries, key=lambda entry: str(entry.data_file.partition))
+        step = -(-len(ordered) // max(1, -(-self.bytes // MANIFEST_BYTES)))
+        for begin in range(0, len(ordered), step or 1):
+            yield ordered[begin : begin + step]
+
+
 class _Replacement:
     def __init__(self, places: Places, table: Stored, rewrite: FileRewrite) -> None:
         self._metadata: TableMetadata = table.metadata
@@ -199,14 +220,16 @@ class _Replacement:
 
     def _refuse_new_deletes(self) -> None:
         """Refuse delete files that came since the rewrite began and may concern what it replaces."""
-        if self._live.delete_uris() <= self._rewrite.delete_files:
+        if not self._rewrite.replaced or self._live.delete_uris() <= self._rewrite.delete_files:
             return
         groups = {each.group for each in self._rewrite.replaced}
+        specs = {each.entry.spec_id for each in self._rewrite.replaced}
         for file in self._live.delete_files():
             if file.uri in self._rewrite.delete_files:
                 continue
             is_by_position = file.entry.content == _POSITION_DELETES
-            if not is_by_position or file.group in groups:
+            is_elsewhere = is_by_position and bool(specs - {file.entry.spec_id})  # DuckDB applies them all the same
+            if not is_by_position or is_elsewhere or file.group in groups:
                 raise _Changed("a writer deleted rows of the files that were rewritten")
 
     def _added(self) -> list[Any]:
@@ -217,28 +240,39 @@ class _Replacement:
         return [self._write(spec_id, entries) for spec_id, entries in by_spec.items()]
 
     def _kept(self) -> list[Any]:
-        """Return the manifests that stay, and write those again from which files go."""
+        """Return the manifests that stay; write those again from which files go, or that are merged."""
         wanted = frozenset(each.uri for each in self._rewrite.replaced)
+        merges = self._rewrite.merges_manifests
         found: set[str] = set()
         kept: list[Any] = []
+        merged: dict[int, _Merged] = {}
         for manifest, uris in self._live.manifests:
             going = uris & wanted
-            if border.holds_deletes(manifest) or not going:
+            if border.holds_deletes(manifest) or not (going or merges):
                 if uris:
                     kept.append(manifest)
                 continue
-            entries = []
-            for entry in border.entries_in(self._files, manifest):
-                uri = full_uri(entry.data_file.file_path)
-                if uri in wanted:
-                    found.add(uri)
-                    entries.append(border.new_entry(border.STATUS_DELETED, self._number, entry))
-                else:
-                    entries.append(border.new_entry(border.STATUS_EXISTING, entry.snapshot_id, entry))
-            kept.append(self._write(manifest.partition_spec_id, entries))
+            found |= going
+            entries = self._entries_after(manifest, going)
+            if merges:
+                merged.setdefault(manifest.partition_spec_id, _Merged()).add(manifest.manifest_length, entries)
+            else:
+                kept.append(self._write(manifest.partition_spec_id, entries))
         if found != wanted:
             raise _Changed("a writer replaced or deleted files that were rewritten")
+        for spec_id, of_spec in merged.items():
+            kept += [self._write(spec_id, entries) for entries in of_spec.shares()]
         return kept
+
+    def _entries_after(self, manifest: Any, going: frozenset[str]) -> list[Any]:
+        """Return the entries of a manifest as they will be, when some files have gone."""
+        entries = []
+        for entry in border.entries_in(self._files, manifest):
+            if full_uri(entry.data_file.file_path) in going:
+                entries.append(border.new_entry(border.STATUS_DELETED, self._number, entry))
+            else:
+                entries.append(border.new_entry(border.STATUS_EXISTING, entry.snapshot_id, entry))
+        return entries
 
     def _write(self, spec_id: int, entries: list[Any]) -> Any:
         to = f"{self._prefix}/{self._uuid}-m{self._written}.avro"

@@ -37,6 +37,12 @@ _WHICH: Final = (
         metavar="CONDITION",
         help="only partitions that lie wholly within it: \"day < current_date() - 7 and region = 'eu'\"",
     ),
+    option(
+        "--manifests",
+        type=int,
+        metavar="N",
+        help="tables with so many manifests of data files get fewer (default: they are left alone)",
+    ),
     age("--settled", "settled_seconds", default=0.0, help="only partitions to which nothing was added for so long"),
 )
 """Which partitions are rewritten."""

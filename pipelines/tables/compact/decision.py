@@ -11,7 +11,7 @@ from typing import Final
 
 from trinitylake_core.durations import millis
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg.file_groups import FileGroup, GroupKey
+from trinitylake_core.iceberg.file_groups import MANIFEST_BYTES, FileGroup, GroupKey
 
 MIN_FILES: Final = 12
 SHARE: Final = 0.8
@@ -124,6 +124,22 @@ def _judge(group: FileGroup, files: int, gain: int, rules: GroupRules) -> tuple[
 def merges(files: int, gain: int, delete_files: int) -> bool:
     """Whether a rewrite of so many files makes them fewer by a quarter at least."""
     return gain >= _SHRINKS * (files + delete_files) and gain > 0
+
+
+def manifests_to_merge(sizes: Iterable[Sequence[int]], least: int | None) -> int:
+    """Return how many manifests of data files are worth a merge; 0 for too few, and where nearly as many would be left.
+
+    Args:
+        sizes: of the manifests of each partition spec, in bytes: those of two specs cannot be merged.
+        least: from so many manifests on; ``None``: never.
+    """
+    manifests = 0
+    after = 0
+    for of_spec in sizes:
+        manifests += len(of_spec)
+        after += max(1, -(-sum(of_spec) // MANIFEST_BYTES))
+    is_wanted = least is not None and manifests >= least and merges(manifests, manifests - after, 0)
+    return manifests if is_wanted else 0
 
 
 @dataclass(frozen=True, slots=True)

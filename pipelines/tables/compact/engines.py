@@ -64,7 +64,8 @@ class Engines:
             for group in table.groups:
                 can_rewrite = engine.why_not(replace(table, groups=(group,))) is None
                 (able if can_rewrite else left).append(group)
-            if able:
+            merges = table.manifests > 0 and engine.why_not(replace(table, groups=())) is None
+            if able or merges:
                 reason = self.why_not(replace(table, groups=(left[0],)))
                 shown = f"{len(left):,} of {len(table.groups):,} partitions are left, one with {left[0].paths[0]}"
                 why = f"{shown}: {reason}"

@@ -85,6 +85,8 @@ class LocalEngine:
             return "z-order needs engine 'spark'"
         if table.delete_files:
             return "delete files apply to its files, which needs engine 'spark'"
+        if any(each.deletes_elsewhere for each in table.groups):
+            return "position deletes by another partition spec may apply to its files, which needs engine 'spark'"
         most = SORT_BYTES if self._settings.strategy == model.SORT else GROUP_BYTES
         if any(each.decision.bytes > most for each in table.groups):
             return f"a partition has more than {most >> 20} MiB to rewrite, which needs engine 'spark'"
@@ -152,6 +154,7 @@ class LocalEngine:
             bytes_after=sum(each.size for each in rewrite.added),
             seconds=round(time.monotonic() - began, 3),
             proved="" if self._settings.prove == model.UNPROVED else self._settings.prove,
+            manifests=table.manifests,
         )
         return _Rewritten(table, rewrite, done)
 
@@ -180,6 +183,7 @@ class LocalEngine:
             replaced=tuple(files[path] for group in table.groups for path in group.paths),
             added=tuple(added),
             delete_files=live.delete_uris(),
+            merges_manifests=table.manifests > 0,
             facts=_FACTS,
         )
 

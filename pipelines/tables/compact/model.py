@@ -115,6 +115,7 @@ class PlannedGroup:
         paths: the URIs of the files, with their ``sizes``.
         decision: why, and what it will make of them.
         delete_files: how many delete files may apply.
+        deletes_elsewhere: files of position deletes by other specs, which some engine may apply all the same.
     """
 
     spec_id: int
@@ -122,6 +123,7 @@ class PlannedGroup:
     sizes: tuple[int, ...]
     decision: GroupDecision
     delete_files: int = 0
+    deletes_elsewhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class PlannedTable:
         target: the size that its data files shall have, in bytes.
         groups: what is to be replaced, the best first.
         equality_deletes: how many of them delete by equality.
+        manifests: how many manifests of data files are to become few; 0: they are left alone.
         refs: tags, and branches but ``main``, which keep the files that are replaced.
     """
 
@@ -146,6 +149,7 @@ class PlannedTable:
     target: int
     groups: tuple[PlannedGroup, ...]
     equality_deletes: int = 0
+    manifests: int = 0
     refs: tuple[str, ...] = ()
 
     @property
@@ -189,6 +193,7 @@ class Outcome:
         commits: how many commits; changes of other tables may be in the same.
         conflicts: how often a writer came first.
         proved: the proof that held; empty without one.
+        manifests: the manifests of data files that were to become few by the policy, and did.
     """
 
     table: str
@@ -204,6 +209,7 @@ class Outcome:
     commits: int = 0
     conflicts: int = 0
     proved: str = ""
+    manifests: int = 0
 
 
 class TableEngine(Protocol):

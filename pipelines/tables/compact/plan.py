@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pipelines.tables.compact.decision import GroupDecision, decide_table, take_within
+from pipelines.tables.compact.decision import GroupDecision, decide_table, manifests_to_merge, take_within
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable, Policy
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidInput
@@ -63,13 +63,30 @@ def plan_table(located: Located, table: NamedTable, policy: Policy, now_millis: 
         target=target,
         groups=tuple(_planned(groups[key], key, each) for key, each in decided.groups),
         equality_deletes=sum(each.equality_deletes for each in groups.values()),
+        manifests=manifests_to_merge(_sizes_of_manifests(read), policy.manifests),
         refs=_refs_of(read),
     )
 
 
 def _planned(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:
     paths = group.paths if group.delete_files else group.small_paths
-    return PlannedGroup(key.spec_id, tuple(paths), tuple(paths.values()), decision, group.delete_files)
+    return PlannedGroup(
+        key.spec_id,
+        tuple(paths),
+        tuple(paths.values()),
+        decision,
+        group.delete_files,
+        group.deletes_elsewhere,
+    )
+
+
+def _sizes_of_manifests(read: CurrentFiles) -> Collection[Sequence[int]]:
+    """Return the sizes of the manifests of data files, of each partition spec."""
+    sizes: dict[int, list[int]] = {}
+    for each in read.manifests.values():
+        if not each.content:
+            sizes.setdefault(each.spec_id, []).append(each.size)
+    return sizes.values()
 
 
 def _refs_of(read: CurrentFiles) -> tuple[str, ...]:
@@ -79,10 +96,13 @@ def _refs_of(read: CurrentFiles) -> tuple[str, ...]:
 
 
 def within_budget(tables: Sequence[PlannedTable], budget_bytes: int | None) -> tuple[list[PlannedTable], int]:
-    """Return the tables with those groups that a budget is enough for, the best of all first, and how many are left."""
+    """Return the tables with those groups that a budget is enough for, the best of all first, and how many are left.
+
+    Manifests are no part of a budget.
+    """
     groups = [(number, each) for number, table in enumerate(tables) for each in table.groups]
     taken = list(take_within([each.decision for _, each in groups], budget_bytes))
-    kept: dict[int, list[PlannedGroup]] = {}
+    kept: dict[int, list[PlannedGroup]] = {number: [] for number, table in enumerate(tables) if table.manifests}
     for number in taken:
         of_table, group = groups[number]
         kept.setdefault(of_table, []).append(group)

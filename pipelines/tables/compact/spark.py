@@ -192,12 +192,8 @@ class _TableRewrite:
     def _call_procedures(self, before: SnapshotReader) -> Outcome | None:
         """Call the procedures one after the other; return why they ended early. What is committed by then stays."""
         try:
-            where = self._where(before)
-            only_these = [f"where => {quote_text(where)}"] if where else []
-            self._call("rewrite_data_files", *self._arguments(before, is_exact=bool(where)), *only_these)
-            if self._table.delete_files:
-                # Without `rewrite-all` it leaves up to four delete files of a partition, also if nothing is below them.
-                self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')", *only_these)
+            if self._table.groups:
+                self._rewrite_files(before)
             self._call("rewrite_manifests", "use_caching => false")
         except StatementTimeout as error:
             return replace(self._failed, outcome=model.TIMEOUT, reason=str(error))
@@ -206,6 +202,15 @@ class _TableRewrite:
                 raise
             return self._outcome_of(f"{error}")
         return None
+
+    def _rewrite_files(self, before: SnapshotReader) -> None:
+        """Have the files of the plan rewritten, and delete files that apply to nothing any more dropped."""
+        where = self._where(before)
+        only_these = [f"where => {quote_text(where)}"] if where else []
+        self._call("rewrite_data_files", *self._arguments(before, is_exact=bool(where)), *only_these)
+        if self._table.delete_files:
+            # Without `rewrite-all` it leaves up to four delete files of a partition, also if nothing is below them.
+            self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')", *only_these)
 
     def _call(self, procedure: str, *arguments: str) -> None:
         name = ".".join(self._table.identifier)
@@ -299,6 +304,7 @@ class _TableRewrite:
             bytes_after=sum(each.size for each in added.values()),
             commits=sum(self._is_ours(each) for each in after.since(before) or ()),
             conflicts=left,
+            manifests=self._table.manifests,
         )
         if left and not done.reason:
             done = replace(done, reason=f"{left} of {len(self._table.groups)} partitions were lost to writers")
