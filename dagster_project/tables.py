@@ -226,7 +226,11 @@ def _compaction_of(stanza: Tables) -> tables_compact.Config:
         policies=tuple(policies),
         engine=chosen.engine,
         settings=tables_compact.Settings(
-            prove=chosen.prove, partial=chosen.partial, at_once=chosen.tables, seconds=seconds
+            prove=chosen.prove,
+            partial=chosen.partial,
+            at_once=chosen.tables,
+            seconds=seconds,
+            endpoint=None if chosen.endpoint is None else chosen.endpoint.resolved(),
         ),
         budget_bytes=chosen.budget.bytes,
     )

@@ -127,13 +127,14 @@ def test_the_reference_has_every_field_of_the_configuration() -> None:
         settings.TablesCompact,
         settings.CompactPolicy,
         settings.CompactBudget,
+        settings.CompactEndpoint,
     )
     assert {field for model in models for field in model.model_fields} <= {name for name, _, _ in rows}
     assert ("poll", "duration", "`1m`") in rows
     assert ("engine", "`spark` or `local` or `auto`", "`spark`") in rows
     assert ("spark_from_objects", "number, at least 0", "`1000000`") in rows
     assert ("root", "text", "required") in rows
-    assert text.count("\n## ") == 17
+    assert text.count("\n## ") == 18
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -13,7 +13,7 @@ from dagster_project.config.values import ByteSize, Cron, Duration, MaybeEnv, Mo
 from pipelines.lakehouses import look_up
 from pipelines.session import SessionConfig
 from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
-from pipelines.tables.compact.model import Policy
+from pipelines.tables.compact.model import NamedEndpoint, Policy
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import normalise_root
@@ -192,11 +192,28 @@ class CompactBudget(Model):
     time: Duration | None = None
 
 
+class CompactEndpoint(Model):
+    """A running ``trinitylake serve``, as a Spark reaches it that cannot reach the run: a Spark Connect server."""
+
+    uri: str
+    warehouse: str
+    token: MaybeEnv = None
+
+    @model_validator(mode="after")
+    def _can_be_one(self) -> Self:
+        NamedEndpoint(self.uri, self.warehouse)
+        return self
+
+    def resolved(self) -> NamedEndpoint:
+        """Return the endpoint with the environment filled in."""
+        return NamedEndpoint(self.uri, self.warehouse, look_up(self.token) or "")
+
+
 class TablesCompact(Model):
     """How small files of tables are merged in maintenance, before snapshots expire and files are removed.
 
     ``engine`` is ``auto``, ``local`` or ``spark``; ``tables`` are rewritten at the same time; ``partial`` is how many
-    commits a table may take; ``prove`` is ``counts``, ``hash`` or ``none``.
+    commits a table may take; ``prove`` is ``counts``, ``hash`` or ``none``; ``endpoint`` is for Spark Connect.
     """
 
     engine: Literal["auto", "local", "spark"] = "auto"
@@ -204,6 +221,7 @@ class TablesCompact(Model):
     tables: int = Field(default=2, ge=1)
     partial: int = Field(default=10, ge=1)
     prove: Literal["counts", "hash", "none"] = "counts"
+    endpoint: CompactEndpoint | None = None
 
 
 class TablePolicy(Model):

@@ -350,6 +350,7 @@ def test_a_rewrite_with_other_rows_fails_a_check_that_blocks(
     [
         ({"compact": {"budget": {"bytes": "0"}}}, "greater than 0"),
         ({"compact": {"budget": {"bytes": "many"}}}, "not a valid size"),
+        ({"compact": {"endpoint": {"uri": "s3://bucket", "warehouse": "lake"}}}, "an endpoint is a URL"),
         ({"policies": {"*": {"compact": {"target": "1KiB"}}}}, "at least 1 MiB"),
         ({"policies": {"*": {"compact": {"min_files": 1}}}}, "greater than or equal to 2"),
     ],

@@ -52,6 +52,8 @@ def run(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]) -> Run:
         (["--strategy", "zzz"], "zzz"),
         (["--engine", "spark"], "tables cannot be compacted by engine 'spark': "),
         (["--engine", "local", "--remote", "sc://host:15002"], "--engine local never starts Spark"),
+        (["--endpoint", "http://127.0.0.1:8181"], "--endpoint and --warehouse belong together"),
+        (["--endpoint", "s3://bucket", "--warehouse", "lake"], "an endpoint is a URL"),
         (["nothing.*"], "no table has a name like"),
         (["--prove", "maybe"], "maybe"),
         (["--where", " "], "where is empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from pipelines import tables_compact as compacting
@@ -11,6 +12,7 @@ from pipelines.cli.commands.retention import PATTERN, PLANNED, delete
 from pipelines.job import ENGINES
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
+from trinitylake_core.errors import InvalidInput
 
 _WHICH: Final = (
     option(
@@ -46,6 +48,7 @@ _WHICH: Final = (
     age("--settled", "settled_seconds", default=0.0, help="only partitions to which nothing was added for so long"),
 )
 """Which partitions are rewritten."""
+_TOKEN_VARIABLE: Final = "TRINITYLAKE_ENDPOINT_TOKEN"  # noqa: S105 - the name of a variable
 _HOW: Final = (
     option(
         "--strategy",
@@ -68,6 +71,13 @@ _HOW: Final = (
         "spark where --master or --remote is given, else auto",
     ),
     option("--iceberg", metavar="RELEASE", help="the release of Iceberg that Spark loads from Maven Central: 1.11.0"),
+    option(
+        "--endpoint",
+        metavar="URL",
+        help="a running `trinitylake serve`, as Spark reaches it: for a Spark Connect server, which cannot reach this "
+        f"process. Its token: ${_TOKEN_VARIABLE}",
+    ),
+    option("--warehouse", metavar="NAME", help="the name of the lakehouse at the endpoint"),
     *SPARK,
 )
 """How they are rewritten, whatever the table."""
@@ -97,6 +107,20 @@ def tables_compact(call: Call) -> Result:
         target=options.target_bytes,
         settled_seconds=options.settled_seconds,
     )
-    settings = compacting.Settings(strategy=options.strategy, prove=options.prove, seconds=options.budget_seconds)
+    settings = compacting.Settings(
+        strategy=options.strategy,
+        prove=options.prove,
+        seconds=options.budget_seconds,
+        endpoint=_named_endpoint(options.endpoint, options.warehouse),
+    )
     config = call.config(compacting.Config, rules=rules, settings=settings)
     return delete(call, compacting, config, call.spark)
+
+
+def _named_endpoint(uri: str | None, warehouse: str | None) -> model.NamedEndpoint | None:
+    """Return the endpoint that Spark is told of; ``None``: one in this process. Raises ``InvalidInput``."""
+    if uri is None and warehouse is None:
+        return None
+    if not uri or not warehouse:
+        raise InvalidInput("--endpoint and --warehouse belong together: the address, and the lakehouse there")
+    return model.NamedEndpoint(uri, warehouse, os.environ.get(_TOKEN_VARIABLE, ""))

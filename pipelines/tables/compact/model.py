@@ -70,6 +70,10 @@ class NamedEndpoint:
     warehouse: str
     token: str = field(default="", repr=False)
 
+    def __post_init__(self) -> None:
+        if not self.uri.startswith(("http://", "https://")) or not self.warehouse:
+            raise InvalidInput("an endpoint is a URL that starts with https:// or http://, and the name of a warehouse")
+
     def properties(self) -> dict[str, str]:
         """Return the properties of a catalog."""
         return {"uri": self.uri, "warehouse": self.warehouse, **({"token": self.token} if self.token else {})}
