@@ -22,6 +22,7 @@ from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
+from pipelines.trees.places import KeyScale
 from pipelines.trees.prediction import Part, RewriteCost, predict
 from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse
@@ -274,9 +275,11 @@ class _Compaction(JobRun[Config, Report]):
         if height < 2:
             return predict(self.base, self.writer.order, paying=paying)
         parts = []
+        scale = KeyScale(node, [ref.within for ref in frontier])
         for ref in frontier:
-            keys = FILL * self.writer.order if ref.keys is None else ref.keys
-            parts.append(Part(1, round(keys), ref.weight(), ref.height))
+            keys = round(FILL * self.writer.order if ref.keys is None else ref.keys)
+            places = scale.find_places(ref.pending.keys, ref.within, keys)
+            parts.append(Part(1, keys, ref.weight(), ref.height, places))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
         return predict(self.base, self.writer.order, parts, opened, paying)
 

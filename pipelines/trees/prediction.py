@@ -1,20 +1,25 @@
 """What a compaction is going to cost, from what a root counts of its children: no request.
 
-Above the leaves of a root it is known where messages wait; of a lower subtree only how many keys and messages it has,
-and they are taken to be spread evenly. How many objects there are is known, or between bounds, so splits are predicted,
-too: nodes that come to hold more than they may.
+Above the leaves of a root it is known where messages wait. In a lower subtree the messages of the root are put between
+its keys by their names (:mod:`pipelines.trees.places`): neighbours share leaves. Of those that are in it already only
+the number is known, and they are taken to be spread evenly. How many objects there are is known, or between bounds, so
+splits are predicted, too: nodes that come to hold more than they may.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, NamedTuple
 
+from pipelines.trees.places import KeyScale
 from trinitylake_core.tree.leafflush import FEWEST_ROWS, SHORTEST
 from trinitylake_core.tree.leafrun import FILL, ROOMY
 from trinitylake_core.tree.node import Node, text_bytes
+from trinitylake_core.tree.proof import EVERYWHERE, ranges
 from trinitylake_core.tree.subtree import PayingChildren
 from trinitylake_core.versions import Root
 
@@ -40,12 +45,25 @@ class RewriteCost(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Neighbouring subtrees that have messages waiting: how many they are, and what all of them together hold."""
+    """Neighbouring subtrees that have messages waiting: how many they are, and what all of them together hold.
+
+    Attributes:
+        places: before how many of the keys each message comes that waits above, in order; about. The other messages
+            are anywhere.
+    """
 
     subtrees: int
     keys: int
     messages: int
     height: int
+    places: Sequence[float] = ()
+
+
+class Growth(NamedTuple):
+    """How many keys a message adds, on average: 1 where all of them create objects, -1 where all drop some."""
+
+    each: float
+    is_known: bool
 
 
 @dataclass(slots=True)
@@ -82,7 +100,7 @@ def predict(
     sums = _Sums(inner=opened)
     rows_of_root: float = len(node.keys)
     if node.is_leaf:
-        rows_of_root = max(0.0, len(node.keys) + growth * len(node.buffer))
+        rows_of_root = max(0.0, len(node.keys) + growth.each * len(node.buffer))
     else:
         for part in dirty_parts(node, paying) if parts is None else parts:
             _add_part(sums, part, growth, order, paying)
@@ -105,19 +123,17 @@ def predict(
     return RewriteCost(nodes, nodes + round(sums.reads) + _HINT, round(size))
 
 
-def _growth(root: Root) -> float:
-    """Return how many keys a message adds, on average: 1 where all of them create objects, -1 where all drop some.
-
-    Where it is not known of each message whether its key is there, the truth is taken to lie half-way.
-    """
+def _growth(root: Root) -> Growth:
+    """Return how many keys a message adds. Where that is not known of each, the truth is taken to lie half-way."""
     node = root.node
     messages = len(node.buffer) if node.subtree_messages is None else node.subtree_messages
     keys = len(node.keys) if node.subtree_keys is None else node.subtree_keys
     bounds = root.count_bounds
     if bounds is None or not messages:
-        return 0.0
+        return Growth(0.0, is_known=False)
     objects = (bounds.least.total + bounds.most.total) / 2
-    return max(-1.0, min(1.0, (objects - keys) / messages))
+    each = max(-1.0, min(1.0, (objects - keys) / messages))
+    return Growth(each, is_known=not bounds.uncertain)
 
 
 def dirty_parts(node: Node, paying: PayingChildren | None = None) -> Iterator[Part]:
@@ -131,58 +147,141 @@ def dirty_parts(node: Node, paying: PayingChildren | None = None) -> Iterator[Pa
         messages = len(node.buffer) if node.subtree_messages is None else node.subtree_messages
         yield Part(1, node.subtree_keys or messages, messages, node.height or 0)
         return
-    below = list(waiting)
+    for_child: list[list[str]] = [[] for _ in keys]
     for key in node.pending.keys:
         if node.position(key) is None:
-            below[node.child_index(key)] += 1
-    if paying is not None and node.height == 1:
+            for_child[node.child_index(key)].append(key)
+    below = [inside + len(above) for inside, above in zip(waiting, for_child, strict=True)]
+    if node.height > 1:
+        yield from _lower_parts(node, keys, below, for_child)
+        return
+    if paying is not None:
         below = [waiting if waiting >= paying.worth else 0 for waiting in below]
-    yield from _join_neighbours(keys, below, node.height - 1)
+    yield from _join_neighbours(keys, below)
 
 
-def _join_neighbours(keys: Sequence[int], messages: Sequence[int], height: int) -> Iterator[Part]:
-    joined = Part(0, 0, 0, height)
+def _lower_parts(
+    node: Node, keys: Sequence[int], messages: Sequence[int], for_child: Sequence[Sequence[str]]
+) -> Iterator[Part]:
+    """Yield the children that have messages waiting, each a subtree of several levels."""
+    scale = KeyScale(node)
+    height = (node.height or 0) - 1
+    for index, within in enumerate(ranges(node, EVERYWHERE)):
+        if messages[index]:
+            places = scale.find_places(for_child[index], within, keys[index])
+            yield Part(1, keys[index], messages[index], height, places)
+
+
+def _join_neighbours(keys: Sequence[int], messages: Sequence[int]) -> Iterator[Part]:
+    joined = Part(0, 0, 0, 0)
     for here, waiting in zip(keys, messages, strict=True):
         if waiting:
-            joined = Part(joined.subtrees + 1, joined.keys + here, joined.messages + waiting, height)
-        if joined.subtrees and (height or not waiting):  # only leaves are flushed together
+            joined = Part(joined.subtrees + 1, joined.keys + here, joined.messages + waiting, 0)
+        elif joined.subtrees:  # only leaves are flushed together
             yield joined
-            joined = Part(0, 0, 0, height)
+            joined = Part(0, 0, 0, 0)
     if joined.subtrees:
         yield joined
 
 
-def _add_part(sums: _Sums, part: Part, growth: float, order: int, paying: PayingChildren | None) -> None:
+def _add_part(sums: _Sums, part: Part, growth: Growth, order: int, paying: PayingChildren | None) -> None:
     """Add what is written of neighbouring leaves, or of a subtree whose messages are spread evenly."""
     if part.height == 0:
-        written = _leaves_after(part.subtrees, part.keys, part.keys + growth * part.messages, order)
+        rows = _rows_after(part.keys, part.messages, growth)
+        written = _leaves_after(part.subtrees, part.keys, rows, order)
         sums.leaves += written
-        sums.rows += max(0.0, part.keys + growth * part.messages)
+        sums.rows += rows
         sums.reads += part.subtrees
         sums.splits += written - part.subtrees
         return
     leaves = max(1.0, part.keys / (FILL * (order - 1)))
-    hit = _hit(leaves, part.messages) if paying is None else _leaves_that_pay(leaves, part, paying)
-    if not hit:  # all of it stays in the buffers of the nodes on its way
+    anywhere = part._replace(messages=part.messages - len(part.places), places=())
+    groups = _group_by_leaf(part.places, leaves, part.keys)
+    if paying is not None:
+        groups = _groups_that_pay(groups, part, paying)
+    hit = 0.0
+    if anywhere.messages:
+        hit = _hit(leaves, anywhere.messages) if paying is None else _leaves_that_pay(leaves, anywhere, paying)
+        hit *= max(0.0, 1 - len(groups) / leaves)  # of the others
+    if not hit and not groups:  # all of it stays in the buffers of the nodes on its way
         sums.inner += part.height
         sums.reads += part.height
         return
-    share = hit / leaves
-    run = min(leaves, 1 / max(1 / leaves, 1 - share))  # how many neighbours are hit at a time, on average
-    rows = max(0.0, part.keys * share + growth * part.messages)
-    written = _leaves_after(run, part.keys * share * run / hit, rows * run / hit, order) * hit / run
-    sums.leaves += written
-    sums.rows += rows
-    sums.reads += hit
-    splits = written - hit
+    written = _add_evenly_spread(sums, anywhere, hit, leaves, growth, order) if hit else 0.0
+    for run, messages in _join_leaves(groups):
+        rows_before = run * part.keys / leaves
+        rows = _rows_after(rows_before, messages, growth)
+        of_run = _leaves_after(run, rows_before, rows, order)
+        sums.leaves += of_run
+        sums.rows += rows
+        written += of_run
+    sums.reads += len(groups)
+    splits = written - hit - len(groups)
     width = leaves
     for _ in range(part.height):
         width = max(1.0, width / (FILL * order))
-        hit = _hit(width, part.messages)
+        known = {int(place / max(1, part.keys) * width) for place in part.places}
+        hit = len(known)
+        if anywhere.messages:
+            hit += _hit(width, anywhere.messages) * max(0.0, 1 - hit / width)
         splits /= FILL * order
         sums.inner += max(1.0, hit + splits)
         sums.reads += hit
     sums.splits += splits
+
+
+def _rows_after(rows: float, messages: int, growth: Growth) -> float:
+    """Return how many rows leaves have with their messages: more messages than rows are for new keys."""
+    added = growth.each * messages
+    if not growth.is_known:
+        added = max(added, messages - rows)
+    return max(0.0, rows + added)
+
+
+def _add_evenly_spread(sums: _Sums, part: Part, hit: float, leaves: float, growth: Growth, order: int) -> float:
+    """Add the leaves that messages hit whose places are not known; return how many are written for them."""
+    share = hit / leaves
+    run = min(leaves, 1 / max(1 / leaves, 1 - share))  # how many neighbours are hit at a time, on average
+    rows = max(0.0, part.keys * share + growth.each * part.messages)
+    written = _leaves_after(run, part.keys * share * run / hit, rows * run / hit, order) * hit / run
+    sums.leaves += written
+    sums.rows += rows
+    sums.reads += hit
+    return written
+
+
+def _group_by_leaf(places: Sequence[float], leaves: float, keys: int) -> dict[int, int]:
+    """Return how many messages there are for each leaf, by the number of the leaf; only leaves that have some."""
+    last = math.ceil(leaves) - 1
+    return dict(Counter(min(last, int(place / max(1, keys) * leaves)) for place in places))
+
+
+def _groups_that_pay(groups: Mapping[int, int], part: Part, paying: PayingChildren) -> dict[int, int]:
+    """Return the leaves that get their messages; those with the fewest keep what may wait above them."""
+    room = paying.allowed_messages(part.keys, part.height)
+    chosen = {}
+    for leaf, messages in sorted(groups.items(), key=itemgetter(1)):
+        if messages < paying.worth and messages <= room:
+            room -= messages
+        else:
+            chosen[leaf] = messages
+    return chosen
+
+
+def _join_leaves(groups: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield the number of neighbouring leaves that are flushed together, and how many messages they get."""
+    run = 0
+    messages = 0
+    before = -1
+    for leaf in sorted(groups):
+        if run and leaf > before + 1:
+            yield run, messages
+            run = messages = 0
+        run += 1
+        messages += groups[leaf]
+        before = leaf
+    if run:
+        yield run, messages
 
 
 def _leaves_that_pay(leaves: float, part: Part, paying: PayingChildren) -> float:
