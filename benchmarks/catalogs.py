@@ -24,7 +24,7 @@ from benchmarks import report
 from benchmarks.rivals import ducklake
 from pipelines import clean, expire
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 
 _SCHEMA: Final = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())])
 _SINGLE: Final = 20

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import create_first
-from trinitylake_core.commits.commit import Draft, new_id, now_millis
+from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def, usual_order
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.locations import definition_path

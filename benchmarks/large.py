@@ -37,7 +37,7 @@ from pipelines.session import SessionConfig, lazy_session
 from pipelines.trees.subtrees import assign_tasks, split_for_tasks
 from tests.support.standalone import event_log, tasks_in
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 

@@ -21,7 +21,7 @@ from pipelines import clean, expire, verify
 from pipelines.job import dry_run
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.locations import definition_path, node_path
 from trinitylake_core.storage import open_storage
 

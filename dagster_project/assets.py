@@ -28,8 +28,7 @@ from dagster_project.supervised import (
 from pipelines import compaction, compaction_policy, export, stats
 from pipelines.engine_choice import choose_engine
 from pipelines.trees.sketch import sketch
-from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError, clock
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
@@ -338,7 +337,7 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
 def _compact_tree(launch: Launch) -> Result:
     settle = launch.settings.compaction.settle
     seconds = None if settle is None else settle.total_seconds()
-    full = launch.options.full or compaction_policy.settle_due(launch.lake, seconds, now_millis())
+    full = launch.options.full or compaction_policy.settle_due(launch.lake, seconds, clock.now_millis())
     how = compaction.Config(engine=launch.engine, full=full, reason=launch.options.reason)
     report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
     more: reports.Metadata = {}

@@ -9,7 +9,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,7 +34,7 @@ from dagster_project.supervised import (
 from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
-from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError
+from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError, clock
 
 DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
@@ -300,7 +299,7 @@ def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.Asset
     if not settings.snapshots:
         return _result(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
     graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
-    late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
+    late = snapshot.overdue(graces, lake.snapshots(), clock.utc_now())
     lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
     if late:
         job = f"{settings.slug}_maintenance"

@@ -17,7 +17,7 @@ from dagster_project.scope import FLEET, PARTITION_TAG, Scope, last_evaluation
 from pipelines import fleet
 from pipelines.deadline_pool import DeadlinePool
 from pipelines.fleet import Member, Report, State
-from trinitylake_core import InvalidInput
+from trinitylake_core import InvalidInput, clock
 from trinitylake_core.short_repr import first_of
 
 NAME: Final = "fleet_health"
@@ -136,7 +136,7 @@ def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: st
 
 def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
     """Return the time of the last failed run of each lakehouse within a week."""
-    wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=datetime.now(UTC) - _WEEK)
+    wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=clock.utc_now() - _WEEK)
     found: dict[str, datetime] = {}
     cursor: str | None = None
     while records := instance.get_run_records(wanted, limit=_PAGE, cursor=cursor):
@@ -150,7 +150,7 @@ def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
 def _sum_reclaimed_bytes(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
     """Return the bytes that maintenance deleted within a week, by lakehouse; a query for each thousand runs."""
     found: dict[str, int] = {}
-    since = (datetime.now(UTC) - _WEEK).timestamp()
+    since = (clock.utc_now() - _WEEK).timestamp()
     for name in (assets.EXPIRATION, assets.ORPHANS, assets.TABLE_CLEANING):
         only = dg.AssetRecordsFilter(asset_key=assets.key(scope, name), after_timestamp=since)
         cursor, more = None, True

@@ -14,6 +14,7 @@ from typing import Final
 import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
+from trinitylake_core import clock
 
 _MINUTE: Final = timedelta(minutes=1)
 _DAY_MINUTES: Final = 24 * 60
@@ -73,7 +74,7 @@ def freshness(settings: LakehouseSettings | None) -> dg.FreshnessPolicy | None:
 @lru_cache(maxsize=4096)
 def _longest(cron: str, timezone: str) -> timedelta | None:
     """Return the longest time between two times at which a cron schedule fires; ``None`` if it fires too rarely."""
-    now = datetime.now(UTC)
+    now = clock.utc_now()
     at: list[datetime] = []
     for back in _LOOKS_BACK:
         times = _times(cron, timezone, now - back)

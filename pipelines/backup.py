@@ -23,8 +23,7 @@ from pipelines.integrity.findings import Finding
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, findings_table
 from pipelines.tables.files import EVERY
-from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage, open_storage, same_place
@@ -274,7 +273,7 @@ def _find_lag(
     since = from_millis(first.created_at_millis)
     facts["unsaved_since"] = since
     if config.now_millis is None:
-        now = now_millis()
+        now = clock.now_millis()
     else:
         now = config.now_millis
     age_seconds = (now - first.created_at_millis) / 1000

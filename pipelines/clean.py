@@ -39,9 +39,9 @@ from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, refuse_guarded, slack
 from pipelines.sweep.listing import Listed, inventory_millis
 from pipelines.sweep.sweep import Deleted, Marking, RootsExpired, Size, Sweep, Totals, UnknownFiles
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.changes import Fence, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis, require_writable
+from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.durations import DAY, describe_duration, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
@@ -278,7 +278,7 @@ class Cleaning(JobRun[Config, Report]):
 
         That is the storage's. A dry run writes nothing, and is content with this machine's.
         """
-        now = now_millis() if self.review is dry_run else storage_time(self.backend)
+        now = clock.now_millis() if self.review is dry_run else storage_time(self.backend)
         now = now if self.config.now_millis is None else self.config.now_millis
         cutoff, inventory = now - millis(self.safety_age_seconds), self.config.inventory
         if inventory is None:

@@ -25,10 +25,10 @@ from pipelines.trees import subtrees
 from pipelines.trees.places import KeyScale
 from pipelines.trees.prediction import Part, RewriteCost, predict
 from pipelines.trees.subtrees import Piece, split_for_tasks
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import codec_of, settle_counts
 from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis, require_writable
+from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.definitions import commit_buffer_bytes
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -221,7 +221,7 @@ class _Compaction(JobRun[Config, Report]):
     def __post_init__(self) -> None:
         self.base: Root = self.lake.root_node
         self.writer = NodeWriter(self.backend.nodes)
-        stamp = max(now_millis(), self.base.created_at_millis)
+        stamp = max(clock.now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True, partial=not self.config.full)
         definition = self.backend.definition(self.base)
         self.paying = PayingChildren(self.writer.order, commit_buffer_bytes(definition) // 2)

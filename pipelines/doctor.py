@@ -13,9 +13,8 @@ from typing import Final
 
 from pipelines.summary import count
 from pipelines.tables.files import TableFiles, iceberg_tables
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import ObjectEntry
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.keys import TABLE
 
@@ -80,7 +79,7 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     """
     first = lake.at(version=lake.stats().oldest_version)
     if now is None:
-        now = now_millis()
+        now = clock.now_millis()
     kept_millis = now - _kept_since(lake, first)
     found = TableRetention(max(0.0, kept_millis / 1000))
     cleaned = lake.root_node.tables_void_before_millis > 0

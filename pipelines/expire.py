@@ -35,9 +35,9 @@ from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
 from pipelines.sweep.listing import ROOT, Listed, listed
 from pipelines.sweep.sweep import Deleted, Marking, Sweep, delete
-from trinitylake_core import Lakehouse, spec
+from trinitylake_core import Lakehouse, clock, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.definitions import LakehouseDef
@@ -240,7 +240,7 @@ class _Expiration(JobRun[Config, Report]):
 
     def __post_init__(self) -> None:
         lake, config, review = self.lake, self.config, self.review
-        self.now = now_millis() if config.now_millis is None else config.now_millis
+        self.now = clock.now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
         acts = review is not dry_run
         self.retained: GcRoots = gc_roots(lake.backend, heal=acts)
@@ -373,7 +373,7 @@ class _Expiration(JobRun[Config, Report]):
         sweep = Sweep(engine, self.backend.storage, before.definition.order, self.progress)
         try:
             sweep.list_files(None, {})
-            marking = Marking(self.backend, sweep, ttl, now_millis())
+            marking = Marking(self.backend, sweep, ttl, clock.now_millis())
             marking.mark(refuse_expired)
             total, alone = sweep.exclusive_sizes(boundary)
         finally:

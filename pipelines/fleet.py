@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipelines import lakehouses
 from pipelines.compaction_policy import waiting_bytes
 from pipelines.deadline_pool import DeadlinePool
 from pipelines.summary import count
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import normalise_root
@@ -378,7 +378,7 @@ _GAUGES: Final = (
 
 def openmetrics(report: Report, now: datetime | None = None) -> str:
     """Return the states as OpenMetrics text, which Prometheus reads. No root URI and no error text is in it."""
-    when = now or datetime.now(UTC)
+    when = now or clock.utc_now()
     lines: list[str] = []
     for name, description, value in _GAUGES:
         lines.append(f"# TYPE trinitylake_{name} gauge")

@@ -47,9 +47,9 @@ from pipelines.loading import (
 from pipelines.source.lines import Place, cut_into_blocks, describe_place, find_text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.subtrees import adopt
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis, require_writable
+from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, ObjectNotFound
@@ -209,7 +209,7 @@ class _Load(JobRun[Config, Report]):
             codec=lake.codec,
             order=nodes.order,
             target_bytes=nodes.target_bytes,
-            stamp=max(now_millis(), self.base.created_at_millis),
+            stamp=max(clock.now_millis(), self.base.created_at_millis),
             cleaned=lake.root if self.base.tables_void_before_millis else "",
         )
         self.cuts: Sequence[str] = ()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pipelines import export
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session
-from trinitylake_core import Lakehouse, SnapshotInfo
+from trinitylake_core import Lakehouse, SnapshotInfo, clock
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.snapshots import refuse_bad_name
@@ -153,7 +153,7 @@ def run(
         InvalidInput, ReadOnly, StorageError.
     """
     before = lake.refresh().version
-    asked = due(policies, lake.snapshots(), now or datetime.now(UTC))
+    asked = due(policies, lake.snapshots(), now or clock.utc_now())
     report = Report(
         version_before=before,
         version_after=before,

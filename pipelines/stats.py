@@ -19,8 +19,7 @@ from pipelines.job import Progress, silent
 from pipelines.sweep.kept_roots import gc_roots, live_transactions
 from pipelines.sweep.sweep import Size, Sweep, UnknownFiles
 from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
-from trinitylake_core import Lakehouse, Stats
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import Lakehouse, Stats, clock
 from trinitylake_core.errors import VersionNotFound
 from trinitylake_core.versions import Root, from_millis
 
@@ -168,7 +167,7 @@ def _oldest_age(lake: Lakehouse) -> float | None:
     oldest = versions.try_readable(first, lake.root_node)
     if oldest is None:
         return None
-    millis = max(0, now_millis() - oldest.created_at_millis)
+    millis = max(0, clock.now_millis() - oldest.created_at_millis)
     return round(millis / 1000, 3)
 
 
@@ -178,7 +177,7 @@ def _measure_reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach
     try:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
-        saved = live_transactions(backend.storage, sweep.transactions(), ttl, now_millis())
+        saved = live_transactions(backend.storage, sweep.transactions(), ttl, clock.now_millis())
         current = gc_roots(backend)
         starts = []
         others = []
@@ -262,7 +261,7 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
     if not found.over or lake.read_only:
         return found
     if now is None:
-        now = now_millis()
+        now = clock.now_millis()
     before = now - round(max_age_seconds * 1000)
     roots = _sample_roots(lake, before)
     over = list(takewhile(lambda each: _excess(lake, each) >= threshold, roots))

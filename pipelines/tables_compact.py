@@ -40,8 +40,7 @@ from pipelines.tables.compact.plan import (
 )
 from pipelines.tables.compact.stored import StoredTable, read_plan, write_plan
 from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
-from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.recovery.patterns import Pattern, first_match
@@ -262,7 +261,7 @@ class _Compaction(JobRun[Config, Report]):
         if self.review is not dry_run:
             refuse_frozen(self.backend)
         self.meter = Meter(self.lake.storage)
-        self.now = now_millis() if config.now_millis is None else config.now_millis
+        self.now = clock.now_millis() if config.now_millis is None else config.now_millis
         self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.lake.storage)
         self.catalog = TrinityLakeCatalog.over(self.lake)

@@ -19,8 +19,7 @@ from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import gc_roots
 from pipelines.sweep.listing import Listed
 from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
-from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.durations import DAY, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, LakehouseFrozen, StorageError
@@ -202,7 +201,7 @@ class _Expiration:
         self.progress = progress
         self.catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
         self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
-        self.now = now_millis() if config.now_millis is None else config.now_millis
+        self.now = clock.now_millis() if config.now_millis is None else config.now_millis
         self.failures: dict[str, str] = {}
         self.forbidden: list[str] = []
         self.losers: dict[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]] = {}

@@ -20,8 +20,7 @@ from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, s
 from pipelines.summary import Table, count, failures_table, human_bytes
 from pipelines.tables.compact.decision import GroupRules, decide_table
 from pipelines.tables.files import refuse_no_iceberg, tables_of
-from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import Lakehouse, clock
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.storage import Storage
@@ -201,7 +200,7 @@ def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]
     except (Corrupt, InvalidInput, StorageError) as error:
         yield (name, "", f"{error}", *(None for _ in _FIGURES))
     else:
-        decided = decide_table(found.groups, found.target, GroupRules(), now_millis())
+        decided = decide_table(found.groups, found.target, GroupRules(), clock.now_millis())
         figures_of_rewrite = {
             "small_files": decided.mergeable,
             "rewrite_files": decided.files,

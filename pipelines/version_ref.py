@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
-from trinitylake_core import Lakehouse, RecoveryTarget
+from trinitylake_core import Lakehouse, RecoveryTarget, clock
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.recovery.target import MEANING, parse_moment, plain_number
 
@@ -62,7 +61,7 @@ def warn_of_future(opened: Callable[..., Lakehouse]) -> None:
         created = opened(damaged=True).info().created_at
     except TrinityLakeError:  # the command itself raises it
         return
-    ahead = (created - datetime.now(UTC)).total_seconds()
+    ahead = (created - clock.utc_now()).total_seconds()
     if ahead > _CLOCKS_DIFFER_SECONDS:
         sys.stderr.write(
             f"warning: the newest version is dated {created:%Y-%m-%d %H:%M} UTC, {ahead:,.0f} s from now: the "

@@ -27,6 +27,7 @@ from trinitylake_core.storage import durability
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.clock import Clock
     from trinitylake_core import Lakehouse
     from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -177,6 +178,14 @@ def _logs_as_before() -> Iterator[None]:
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers = [*handlers]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock of this process and of its storages, which goes forward when the test says so."""
+    from tests.support.clock import Clock
+
+    return Clock(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.catalog import CatalogView, codec_of, look_up_counts
 from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_first
-from trinitylake_core.commits.commit import commit, is_other_generation, now_millis, require_writable, whoami
+from trinitylake_core.commits.commit import commit, is_other_generation, require_writable, whoami
 from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
 from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import (
@@ -499,7 +499,7 @@ class Lakehouse(CatalogView):
         base = self._find_newest()
         require_writable(backend, base)
         end = None if until is None else from_millis(to_millis(until))
-        new = Freeze(reason, whoami(), from_millis(now_millis()), end)
+        new = Freeze(reason, whoami(), from_millis(clock.now_millis()), end)
         if end is not None and end <= new.since:
             raise InvalidInput("the freeze would have ended already: its end lies in the past")
         properties = {spec.FREEZE: new.property()}
@@ -549,7 +549,7 @@ class Lakehouse(CatalogView):
         """
         root = self._root if version is None else self._backend.versions.root(version)
         expire = None if expires_at is None else to_millis(expires_at)
-        if expire is not None and expire <= now_millis():
+        if expire is not None and expire <= clock.now_millis():
             raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
         newest = self._backend.newest_seen
         require_writable(self._backend, newest)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
 from trinitylake_core.errors import (
@@ -68,7 +67,7 @@ def snapshot_infos(definition: LakehouseDef) -> list[SnapshotInfo]:
 
 
 def _is_expired(snapshot: SnapshotDef) -> bool:
-    return bool(snapshot.expire_at_millis) and now_millis() >= snapshot.expire_at_millis
+    return bool(snapshot.expire_at_millis) and clock.now_millis() >= snapshot.expire_at_millis
 
 
 def snapshot_root(backend: LakehouseBackend, definition: LakehouseDef, name: str) -> Root:
@@ -115,7 +114,7 @@ def new_snapshot(
         version=root.version,
         kind=kind.upper(),
         target_uri=target_uri or "",
-        created_at_millis=now_millis(),
+        created_at_millis=clock.now_millis(),
         expire_at_millis=expire_at_millis or 0,
     )
 

@@ -21,8 +21,8 @@ from pipelines.engine.model import LONG, TEXT
 from pipelines.job import Review, dry_run
 from pipelines.sweep.kept_roots import GcRoots
 from pipelines.sweep.listing import Listed, listed, split_uri
+from trinitylake_core import clock
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
 from trinitylake_core.storage import Storage, open_storage, options_for, same_place
 
@@ -109,7 +109,7 @@ def header(
     """Return the header of a plan made now."""
     newest, root = retained.newest, backend.storage.root
     made_for = (job, root, retained.definition.id, newest.version, newest.txn or "", retained.boundary)
-    return Header(*made_for, now_millis(), age, oldest_version, *total)
+    return Header(*made_for, clock.now_millis(), age, oldest_version, *total)
 
 
 def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[PlanRow]) -> None:

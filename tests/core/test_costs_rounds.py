@@ -14,7 +14,7 @@ from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.storage import open_storage
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "costs.md"

@@ -17,8 +17,9 @@ from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, 
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
 from trinitylake_core.catalog import object_counts
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import commit_summary
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.commits.rolled_back import RolledBack
 from trinitylake_core.locations import root_path
 from trinitylake_core.versions import CountBounds, ObjectCounts

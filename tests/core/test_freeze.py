@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 
 from pipelines import clean, compaction, expire, load
+from tests.support.clock import Clock
 from tests.support.icebergs import SCHEMA
 from tests.support.lakes import new_lake, reopened
 from trinitylake_core import InvalidInput, Lakehouse, LakehouseFrozen, Refused, spec
@@ -92,17 +92,12 @@ def test_a_handle_that_saw_the_freeze_sees_the_thaw(lake: Lakehouse) -> None:
     assert 5 == write(stale, "new")
 
 
-def _an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 3_600_000_000_000)
-
-
-def test_it_ends_by_itself(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_by_itself(lake: Lakehouse, clock: Clock) -> None:
     end = datetime.now(UTC) + timedelta(minutes=30)
     lake.freeze(reason="incident", until=end)
     with pytest.raises(LakehouseFrozen):
         write(lake, "new")
-    _an_hour_later(monkeypatch)
+    clock.forward(hours=1)
     assert 4 == write(reopened(lake), "new")
     assert reopened(lake).frozen is None
     with pytest.raises(InvalidInput, match="lies in the past"):
@@ -133,7 +128,7 @@ def test_a_value_that_is_no_freeze_freezes(lake: Lakehouse) -> None:
     assert "unknown writer" in str(commits.freeze_of(definition))
 
 
-def test_it_costs_a_commit_no_request(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_costs_a_commit_no_request(lake: Lakehouse, clock: Clock) -> None:
     def spent() -> object:
         cold = reopened(lake)
         before = cold.storage.counts.snapshot()
@@ -142,7 +137,7 @@ def test_it_costs_a_commit_no_request(lake: Lakehouse, monkeypatch: pytest.Monke
 
     free = spent()
     lake.refresh().freeze(reason="incident", until=datetime.now(UTC) + timedelta(minutes=30))
-    _an_hour_later(monkeypatch)
+    clock.forward(hours=1)
     assert free == spent()
 
 

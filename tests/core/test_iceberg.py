@@ -43,7 +43,7 @@ from pipelines import clean, expire
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.definitions import check_schema, decode_view, encode
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg

@@ -5,17 +5,18 @@ The simulation tries the orders of requests; ``tests/pipelines/test_mayhem.py`` 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits import commit as commit_module
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import CommitConflict, TransactionExpired
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage import open_storage
@@ -108,10 +109,9 @@ def _stalled(lake: Lakehouse, part: float) -> Transaction:
     return txn
 
 
-def _let_pass(monkeypatch: pytest.MonkeyPatch, lake: Lakehouse, part: float) -> None:
+def _let_pass(clock: Clock, lake: Lakehouse, part: float) -> None:
     """Set the clock ahead by a part of the time to live."""
-    real, ahead = time.time_ns, int(lake.definition.txn_ttl_millis * part) * 10**6
-    monkeypatch.setattr(time, "time_ns", lambda: real() + ahead)
+    clock.forward(millis=int(lake.definition.txn_ttl_millis * part))
 
 
 def test_a_saved_transaction_past_its_time_to_live_is_not_resumed(disk: Place) -> None:
@@ -124,15 +124,13 @@ def test_a_saved_transaction_past_its_time_to_live_is_not_resumed(disk: Place) -
 
 
 @pytest.mark.parametrize("gone", [{0, 1, 2, 3, 5}, {0, 2, 4}, {1, 2, 3, 4, 5}, set(range(6))])
-def test_a_handle_below_the_boundary_finds_the_newest_version(
-    disk: Place, gone: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handle_below_the_boundary_finds_the_newest_version(disk: Place, gone: set[int], clock: Clock) -> None:
     """Roots below the boundary vanish in any order; holes among them mislead nobody."""
     place, handles = disk, [_with_objects(disk)]
     for _ in range(7):
         _commits(place, 1)
         handles.append(_open(place))
-    _let_pass(monkeypatch, handles[0], 0.66)
+    _let_pass(clock, handles[0], 0.66)
     storage = handles[0].storage
     storage.replace(BOUNDARY_FILE, b"6")
     storage.delete_many([handles[0].backend.versions.path(version) for version in gone])

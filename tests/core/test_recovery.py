@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import (
@@ -162,9 +163,9 @@ def test_a_bad_restore_says_so_and_changes_nothing(
     assert before == files_of(lake)
 
 
-def test_a_snapshot_that_expired_is_no_target(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_expired_is_no_target(lake: Lakehouse, clock: Clock) -> None:
     assert LOST - 1 == lake.rollback(snapshot="brief", reason="r", dry_run=True).target_version
-    monkeypatch.setattr("trinitylake_core.snapshots.now_millis", lambda: 4_000_000_000_000)
+    clock.set(4_000_000_000_000)
     with pytest.raises(SnapshotNotFound, match="snapshot 'brief' expired at 2096"):
         lake.rollback(snapshot="brief", reason="r")
 

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines import clean, expire
 from tests.core.test_rest import _FIELDS, Client, _app
+from tests.support.clock import Clock
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 
@@ -81,7 +82,7 @@ def test_that_there_is_nothing_to_do_for_one_of_two_tables_stays_true(two: tuple
 
 
 def test_an_endpoint_that_was_idle_for_long_reads_before_it_refuses(
-    two: tuple[Client, Client], lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    two: tuple[Client, Client], lake: Lakehouse, clock: Clock
 ) -> None:
     """All versions that it has seen have expired, and their files are gone."""
     first, second = two
@@ -90,6 +91,6 @@ def test_an_endpoint_that_was_idle_for_long_reads_before_it_refuses(
     month = time.time_ns() // 1_000_000 + 30 * 86_400_000
     expire.run(lake.refresh(), expire.Config(keep_last=1, engine="local", now_millis=month))
     clean.run(lake.refresh(), clean.Config(engine="local", now_millis=month))
-    monkeypatch.setattr(time, "time_ns", lambda: month * 1_000_000)
+    clock.set(month)
     assert 200 == second("POST", _PROPERTIES, {"updates": {"n": "3"}}).status
     assert {"n": "3"} == first("GET", "/v1/lake/namespaces/a").json()["properties"]

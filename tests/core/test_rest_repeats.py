@@ -15,6 +15,7 @@ import pytest
 
 from pipelines import clean, expire
 from tests.core.test_rest import _FIELDS, Answer, Client, _app, _view
+from tests.support.clock import Clock
 from tests.support.faults import FaultPlan, Mode, attach, detach
 from tests.support.icebergs import request_key
 from tests.support.lakes import FAST
@@ -233,12 +234,12 @@ def test_where_versions_have_expired_the_outcome_is_unknown(two: tuple[Client, C
 
 
 def test_a_version_with_a_time_in_the_future_makes_no_key_unknown(
-    two: tuple[Client, Client], lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+    two: tuple[Client, Client], lake: Lakehouse, clock: Clock
 ) -> None:
     """Every version after it has a later time; those before it have expired."""
     ahead = time.time_ns() // 1_000_000 + 365 * 86_400_000
-    with monkeypatch.context() as a_year_ahead:
-        a_year_ahead.setattr(time, "time_ns", lambda: ahead * 1_000_000)
+    with clock.another():
+        clock.set(ahead)
         with lake.refresh().transaction() as txn:
             txn.create_namespace("by_another_clock")
     assert ahead <= lake.refresh().root_node.created_at_millis

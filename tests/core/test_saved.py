@@ -20,8 +20,9 @@ from trinitylake_core import (
     TransactionNotFound,
     spec,
 )
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import SameContent, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.locations import node_path, root_path, transaction_path
 from trinitylake_core.storage.base import BaseStorage

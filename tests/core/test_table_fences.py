@@ -18,8 +18,9 @@ from tests.support import icebergs
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows
 from tests.support.rounds import Rounds
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import Fence, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.added import AddedFiles

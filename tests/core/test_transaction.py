@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import compacted, content, new_lake, reopened
 from tests.support.surgery import Surgery, listing
@@ -26,6 +27,7 @@ from trinitylake_core import (
     TransactionExpired,
     spec,
 )
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits import changes, commit
 from trinitylake_core.locations import root_path
 
@@ -486,15 +488,15 @@ def test_what_changes_no_meaning_conflicts_with_nothing(lake: Lakehouse, isolati
 # -- time to live ------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_past_its_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_past_its_time_is_refused(tmp_path: Path, clock: Clock) -> None:
     """One millisecond before it is committed, at it no more; nothing of it becomes visible."""
     lake = new_lake(tmp_path, txn_ttl_millis=1000)
     early, late = lake.transaction(), lake.transaction()
     early.create_namespace("early")
     late.create_namespace("late")
-    monkeypatch.setattr(commit, "now_millis", lambda: early.began_at_millis + 999)
+    clock.stop(early.began_at_millis + 999)
     assert 1 == early.commit()
-    monkeypatch.setattr(commit, "now_millis", lambda: late.began_at_millis + 1000)
+    clock.stop(late.began_at_millis + 1000)
     with pytest.raises(TransactionExpired):
         late.commit()
     assert ["early"] == reopened(lake).namespaces()
@@ -534,8 +536,8 @@ def test_a_commit_that_stood_still_for_days_is_still_made(tmp_path: Path, monkey
         txn.create_namespace("first")
     late = lake.transaction()
     late.create_namespace("late")
-    now = commit.now_millis()
+    now = now_millis()
     ticks = iter([now, now, now])
-    monkeypatch.setattr(commit, "now_millis", lambda: next(ticks, now + 5 * 24 * 3600 * 1000))
+    monkeypatch.setattr("trinitylake_core.clock.now_millis", lambda: next(ticks, now + 5 * 24 * 3600 * 1000))
     late.commit()
     assert ["first", "late"] == Lakehouse.open(lake.root).namespaces()

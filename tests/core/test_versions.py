@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tests.support.lakes import FAST, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import CorruptNode, InvalidInput, Lakehouse, NotALakehouse, VersionExpired, VersionNotFound, spec
@@ -277,13 +278,11 @@ def test_a_handle_stays_where_it_is_until_it_is_refreshed(tmp_path: Path) -> Non
     assert 1 == lake.at(version=0).refresh().version
 
 
-def test_times_increase_strictly_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_increase_strictly_whatever_the_clock_says(tmp_path: Path, clock: Clock) -> None:
     """The clock is set back by a day between two commits."""
-    from trinitylake_core.commits import commit
-
     lake = new_lake(tmp_path)
     now = lake.info().created_at_millis
-    monkeypatch.setattr(commit, "now_millis", lambda: now - 86_400_000)
+    clock.forward(days=-1)
     for number in range(3):
         with lake.transaction() as txn:
             txn.create_namespace(f"n{number}")

@@ -13,10 +13,10 @@ from dagster_project.assets import BACKUP
 from dagster_project.config.settings import Health, LakehouseSettings, Retention
 from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
-from pipelines import compaction, snapshot, stats
+from pipelines import compaction, snapshot
 from tests.dagster.test_assets import STEP, run
+from tests.support.clock import Clock
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
 
 HOURS = 3_600_000
 
@@ -93,11 +93,11 @@ def test_integrity_looks_for_the_files_of_tables_on_request(
 
 
 def test_a_compaction_is_stale_only_with_debt(
-    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     fresh = checked(local, assets.COMPACTION, "compaction_fresh", instance)
     assert fresh.passed  # the debt is young
-    monkeypatch.setattr(stats, "now_millis", lambda: now_millis() + 25 * HOURS)
+    clock.forward(hours=25)
     stale = checked(local, assets.COMPACTION, "compaction_fresh", instance)
     assert (False, dg.AssetCheckSeverity.WARN) == (stale.passed, stale.severity)
     assert "then launch sales_eu_compaction" in str(stale.description)

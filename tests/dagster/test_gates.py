@@ -11,20 +11,16 @@ import pytest
 from dagster_project import assets
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
-from pipelines import clean, expire
-from tests.dagster.test_retention import HOUR_MILLIS
+from tests.support.clock import Clock
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
 
 Materialise = Callable[..., dg.ExecuteInProcessResult]
 
 
 @pytest.fixture(autouse=True)
-def in_ten_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What deletes thinks that ten days have passed: every version and every file is old enough."""
-    for job in (expire, clean):
-        monkeypatch.setattr(job, "now_millis", lambda: now_millis() + 240 * HOUR_MILLIS)
-    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + 240 * HOUR_MILLIS)
+def in_ten_days(lake: Lakehouse, clock: Clock) -> None:
+    """Let ten days pass once the lakehouse is there: its versions and files are old enough to go."""
+    clock.forward(days=10)
 
 
 @pytest.fixture

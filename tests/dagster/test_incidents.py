@@ -19,12 +19,13 @@ from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 from pipelines import compaction, expire, export
 from tests.dagster.conftest import Shot
 from tests.pipelines.test_incidents import digest_of, meaning
+from tests.support.clock import Clock
 from tests.support.lakes import FAST, content, reopened
 from tests.support.pages import SECOND, finished, launchpad
 from tests.support.surgery import Surgery
 from tests.support.webserver import Webserver, make_home, run_webserver
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import _of_process, now_millis
+from trinitylake_core.commits.commit import _of_process
 
 pytestmark = pytest.mark.slow
 SALES, INVENTORY, BILLING = "sales", "inventory", "billing"
@@ -203,9 +204,7 @@ def test_the_newest_version_is_corrupt(directory: Path, by: As, page: Page, shot
     assert (bad + 1, digest) == (reopened(lake).version, reopened(lake).digest())
 
 
-def test_somebody_expired_too_much(
-    directory: Path, by: As, page: Page, shot: Shot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_somebody_expired_too_much(directory: Path, by: As, page: Page, shot: Shot, clock: Clock) -> None:
     """The namespace is gone from every version that is kept; the backup has it, and gives it back."""
     lake = lakehouse(directory, BILLING, by)
     backup = (directory / BACKUP).as_uri()
@@ -215,8 +214,7 @@ def test_somebody_expired_too_much(
         txn.drop_namespace("emea", cascade=True)
     with by("etl@airflow"), lake.transaction(reason="forecast") as txn:
         txn.create_namespace("later")
-    with by("bob@laptop"), monkeypatch.context() as month:
-        month.setattr("pipelines.expire.now_millis", lambda: now_millis() + 30 * 86_400_000)
+    with by("bob@laptop"), clock.another(days=30):
         config = expire.Config(engine="local", keep_last=1, older_than_seconds=0)
         expire.run(lake.refresh(), config)
     newest = lake.refresh().version

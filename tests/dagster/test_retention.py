@@ -14,12 +14,12 @@ import pytest
 from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings, Retention
 from dagster_project.factory import define_lakehouses
-from pipelines import clean, expire, snapshot
+from pipelines import snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
 from tests.dagster.test_manual_jobs import launched
+from tests.support.clock import Clock
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
 
 HOUR_MILLIS = 3_600_000
 
@@ -33,11 +33,9 @@ def files(lake: Lakehouse) -> set[str]:
 
 
 @pytest.fixture(autouse=True)
-def in_ten_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What deletes thinks that ten days have passed: every version and every file is old enough."""
-    for job in (expire, clean):
-        monkeypatch.setattr(job, "now_millis", lambda: now_millis() + 240 * HOUR_MILLIS)
-    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + 240 * HOUR_MILLIS)
+def in_ten_days(lake: Lakehouse, clock: Clock) -> None:
+    """Let ten days pass once the lakehouse is there: its versions and files are old enough to go."""
+    clock.forward(days=10)
 
 
 @pytest.fixture
@@ -114,10 +112,10 @@ def test_dry_runs_show_the_plan_and_change_nothing(
 
 
 def test_an_expiration_that_removes_nothing_says_why(
-    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     """The rule that holds most versions first: here the time to live of saved transactions."""
-    monkeypatch.setattr(expire, "now_millis", lambda: now_millis() + HOUR_MILLIS)
+    clock.forward(days=-10, hours=1)
     every = kept.model_copy(update={"retention": Retention.model_validate({"keep_last": 1, "older_than": "1s"})})
     shown = metadata(materialised(every, {assets.EXPIRATION}, instance), assets.EXPIRATION)
     assert 0 == shown["versions_expired"]

@@ -18,10 +18,10 @@ from pipelines.engine_choice import expected_engine
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
+from tests.support.clock import Clock
 from tests.support.lakes import CancelBy
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
-from trinitylake_core.commits.commit import now_millis
 
 TEN_DAYS_MILLIS = 864_000_000
 ASSETS = {
@@ -35,13 +35,11 @@ RECOVERY = {"rollback": (rollback, {"version": 1}), "restore": (restore, {"versi
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """What is tried again is tried at once; ten days have passed for what deletes."""
     for module in (assets, checks, manual_jobs):
         monkeypatch.setattr(module, "RETRY", dg.RetryPolicy(max_retries=2))
-    for job in (expire, clean):
-        monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
-    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
+    clock.forward(days=10)
 
 
 @pytest.fixture

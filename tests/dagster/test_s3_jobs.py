@@ -11,13 +11,12 @@ import pytest
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
-from pipelines import clean, expire
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import metadata
 from tests.dagster.test_manual_jobs import told
+from tests.support.clock import Clock
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.frozen import freeze_of
 
 TEN_DAYS_MILLIS = 864_000_000
@@ -94,12 +93,10 @@ def place(instance: dg.DagsterInstance, moto_server: S3Server, monkeypatch: pyte
 
 @pytest.mark.s3
 @pytest.mark.spark
-def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """One lakehouse through all of them; each leaves a sound one behind, and no credentials where Dagster stores."""
     before = place.lake
-    for job in (expire, clean):
-        monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
-    monkeypatch.setattr(clean, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
+    clock.forward(days=10)
 
     done = place.launch("maintenance")
     materialised = {event.asset_key.path[-1] for event in done.get_asset_materialization_events() if event.asset_key}

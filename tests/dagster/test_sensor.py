@@ -16,7 +16,7 @@ from dagster_project.poll import SensorState
 from pipelines import compaction, snapshot, stats
 from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 
 
 def look(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,14 @@ from dagster_project.scope import every, last_result
 from pipelines.tables import files as tablefiles
 from tests.dagster.test_assets import metadata
 from tests.dagster.test_fleet import Lakes
+from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, with_table
 from tests.support.icebergs import rows as some_rows
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 DAY = 86_400_000
 STANZA = {"policies": {"sales.*": {"keep_last": 2, "older_than": "1s", "small_files": 3}}, "older_than": "1d"}
 ALL = set(assets.OF_TABLES)
-Later = Callable[[float], None]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return how to make days pass for what expires and deletes."""
-
-    def pass_days(days: float) -> None:
-        then = lambda *_: now_millis() + round(days * DAY)  # noqa: E731
-        for job in ("expire", "clean", "tables_expire"):
-            monkeypatch.setattr(f"pipelines.{job}.now_millis", then)
-        monkeypatch.setattr("pipelines.clean.storage_time", then)
-
-    return pass_days
 
 
 def stanza(catalog: TrinityLakeCatalog, **more: Any) -> LakehouseSettings:
@@ -84,7 +69,7 @@ def grown(catalog: TrinityLakeCatalog, name: str, appends: int = 4, **properties
 
 
 def test_maintenance_measures_expires_and_cleans_tables_last(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     """Everything that the lakehouse and its tables let go of is gone after one run, and every row is there."""
     orders = grown(catalog, "sales.orders")
@@ -92,7 +77,7 @@ def test_maintenance_measures_expires_and_cleans_tables_last(
     with_table(catalog, "sales.dropped", 1)
     catalog.drop_table("sales.dropped")
     before = files(catalog)
-    later(10)
+    clock.forward(days=10)
     settings = stanza(catalog, retention={"keep_last": 1, "older_than": "1s"}, orphans={"older_than": "1d"})
     first = define_lakehouses((settings,)).resolve_job_def("sales_eu_maintenance").execute_in_process(instance=instance)
     steps = [each.asset_key.path[-1] for each in first.get_asset_materialization_events() if each.asset_key]
@@ -113,8 +98,10 @@ def test_maintenance_measures_expires_and_cleans_tables_last(
     assert [7, 8] == ids(catalog.load_table("sales.orders"))
 
     # the second night pushes down what the tree still said of the table, and expires the versions of the first
+    clock.forward(days=10)
     second = run(settings, {assets.COMPACTION, assets.EXPIRATION, *ALL}, instance)
     assert metadata(second, assets.TABLE_CLEANING)["files_deleted"] > 0
+    clock.forward(days=10)
     third = run(settings, {assets.EXPIRATION, *ALL}, instance)
     assert (0, 0) == tuple(metadata(third, name)[figure] for name, figure in (
         (assets.TABLE_EXPIRATION, "snapshots"), (assets.TABLE_CLEANING, "files_deleted"),
@@ -123,12 +110,12 @@ def test_maintenance_measures_expires_and_cleans_tables_last(
 
 
 def test_dry_runs_show_the_plans_and_change_nothing(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     grown(catalog, "sales.orders")
     abandoned = catalog.load_table("sales.orders").transaction()
     abandoned.append(some_rows(9))
-    later(10)
+    clock.forward(days=10)
     before, version = files(catalog), catalog.lakehouse.refresh().version
     result = run(stanza(catalog), ALL, instance, dry_run=True)
     assert (True, before, version) == (result.success, files(catalog), catalog.lakehouse.refresh().version)
@@ -140,7 +127,7 @@ def test_dry_runs_show_the_plans_and_change_nothing(
 
 
 def test_what_is_wrong_with_tables_is_named_by_checks_and_the_others_go_on(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later, monkeypatch: pytest.MonkeyPatch
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red in the graph, each with a remedy; what an owner forbids, or others maintain, is no failure."""
     grown(catalog, "sales.good")
@@ -157,7 +144,7 @@ def test_what_is_wrong_with_tables_is_named_by_checks_and_the_others_go_on(
         txn.create_table("sales", "away", table_type="EXTERNAL", format_properties=away)
     foreign = "tables/sales/good-notes.txt"
     catalog.lakehouse.storage.write_many([(foreign, b"x")])
-    later(10)
+    clock.forward(days=10)
     result = run(stanza(catalog, storage_options={"retries": 0}), ALL, instance)
     assert result.success
     assert {
@@ -187,10 +174,10 @@ def test_warnings_name_tables_that_engines_clean_and_policies_without_tables(
 
 
 def test_a_failed_integrity_check_stops_what_expires_and_deletes(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     grown(catalog, "sales.orders")
-    later(10)
+    clock.forward(days=10)
     settings = stanza(catalog)
     health = assets.key(settings, assets.HEALTH)
     instance.report_runless_asset_event(dg.AssetCheckEvaluation(passed=False, asset_key=health, check_name="integrity"))
@@ -222,7 +209,7 @@ def test_a_lakehouse_without_tables_has_no_such_assets_and_jobs(catalog: Trinity
 
 
 def test_a_fleet_does_for_each_lakehouse_what_its_stanza_says(
-    tmp_path: Path, instance: dg.DagsterInstance, later: Later
+    tmp_path: Path, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     """Three lakehouses, one without ``tables``: by schedule it has no such steps, by hand they say so."""
     lakes = Lakes(tmp_path, instance)
@@ -234,7 +221,7 @@ def test_a_fleet_does_for_each_lakehouse_what_its_stanza_says(
         lakes.stanzas[name]["root"] = catalog.lakehouse.root
     lakes.write()
     lakes.tick()
-    later(10)
+    clock.forward(days=10)
     known = Stanzas(lakes.path).all().good
     assert {"many": ALL, "few": ALL, "none": set()} == {
         name: {*assets.list_maintained_assets(each)} & ALL for name, each in known.items()
@@ -252,11 +239,11 @@ def test_a_fleet_does_for_each_lakehouse_what_its_stanza_says(
 
 
 def test_the_jobs_of_tables_are_dry_runs_at_first(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     grown(catalog, "sales.orders")
     catalog.load_table("sales.orders").transaction().append(some_rows(9))
-    later(10)
+    clock.forward(days=10)
     before, defined = files(catalog), define_lakehouses((stanza(catalog),))
     for verb, name in (
         ("health", assets.TABLE_HEALTH),
@@ -286,7 +273,7 @@ def test_a_stanza_that_means_nothing_is_refused(catalog: TrinityLakeCatalog, giv
 
 
 def test_small_files_are_merged_before_snapshots_expire_and_files_go(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
     """One maintenance: merged, expired, cleaned; only where the stanza asks for it and no policy forbids it."""
     grown(catalog, "sales.orders", 14)
@@ -294,7 +281,7 @@ def test_small_files_are_merged_before_snapshots_expire_and_files_go(
     policies = {"raw.*": {"compact": False, "older_than": "1s"}, "sales.*": {"older_than": "1s"}}
     settings = stanza(catalog, tables={"policies": policies, "compact": {"prove": "hash"}, "older_than": "1d"})
     job = define_lakehouses((settings,)).resolve_job_def("sales_eu_maintenance")
-    later(10)
+    clock.forward(days=10)
     done = job.execute_in_process(instance=instance)
     steps = [each.asset_key.path[-1] for each in done.get_asset_materialization_events() if each.asset_key]
     order = [assets.TABLE_HEALTH, assets.TABLE_COMPACTION, assets.TABLE_EXPIRATION, assets.TABLE_CLEANING]

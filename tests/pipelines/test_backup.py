@@ -11,7 +11,7 @@ from pipelines import backup, export
 from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.storage import Storage, open_storage
 
 LOCAL = backup.Config(engine="local")

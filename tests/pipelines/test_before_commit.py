@@ -13,7 +13,7 @@ from pipelines import clean as clean_job
 from pipelines import compaction, expire, export, load, restore, rollback, snapshot, upgrade
 from tests.support.lakes import FAST, CancelBy, filled, new_lake
 from trinitylake_core import Lakehouse, NotALakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.storage import open_storage
 
 OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"

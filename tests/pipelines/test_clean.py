@@ -21,13 +21,15 @@ from pipelines.job import dry_run
 from pipelines.sweep import listing as files_listing
 from pipelines.sweep.kept_roots import slack
 from pipelines.sweep.sweep import Sweep
+from tests.support.clock import Clock
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
 from tests.support.surgery import Surgery, directory_of, files_of, listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
+from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS
 from trinitylake_core.definitions import decode_transaction
 from trinitylake_core.errors import Corrupt, CorruptNode, InvalidInput, PlanOutdated, Refused
 from trinitylake_core.locations import definition_path, lakehouse_def_path, node_path, root_path, transaction_path
@@ -155,14 +157,12 @@ def test_a_low_safety_age_needs_a_flag(tmp_path: Path) -> None:
     assert 1 == clean(lake, now_millis() + 5, older_than_seconds=0, allow_recent=True).deleted
 
 
-def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path) -> None:
+def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path, clock: Clock) -> None:
     """By the storage's clock, whatever this machine's says. Without orphans nothing is committed."""
     lake = filled(new_lake(tmp_path), tables=4)
     path, version = plant(lake, node_path()), lake.version
     time.sleep(0.02)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trinitylake_core.commits.commit.now_millis", lambda: now_millis() - 30 * DAY)
-        patch.setattr("pipelines.clean.now_millis", lambda: now_millis() - 30 * DAY)
+    with clock.another(millis=-CLOCKS_DIFFER_MILLIS // 2, with_storage=False):
         report = clean(lake, older_than_seconds=0, allow_recent=True)
     assert (1, version + 1) == (report.deleted, report.version_after)
     fence, info = lake.refresh().root_node, lake.info()

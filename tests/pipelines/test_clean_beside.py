@@ -15,7 +15,7 @@ from tests.support.lakes import CancelBy, content, once, reopened
 from tests.support.surgery import directory_of, listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import CommitConflict, Corrupt, TransactionExpired, VersionExpired
 
 OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"

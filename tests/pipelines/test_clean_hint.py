@@ -10,6 +10,7 @@ import pytest
 
 from pipelines import clean, compaction, expire, tables_health
 from pipelines.clean import count_replaced
+from tests.support.clock import Clock
 from tests.support.lakes import new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -42,12 +43,10 @@ def test_messages_that_create_objects_replace_nothing(tmp_path: Path) -> None:
     assert 0 == count_replaced(lake.refresh().root_node)
 
 
-def test_a_cleaning_without_orphans_says_what_a_compaction_would_free(
-    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cleaning_without_orphans_says_what_a_compaction_would_free(lake: Lakehouse, clock: Clock) -> None:
     """Up to as many as were replaced or dropped; compacted, and without older versions, they are freed."""
-    later = expire.now_millis() + 10_000
-    monkeypatch.setattr(expire, "now_millis", lambda: later)
+    clock.forward(millis=10_000)
+    later = clock.now()
     expire.run(lake, expire.Config(keep_last=1, engine="local"))
     clean.run(lake.refresh(), clean.Config(**NOW, now_millis=later))
     done = clean.run(lake.refresh(), clean.Config(**NOW, now_millis=later))
@@ -55,8 +54,9 @@ def test_a_cleaning_without_orphans_says_what_a_compaction_would_free(
     (hint,) = [line for line in done.summary() if "compact" in line]
     assert "would free up to 4 files" in hint
     compaction.run(lake.refresh(), compaction.Config(engine="local"))
+    clock.forward(millis=10_000)
     expire.run(lake.refresh(), expire.Config(keep_last=1, engine="local"))
-    freed = clean.run(lake.refresh(), clean.Config(**NOW, now_millis=later))
+    freed = clean.run(lake.refresh(), clean.Config(**NOW, now_millis=clock.now()))
     assert 3 == freed.orphans["table"].files
     assert (0, []) == (freed.replaced_in_buffers, [line for line in freed.summary() if "compact" in line])
 

@@ -20,6 +20,7 @@ from pipelines.cli.program import load
 from pipelines.cli.progress import PrintedProgress
 from pipelines.session import spark as spark_sessions
 from tests.pipelines.conftest import Run, as_program
+from tests.support.clock import Clock
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
 
@@ -749,14 +750,13 @@ def test_a_schema_that_loses_columns_or_keys_needs_a_flag(run: Run, sales: str, 
     assert 0 == run("apply", sales, str(tmp_path / "more.yaml")).code  # nothing is lost
 
 
-def test_a_clock_that_ran_ahead_is_told(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_ran_ahead_is_told(run: Run, root: str, clock: Clock) -> None:
     for words in (["verify"], ["doctor"], ["expire", "--dry-run", "--engine", "local"]):
         assert "is dated" not in run(words[0], root, *words[1:]).err
-    for module in ("commits.commit", "transactions.transaction"):
-        monkeypatch.setattr(f"trinitylake_core.{module}.now_millis", lambda: 4102444800000)
-    with Lakehouse.open(root).transaction() as txn:
-        txn.create_namespace("later")
-    monkeypatch.undo()
+    with clock.another():
+        clock.set(4102444800000)
+        with Lakehouse.open(root).transaction() as txn:
+            txn.create_namespace("later")
     for words in (["verify"], ["doctor"], ["expire", "--dry-run", "--engine", "local"]):
         ran = run(words[0], root, *words[1:])
         assert "warning: the newest version is dated 2100-01-01 00:00 UTC" in ran.err, words

@@ -10,6 +10,7 @@ import pytest
 from pipelines import cli, compaction, expire
 from pipelines.cli import output
 from pipelines.cli.command import Call
+from tests.support.clock import Clock
 from tests.support.lakes import filled, new_lake
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
@@ -85,12 +86,11 @@ def test_a_confirmed_command_runs_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_stored_plan_is_shown_and_confirmed_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Clock
 ) -> None:
     """Writing it asks nothing; carrying it out asks."""
     lake, uri = filled(new_lake(tmp_path), tables=8), (tmp_path / "plan.parquet").as_uri()
-    later = int(lake.refresh().info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
-    monkeypatch.setattr("pipelines.expire.now_millis", lambda: later)  # else nothing expires, and nothing is asked
+    clock.forward(millis=2 * lake.definition.txn_ttl_millis)  # else nothing expires, and nothing is asked
     answers = [True, False]
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: answers.pop())
@@ -126,7 +126,7 @@ NOW = ["--older-than", "0s"]
         ["restore", "--only", "sales", "--version", "0", "--exact", "--reason", "r"],
     ],
 )
-def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, clock: Clock, words: list[str]) -> None:
     later = int(lake.info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
     if words[0] == "clean":  # the definition that a newer one has replaced
         for number in range(3):
@@ -135,7 +135,7 @@ def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[
         compaction.run(lake.refresh(), compaction.Config("local"))
         how = expire.Config("local", keep_last=1, older_than_seconds=0, now_millis=later)
         expire.run(lake.refresh(), how)
-    monkeypatch.setattr("pipelines.expire.now_millis", lambda: later)
+    clock.forward(millis=2 * lake.definition.txn_ttl_millis)
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: False)
     version = lake.refresh().version

@@ -10,7 +10,7 @@ from pipelines import clean, cli, compaction, compaction_policy, stats, verify, 
 from tests.support.lakes import CancelBy, content, reopened
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.tree.subtree import PayingChildren
 
 ORDER = 130

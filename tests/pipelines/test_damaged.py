@@ -16,7 +16,7 @@ from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, CancelBy, filled, new_lake, reopened
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, spec
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import StorageError
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage

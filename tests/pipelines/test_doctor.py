@@ -11,7 +11,7 @@ from pipelines import expire, tables_clean
 from pipelines.cli import main
 from pipelines.doctor import advice, table_retention
 from tests.support.icebergs import new_iceberg, rows, with_table
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 DAY = 86_400_000

@@ -20,7 +20,7 @@ from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, directory_of, files_of
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import (
     InvalidInput,
     PlanOutdated,

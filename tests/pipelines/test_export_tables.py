@@ -23,7 +23,7 @@ from tests.support.mayhem import DAY
 from tests.support.s3_servers import S3Server
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint

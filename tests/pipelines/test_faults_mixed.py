@@ -18,7 +18,7 @@ from pipelines import clean, compaction, diff, expire, export, load, restore, ro
 from tests.support.lakes import compacted, filled, new_lake
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.storage import Storage, check_conformance, open_storage
 
 pytestmark = pytest.mark.s3

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from pipelines import cli, diff, expire, history, load
+from tests.support.clock import Clock
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import InvalidInput, Lakehouse, spec
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.transactions.group import Entry
@@ -107,15 +107,12 @@ def test_the_feed_has_each_version_once_with_its_objects(lake: Lakehouse, tmp_pa
     assert again == followed(lake, file, "--after", "0")
 
 
-def test_the_feed_says_which_versions_expired_or_cannot_be_read(
-    lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_feed_says_which_versions_expired_or_cannot_be_read(lake: Lakehouse, tmp_path: Path, clock: Clock) -> None:
     Surgery(lake.root, lake.definition.order).write(root_path(3), b"rubbish")
     damaged = followed(lake, tmp_path / "damaged.jsonl", "--after", "1")
     assert [False, True, True, False] == [each["changed"] is None for each in damaged]
     assert ["version 3 cannot be read"] * 2 == [each["not_compared"][:24] for each in damaged[1:3]]
-    with monkeypatch.context() as month:
-        month.setattr("pipelines.expire.now_millis", lambda: now_millis() + 30 * 86_400_000)
+    with clock.another(days=30):
         expire.run(lake, expire.Config(engine="local", keep_last=1, older_than_seconds=0))
     kept = lake.refresh().stats().oldest_version
     first, *_ = followed(lake, tmp_path / "expired.jsonl", "--after", "1")

@@ -13,7 +13,7 @@ from pipelines.job import dry_run
 from pipelines.sweep.kept_roots import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, RetentionReason, RetentionRules
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.durations import DAY
 
 

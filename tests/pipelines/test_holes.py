@@ -14,7 +14,7 @@ from pipelines.job import Review, dry_run
 from tests.support.lakes import filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import CorruptNode, Lakehouse, spec
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.locations import root_path
 
 LOST = {"two neighbours": (6, 7), "one, and the hint is behind": (6,)}

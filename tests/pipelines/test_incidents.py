@@ -11,12 +11,12 @@ import pytest
 from pyiceberg.table import Table
 
 from pipelines.cli import main
+from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import content_hash
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import encode
 
 Cli = Callable[..., tuple[int, Any, str]]
@@ -116,7 +116,7 @@ def test_the_newest_version_is_damaged(tmp_path: Path, cli: Cli, damage: str) ->
     assert digest == reopened(lake).digest()
 
 
-def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, clock: Clock) -> None:
     """The namespace is gone from every version that is kept; the backup has it, and gives it back."""
     lake = lakehouse(tmp_path)
     backup = (tmp_path / "backup").as_uri()
@@ -127,7 +127,7 @@ def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, monkeypatch: pytest
         txn.drop_namespace("ns0", cascade=True)
     with lake.transaction() as txn:
         txn.create_namespace("later")
-    monkeypatch.setattr("pipelines.expire.now_millis", lambda: now_millis() + 30 * 86_400_000)
+    clock.forward(days=30)
     assert 0 == cli("expire", lake.root, "--keep-last", "1", "--older-than", "0s")[0]
     code, _, err = cli("rollback", lake.root, "--to-version", str(saved), "--reason", "incident 3")
     assert (2, True) == (code, "has expired" in err)
@@ -146,21 +146,13 @@ def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, monkeypatch: pytest
     assert wanted == meaning(reopened(lake))
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let 30 days pass for what expires and deletes."""
-    for job in ("expire.now_millis", "clean.now_millis", "clean.storage_time", "tables_expire.now_millis"):
-        monkeypatch.setattr(f"pipelines.{job}", lambda *_: now_millis() + 30 * 86_400_000)
-
-
 def sizes(lake: Lakehouse) -> tuple[int, int]:
     """Return how many files of tables there are, and their bytes."""
     found = [each.size for each in lake.storage.list("tables/")]
     return len(found), sum(found)
 
 
-@pytest.mark.usefixtures("later")
-def test_the_bill_grows(tmp_path: Path, cli: Cli) -> None:
+def test_the_bill_grows(tmp_path: Path, cli: Cli, clock: Clock) -> None:
     """Old snapshots go from the table, then the versions that name them, then the files; what is read stays."""
     catalog = new_iceberg(tmp_path)
     root, orders = catalog.lakehouse.root, with_table(catalog, "sales.orders", 0)
@@ -169,6 +161,7 @@ def test_the_bill_grows(tmp_path: Path, cli: Cli) -> None:
     with_table(catalog, "sales.dropped", 1)
     catalog.drop_table("sales.dropped")
     before = sizes(catalog.lakehouse)
+    clock.forward(days=30)
     health = cli("tables", "health", root)[1]
     assert health["old_bytes"] > 4 * health["bytes"]
     assert 10 == cli("tables", "expire", root)[1]["snapshots"]
@@ -176,6 +169,7 @@ def test_the_bill_grows(tmp_path: Path, cli: Cli) -> None:
     kept = cli("expire", root, "--keep-last", "3", "--dry-run")[1]["kept"]
     assert "keep_last" == kept[0]["rule"]
     assert 0 == cli("compact", root)[0]
+    clock.forward(days=30)
     assert 0 == cli("expire", root, "--keep-last", "1")[0]
     plan = (tmp_path / "plan.parquet").as_uri()
     planned = cli("tables", "clean", root, "--plan-to", plan)[1]
@@ -186,8 +180,7 @@ def test_the_bill_grows(tmp_path: Path, cli: Cli) -> None:
     assert [5, 6] == ids(catalog.load_table("sales.orders"))
 
 
-@pytest.mark.usefixtures("later")
-def test_somebody_expired_the_data(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_somebody_expired_the_data(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     """An engine deleted what an older version needs: that is named, nothing more goes, and it comes back."""
     catalog = new_iceberg(tmp_path)
     root, orders = catalog.lakehouse.root, with_table(catalog, "sales.orders", 1, 2)
@@ -195,6 +188,7 @@ def test_somebody_expired_the_data(tmp_path: Path, cli: Cli, capsys: pytest.Capt
     good = catalog.lakehouse.refresh().version
     orders.overwrite(rows(9))
     compacted(catalog.lakehouse.refresh())
+    clock.forward(days=30)
     assert 0 == cli("expire", root, "--keep-last", "3")[0]
     gone = expired_by_an_engine(orders)
     code = main(["doctor", root])

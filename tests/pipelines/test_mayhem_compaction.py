@@ -29,7 +29,7 @@ from tests.support.s3_servers import free_port
 from tests.support.table_mayhem import ROOM, History, Plan, lines_of, places, reachable, serve
 from tests.support.writers import forking, pool
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import TransactionNotFound
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint

@@ -34,7 +34,7 @@ from tests.support.table_mayhem import (
 )
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 SECONDS = float(os.environ.get("MAYHEM_SECONDS", "60"))

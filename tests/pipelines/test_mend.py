@@ -12,6 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from pipelines import clean, expire, mend, tables_clean
 from pipelines.cli import main
+from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence, commit_summary
@@ -80,25 +81,20 @@ def test_a_rollback_over_an_unreadable_root_makes_no_fence_of_a_wrong_clock(
         damaged.rollback(version=damaged.version, reason="r")
 
 
-def test_a_process_whose_clock_is_a_year_ahead_expires_nothing(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake, ahead = catalog.lakehouse, (_now() + YEAR) * 1_000_000
-    monkeypatch.setattr(time, "time_ns", lambda: ahead)
+def test_a_process_whose_clock_is_a_year_ahead_expires_nothing(catalog: TrinityLakeCatalog, clock: Clock) -> None:
+    lake = catalog.lakehouse
+    clock.forward(millis=YEAR, with_storage=False)
     with pytest.raises(ClocksDisagree):
         expire.run(lake, expire.Config(engine="local", older_than_seconds=86_400))
     assert 0 == Lakehouse.open(lake.root).root_node.oldest_version
 
 
 def test_where_one_clock_stamps_everything_and_jumps_no_fence_lies_in_the_future(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+    catalog: TrinityLakeCatalog, clock: Clock
 ) -> None:
     """Nor goes what is younger than the safety age: ages count from the newest version, and a day."""
     lake, path = catalog.lakehouse, _leave_over(catalog)
-    true_time = time.time_ns
-    with monkeypatch.context() as a_year_ahead:
-        a_year_ahead.setattr(time, "time_ns", lambda: true_time() + YEAR * 1_000_000)
-        _mislead(lake, a_year_ahead, YEAR)
+    with clock.another(millis=YEAR):
         assert 0 == tables_clean.run(lake, tables_clean.Config(engine="local")).deleted
     assert path.exists()
 

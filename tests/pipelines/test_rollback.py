@@ -16,7 +16,7 @@ from tests.pipelines.conftest import Run
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import Corrupt, Lakehouse, PlanOutdated, StorageError, locations, spec
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.versions import from_millis

@@ -9,7 +9,7 @@ from pipelines.stats import debt, messages_of
 from tests.support.lakes import compacted, new_lake
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 
 HOUR = 3600
 HOURS_MILLIS = 3_600_000

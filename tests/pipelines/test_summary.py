@@ -17,6 +17,7 @@ from pipelines.expire import Report as Expired
 from pipelines.summary import count, tables_of
 from pipelines.sweep.sweep import Size, UnknownFiles
 from tests.pipelines.conftest import Run as Ran
+from tests.support.clock import Clock
 from trinitylake_core import Change, Lakehouse
 
 Run = Callable[..., list[str]]
@@ -36,14 +37,13 @@ def run(run: Ran) -> Run:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
+def lake(tmp_path: Path, clock: Clock) -> Lakehouse:
     """Return five versions, and a clock that has gone on for a month since."""
     lake = Lakehouse.create((tmp_path / "lake").as_uri(), order=8)
     for number in range(4):
         with lake.transaction() as txn:
             txn.create_namespace(f"n{number}")
-    now = int(lake.refresh().info().created_at.timestamp() * 1000) + LATER
-    monkeypatch.setattr("pipelines.expire.now_millis", lambda: now)
+    clock.forward(millis=LATER)
     return lake
 
 
@@ -82,7 +82,7 @@ def test_the_life_of_a_lakehouse_in_sentences(run: Run, lake: Lakehouse, tmp_pat
     assert "version 7 committed: versions 0 to 4 expired, versions 5 to 6 stay" == done[0]
     assert (2, True) == (len(done), done[1].startswith("5 roots deleted, "))
     assert "nothing expires: versions 5 to 7 stay" == run(*expire)[0]
-    assert "nothing to do: 0 orphans (0 B) among " == run("clean", root)[0][:37]
+    assert "nothing to do: 0 orphans (0 B) among " == run("clean", root, "--older-than", "60d")[0][:37]
     assert [f"dry run, nothing was changed: {up} would hold version 7 of {root}, 5 objects"] == (
         run("upgrade", root, up, "--dry-run")
     )

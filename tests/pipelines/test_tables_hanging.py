@@ -16,7 +16,7 @@ from tests.support.mayhem import DAY
 from tests.support.misbehaving import Misbehaving
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 

@@ -14,7 +14,7 @@ from tests.support.icebergs import opened
 from tests.support.lakes import FAST
 from tests.support.mayhem import DAY
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
 from trinitylake_core.storage import open_storage

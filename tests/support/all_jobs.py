@@ -19,7 +19,7 @@ from pipelines.job import dry_run
 from pipelines.session import SessionConfig, lazy_session
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.storage import open_storage
 
 OBJECTS = Path(__file__).parent / "objects.jsonl"

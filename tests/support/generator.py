@@ -19,7 +19,7 @@ from pipelines import expire
 from tests.support.lakes import FAST, compacted, new_lake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.locations import (

@@ -47,7 +47,7 @@ from tests.support.table_mayhem import (
     places,
 )
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import settle_counts
+from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import CompactionChange, commit_summary
-from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter

@@ -52,7 +52,7 @@ from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import Violation, check_lakehouse, check_version
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import (
     AlreadyExists,

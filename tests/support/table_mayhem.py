@@ -31,7 +31,7 @@ from tests.support.engines import connected, sparked
 from tests.support.icebergs import SCHEMA
 from tests.support.mayhem import DAY, Log, keep_errors
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import Served

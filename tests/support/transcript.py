@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
 METADATA: Final = {
     "format-version": 1,
@@ -26,7 +22,6 @@ METADATA: Final = {
     ],
 }
 """Of a table that lies elsewhere, with one snapshot too many."""
-MONTH: Final = 30 * 86_400_000
 CHANGES: Final = """
 - create_namespace: {namespace: sales, properties: {owner: emea}}
 - create_table:
@@ -114,10 +109,3 @@ def prepare(directory: Path) -> None:
     files = {"changes.yaml": CHANGES, "dropped.yaml": DROPPED, "fleet.txt": fleet, "objects.jsonl": OBJECTS}
     for name, text in files.items():
         (directory / name).write_text(text)
-
-
-@contextmanager
-def a_month_later() -> Iterator[None]:
-    """Let expirations see versions a month older than they are."""
-    with patch("pipelines.expire.now_millis", lambda: int(time.time() * 1000) + MONTH):
-        yield

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.appended import push_down
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import Draft, finish_root, new_id, now_millis, whoami
+from trinitylake_core.commits.commit import Draft, finish_root, new_id, whoami
 from trinitylake_core.commits.confirm import confirm_commit
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict
@@ -397,7 +397,7 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft | None 
     path, data = lakehouse_def_path(), encode(message)
     storage.write_many([(path, data)])
     draft.system = definition_rows(path, data) | draft.system
-    node = finish_root(None, draft, now_millis(), message.node_file_max_size_bytes)
+    node = finish_root(None, draft, clock.now_millis(), message.node_file_max_size_bytes)
     content = encode_node(node, message.order, versions.path(0))
     storage.create(versions.path(0), content)
     node.nbytes = len(content)

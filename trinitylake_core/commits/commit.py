@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import confirm_commit, expired_error
 from trinitylake_core.commits.fences import Fences
@@ -118,7 +118,7 @@ def commit(
     """
     require_writable(backend, base)
     backend.refuse_unsafe()
-    began = now_millis() if began_at_millis is None else began_at_millis
+    began = clock.now_millis() if began_at_millis is None else began_at_millis
     ttl = backend.definition(base).txn_ttl_millis
     fences = fences or Fences(backend.storage, base)
     doubt = _Doubt(unknown)
@@ -185,7 +185,7 @@ class _Doubt:
 
 def refuse_outlived(began_at_millis: int, ttl_millis: int) -> None:
     """Raise ``TransactionExpired`` past the time to live."""
-    if now_millis() >= began_at_millis + ttl_millis:
+    if clock.now_millis() >= began_at_millis + ttl_millis:
         raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
 
@@ -194,7 +194,7 @@ def _is_late(base: Root, began_at_millis: int, ttl_millis: int) -> bool:
 
     A courtesy by the age of ``base``: safety rests on the check afterwards (``confirm_commit``).
     """
-    return now_millis() >= min(began_at_millis, base.created_at_millis) + ttl_millis // 2
+    return clock.now_millis() >= min(began_at_millis, base.created_at_millis) + ttl_millis // 2
 
 
 def _attempt(
@@ -211,7 +211,7 @@ def _attempt(
     ``None`` also if ``base`` is frozen, and a version after it is not; and if ``base`` cannot be read any more, and is
     not the newest version.
     """
-    stamp = max(now_millis(), base.created_at_millis + 1)
+    stamp = max(clock.now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(backend.nodes)
     try:
         draft = change.build(base, stamp, writer)
@@ -302,11 +302,6 @@ def require_writable(backend: LakehouseBackend, base: Root) -> None:
 def new_id() -> str:
     """Return a new transaction ID."""
     return str(uuid.uuid4())
-
-
-def now_millis() -> int:
-    """Return the time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 _AUTHOR: ContextVar[str | None] = ContextVar("author", default=None)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Final
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.errors import ClocksDisagree, FileMissing, StorageError
@@ -92,19 +91,27 @@ def measure_storage_time(backend: LakehouseBackend) -> int:
             by a wrong one stays void.
         StorageError.
     """
-    before = _read_own_clock()
-    write_hint(backend.storage, backend.newest_seen.version)
-    try:
-        stored = backend.storage.info(spec.HINT_FILE).modified_millis
-    except FileMissing:
-        raise StorageError(f"the clock of {backend.storage.root} cannot be read: no hint can be written") from None
-    after = _read_own_clock()
+    before = clock.now_millis()
+    stored = read_storage_clock(backend)
+    after = clock.now_millis()
     if not before - CLOCKS_DIFFER_MILLIS <= stored <= after + CLOCKS_DIFFER_MILLIS:  # it was stored in between
         raise ClocksDisagree(
             f"the clock of the storage {backend.storage.root} shows {show_time(stored)}, and that of this process "
             f"{show_time(after)}: one of them is wrong, and nothing was committed. Correct it, and run this again"
         )
     return stored
+
+
+def read_storage_clock(backend: LakehouseBackend) -> int:
+    """Return when the storage stored a hint that is written for that, by its own clock, in epoch milliseconds.
+
+    One ``put`` and one ``head``. Raises ``StorageError``.
+    """
+    write_hint(backend.storage, backend.newest_seen.version)
+    try:
+        return backend.storage.info(spec.HINT_FILE).modified_millis
+    except FileMissing:
+        raise StorageError(f"the clock of {backend.storage.root} cannot be read: no hint can be written") from None
 
 
 def storage_time(backend: LakehouseBackend) -> int:
@@ -126,10 +133,6 @@ def storage_time(backend: LakehouseBackend) -> int:
     if not newest.created_at_millis:  # the writer of another implementation, which does not say
         return stored
     return min(stored, newest.created_at_millis + _DAY_MILLIS)
-
-
-def _read_own_clock() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def show_time(millis: int) -> str:

@@ -8,11 +8,10 @@ that. A clock decides one thing only: when a freeze with an end is over.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from datetime import datetime
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import LakehouseFrozen
@@ -54,7 +53,7 @@ def freeze_of(definition: LakehouseDef) -> Freeze | None:
     if text is None:
         return None
     freeze = parse_freeze(text) or Freeze(text[:200], "an unknown writer", from_millis(0))
-    over = freeze.until is not None and to_millis(freeze.until) <= time.time_ns() // 1_000_000
+    over = freeze.until is not None and to_millis(freeze.until) <= clock.now_millis()
     return None if over else freeze
 
 

@@ -6,13 +6,13 @@ storage is asked for the time of every file that the new metadata refers to and 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg.table.metadata import TableMetadata
 
+from trinitylake_core import clock
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
 from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.file_identity import LocalLinks, ends_in_area
@@ -105,7 +105,7 @@ class AddedFiles:
         own = {path_below(self._storage.root, each.location) for each in self._tables if each.is_own}
         kind = CommitConflict if void <= own else TableFilesVoid
         named = ", ".join(self._describe(path) for path in sorted(void)[:_NAMED])
-        ahead = fence - time.time_ns() // 1_000_000
+        ahead = fence - clock.now_millis()
         if ahead > CLOCKS_DIFFER_MILLIS:
             raise TableFilesVoid(
                 f"the fence of the last cleaning of tables lies in the future: it is {show_time(fence)}, because a "

@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import (
 )
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import clock
 from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg import references as refer
@@ -201,7 +201,7 @@ class _Replacement:
             snapshot_id=self._number,
             parent_snapshot_id=None if parent is None else parent.snapshot_id,
             sequence_number=self._metadata.next_sequence_number(),
-            timestamp_ms=max(now_millis(), self._metadata.last_updated_ms + 1),
+            timestamp_ms=max(clock.now_millis(), self._metadata.last_updated_ms + 1),
             manifest_list=f"{self._prefix}/snap-{self._number}-0-{self._uuid}.avro",
             summary=self._summary(parent),
             schema_id=self._metadata.current_schema_id,

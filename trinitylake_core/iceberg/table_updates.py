@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 
-from trinitylake_core.commits.commit import now_millis
+from trinitylake_core import clock
 from trinitylake_core.iceberg.border import in_our_words, refuse_code, revalidated
 from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.iceberg.schemas import schema_meaning
@@ -78,7 +78,7 @@ def _created(empty: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetad
     """Return the metadata of a new table, validated as those of a file are. Raises what PyIceberg raises."""
     after = _apply_all(empty, updates, _TableMetadataUpdateContext())
     if empty.last_updated_ms == after.last_updated_ms:
-        after = after.model_copy(update={"last_updated_ms": now_millis()})
+        after = after.model_copy(update={"last_updated_ms": clock.now_millis()})
     _refuse_unfit(after, updates)
     return revalidated(after)
 
@@ -110,7 +110,7 @@ def _applied(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
     if context.has_changes():
         after = _update_table_metadata_log(after, current.metadata_location, before.last_updated_ms)
         if before.last_updated_ms == after.last_updated_ms:
-            after = after.model_copy(update={"last_updated_ms": now_millis()})
+            after = after.model_copy(update={"last_updated_ms": clock.now_millis()})
     _refuse_unfit(after, updates)
     return after
 

@@ -13,8 +13,8 @@ from pyiceberg.typedef import Identifier, Properties
 from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
+from trinitylake_core import clock
 from trinitylake_core.catalog import CatalogView
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import ViewDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.iceberg import border
@@ -136,7 +136,7 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
         requirement.validate_view(before.metadata)
     border.refuse_code(set_by(updates), f"view {name}")
     with border.in_our_words(f"the commit to view {name}"):
-        metadata = updated(before.metadata, updates, now_millis())
+        metadata = updated(before.metadata, updates, clock.now_millis())
     if metadata == before.metadata:
         return before
     location = places.new_metadata_file(metadata, metadata.current_version_id)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from trinitylake_core import clock
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput, VersionNotFound
 from trinitylake_core.snapshots import AGE, HEAD, SNAPSHOT_PREFIX, is_time, snapshot_root
@@ -141,7 +141,7 @@ def parse_moment(text: str | None) -> datetime | str | None:
     age = AGE.fullmatch(text)
     if age is None:
         return text
-    return datetime.now(UTC) - timedelta(seconds=parse_age(age[1]))
+    return clock.utc_now() - timedelta(seconds=parse_age(age[1]))
 
 
 def refuse_no_moment(text: str) -> None:
@@ -188,7 +188,7 @@ def _root_at_time(backend: LakehouseBackend, when: datetime | str) -> Root:
         return RecoveryTarget.read(when, backend.newest_seen.version, ()).root(backend)
     millis = read_moment(backend, when)
     newest = backend.newest_readable()
-    if millis > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
+    if millis > max(clock.now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
         raise InvalidInput(f"timestamp {when} lies in the future")
     return backend.versions.at_timestamp(millis, newest)
 

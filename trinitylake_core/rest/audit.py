@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
+
+from trinitylake_core import clock
 
 AUDIT: Final = logging.getLogger("trinitylake.audit")
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -77,7 +78,7 @@ class Outcome:
     def _line(self) -> dict[str, Any]:
         asked = self.asked
         found: dict[str, Any] = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "time": clock.utc_now().isoformat(timespec="milliseconds"),
             "principal": self.principal,
             "client": self.client,
             "operation": self.operation,

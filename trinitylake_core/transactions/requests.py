@@ -20,9 +20,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.durations import describe_duration
 from trinitylake_core.errors import CommitConflict, InvalidInput, OutcomeUnknown
 from trinitylake_core.versions import Root, RootRows
@@ -57,7 +56,7 @@ class RequestKey:
         key = cls(text.lower(), digest)
         if not _UUID7.fullmatch(key.id):
             raise InvalidInput("an idempotency key must be a UUIDv7 (RFC 9562) of 36 characters")
-        age = now_millis() - key.millis
+        age = clock.now_millis() - key.millis
         if age > lifetime_millis + min(_AHEAD_MILLIS, lifetime_millis):
             raise InvalidInput(
                 f"the idempotency key is older than {describe_duration(lifetime_millis / 1000)}: see whether its "

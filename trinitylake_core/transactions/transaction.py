@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from trinitylake_core import spec
+from trinitylake_core import clock, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import commit, new_id, now_millis, refuse_outlived
+from trinitylake_core.commits.commit import commit, new_id, refuse_outlived
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.definitions import TransactionDef
 from trinitylake_core.errors import (
@@ -89,7 +89,7 @@ class Transaction(CatalogEdits):
             base,
             transaction_id or new_id(),
             serializable=isolation == SERIALIZABLE,
-            began_at_millis=now_millis() if began_at_millis is None else began_at_millis,
+            began_at_millis=clock.now_millis() if began_at_millis is None else began_at_millis,
             reason=reason,
             operation=operation,
             facts=facts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export as exporting
@@ -31,7 +31,7 @@ from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPAR
 from pipelines.cli.report import summarise
 from pipelines.last_change import find_version_before_change
 from pipelines.summary import count, utc
-from trinitylake_core import Lakehouse, RecoveryTarget, spec
+from trinitylake_core import Lakehouse, RecoveryTarget, clock, spec
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import KINDS
 
@@ -76,7 +76,7 @@ def freeze(call: Call) -> Result:
 def _from_now(seconds: float | None) -> datetime | None:
     if seconds is None:
         return None
-    return datetime.now(UTC) + timedelta(seconds=seconds)
+    return clock.utc_now() + timedelta(seconds=seconds)
 
 
 @command(
