@@ -200,8 +200,14 @@ def _compact_files(launch: Launch) -> assets.Result:
         return tables_compact.run(launch.lake, how, launch.spark, review=review, cancel=watch, progress=watch.progress)
 
     done = run_with_review(run, plans.append, watch, dry=launch.dry)
-    shown = reports.of_table(next(iter(plans[0].summary_tables())))
-    metadata = reports.of_report(done, plan=shown, **reports.of_merges(done))
+    became = reports.of_merged_tables(done)
+    planned = reports.of_planned_merges(plans[0])
+    metadata = reports.of_report(done, compacted=became, plan=planned, **reports.of_merges(done))
+    metadata.pop("planned", None)  # the same as the plan, in more columns
+    if became is None:
+        metadata = reports.without_merges(metadata)
+    else:
+        metadata["compacted"] = became
     launch.context.log.info(metadata["outcome"])
     if not launch.dry and done.version_after is None:
         metadata = assets.page_of_idle_run(launch, metadata)

@@ -21,7 +21,7 @@ from pipelines.engine_choice import choose_engine_for_all
 from pipelines.integrity.digest import digest
 from pipelines.integrity.findings import Finding
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
-from pipelines.summary import Table, findings_table
+from pipelines.summary import Table, count, findings_table
 from pipelines.tables.files import EVERY
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
@@ -251,9 +251,11 @@ def _verify(
     facts["nodes_read"] = done.nodes_read
     if not done.ok:
         first = done.findings[0]
+        broken = count(len(done.findings) + done.more, "invariant")
+        place = "" if first.file in first.message else f" ({first.file})"
         yield (
-            f"{len(done.findings) + done.more} invariants of the backup are broken, {first.invariant} for one: "
-            f"{first.message} ({first.file}); export to another root URI, this one is damaged"
+            f"the backup breaks {broken}, {first.invariant} for one: {first.message}{place}; export to another root "
+            "URI, this one is damaged"
         )
 
 

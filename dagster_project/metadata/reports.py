@@ -18,7 +18,7 @@ from pipelines import compaction_policy, expire, restore, rollback, snapshot, ta
 from pipelines.stats import Deep
 from pipelines.summary import Size, Summarised, Table, count, history_table, human_bytes, tables_of, utc
 from pipelines.sweep.plans import TABLE
-from pipelines.tables.compact.model import LOST, VOID
+from pipelines.tables.compact.model import DONE, LOST, VOID
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 from trinitylake_core.tables import DIRECTORY
@@ -39,12 +39,14 @@ _HEAVIEST: Final = (
 )  # fmt: skip
 _LEAKS: Final = ("directory", "files", "bytes")
 _LEAKIEST: Final = ("table", "old_bytes", "bytes", "snapshots", "committed")
+_OF_MERGES: Final = frozenset({"outcomes", "files_before", "files_made", "bytes_before", "bytes_made", "versions"})
+_SIZES: Final = "sizes"
 HISTORY_LIMIT: Final = 200
 _LEVELS: Final = ("height", "nodes", "holds")
 _FIGURES: Final = (
     "version", "oldest_version", "operation", "objects", "root_messages", "height", "order", "root_bytes", "root_fill",
 )  # fmt: skip
-_GAINS: Final = ("what", "unit", "predicted", "measured")
+_GAINS: Final = ("what", "predicted", "measured")
 
 
 def of_report(report: Summarised, tables: Summarised | None = None, **more: Any) -> Metadata:
@@ -52,7 +54,7 @@ def of_report(report: Summarised, tables: Summarised | None = None, **more: Any)
 
     ``tables``: the report that has the tables, if it is another one: that of planning.
     """
-    outcome = "\n".join(report.summary())
+    outcome = ";\n".join(report.summary())  # the page of an asset shows a break of a line as a space
     found = keep_known(outcome=outcome, **more)
     for each in tables_of(tables or report):
         if each.rows:
@@ -173,7 +175,7 @@ def with_sizes(metadata: Metadata) -> Metadata:
             sizes.append(f"{what}: {human_bytes(value)}")
     if not sizes:
         return metadata
-    return metadata | {"sizes": ", ".join(sizes)}
+    return metadata | {_SIZES: ", ".join(sizes)}
 
 
 # -- health, history and compactions: numbers become plots, lists tables ------------------------------------
@@ -243,8 +245,45 @@ def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
     """Return the expected cost and saving of a compaction beside the measured ones, as a table."""
     rows = []
     for each in gains:
-        rows.append({name: getattr(each, name) for name in _GAINS})
+        what = each.what if each.what.endswith(each.unit) else f"{each.what}, {each.unit}"
+        rows.append({"what": what, "predicted": each.predicted, "measured": each.measured})
     return table(rows, _GAINS)
+
+
+def of_planned_merges(plan: tables_compact.Report) -> dg.TableMetadataValue | None:
+    """Return what is to become of each table, in two columns: a table of more is cut off on the page of an asset."""
+    rows = []
+    for each in plan.planned:
+        what = f"{count(each.files, 'file')} of {count(each.partitions, 'partition')}, {human_bytes(each.bytes)}"
+        parts = [f"{what}, would become {each.after:,}: {each.reason}"]
+        if each.delete_files:
+            parts.append(count(each.delete_files, "delete file"))
+        if each.refs:
+            parts.append(f"kept by {', '.join(each.refs)}")
+        parts.append(f"engine {each.engine}")
+        rows.append({"table": each.table, "plan": "; ".join(parts)})
+    return table(rows, ("table", "plan")) if rows else None
+
+
+def of_merged_tables(done: tables_compact.Report) -> dg.TableMetadataValue | None:
+    """Return what became of each table, in two columns."""
+    rows = []
+    for each in done.outcomes:
+        if each.outcome == DONE:
+            text = (
+                f"{count(each.files, 'file')}, {human_bytes(each.bytes)}, became {each.after:,}, "
+                f"{human_bytes(each.bytes_after)}, in {each.seconds:.1f} s; engine {each.engine}; "
+                f"{f'proved by {each.proved}' if each.proved else 'nothing was proved'}"
+            )
+        else:
+            text = f"{each.outcome}: {each.reason}"
+        rows.append({"table": each.table, "became": text})
+    return table(rows, ("table", "became")) if rows else None
+
+
+def without_merges(metadata: Metadata) -> Metadata:
+    """Return the metadata of a compaction of tables that rewrote none, without zeros, which would be plotted."""
+    return with_sizes({name: value for name, value in metadata.items() if name not in {*_OF_MERGES, _SIZES}})
 
 
 def of_merges(done: tables_compact.Report) -> Metadata:
@@ -257,6 +296,8 @@ def of_merges(done: tables_compact.Report) -> Metadata:
     lost = sum(each.outcome in {LOST, VOID} for each in done.outcomes)
     gibibytes = done.bytes_before / 2**30
     return keep_known(
+        files_before=done.files_before,
+        files_made=done.files_made,
         files_less_per_gib=round((done.files_before - done.files_made) / gibibytes, 1) if gibibytes else None,
         share_lost_to_writers=round(lost / len(done.outcomes), 3),
         conflicts=sum(each.conflicts for each in done.outcomes),

@@ -290,6 +290,11 @@ def test_small_files_are_merged_before_snapshots_expire_and_files_go(
     assert (14, 1, 1) == (shown["files_before"], shown["files_made"], shown["versions"])
     assert shown["files_less_per_gib"] > 1_000
     assert (0.0, 0) == (shown["share_lost_to_writers"], shown["conflicts"])
+    (became,) = shown["compacted"]
+    assert ("sales.orders", True) == (became["table"], became["became"].startswith("14 files, "))
+    assert "became 1, " in became["became"]
+    assert "engine local; proved by hash" in became["became"]
+    assert list(shown)[:5] == ["outcome", "compacted", "plan", "files_before", "files_made"]
     assert {tables.PROVED, tables.WIN, tables.PAY} <= checks(done).keys()
     assert "the rows of 1 table are the same, proved by hash" == checks(done)[tables.PROVED].description
     assert not {tables.PROVED, tables.WIN, tables.PAY} & failing(done).keys()
@@ -311,7 +316,9 @@ def test_without_the_stanza_there_is_no_compaction_and_its_job_is_a_dry_run_at_f
         metadata(done, assets.TABLE_COMPACTION)["files"],
     )
     assert "a dry run: nothing was rewritten, so nothing was proved" == checks(done)[tables.PROVED].description
-    assert "share_lost_to_writers" not in metadata(done, assets.TABLE_COMPACTION)
+    assert not {"share_lost_to_writers", "files_made", "versions"} & metadata(done, assets.TABLE_COMPACTION).keys()
+    (planned,) = metadata(done, assets.TABLE_COMPACTION)["plan"]
+    assert re.match(r"14 files of 1 partition, .* would become 1: small files; engine local", planned["plan"])
     assert 14 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
 
 
