@@ -276,6 +276,7 @@ class Node:
     nbytes: int = 0
     """The size of the node's file in bytes, as read or written."""
     _pending: Messages | None = None
+    _meanings: dict[str, str | None] | None = None
     _estimate: int | None = None
     _scans: int = 0
     _rows: NodeRows | None = field(default=None, repr=False, compare=False)
@@ -316,6 +317,7 @@ class Node:
         taken = self.buffer
         self.buffer = Messages()
         self._pending = None
+        self._meanings = None
         self._estimate = None
         if self._rows is not None:
             self._rows = replace(self._rows, buffer=None)
@@ -358,7 +360,7 @@ class Node:
                 message = rows.message(key)
                 return rows.find(key) if message is None else (True, message[0])
             self.become_lists()
-        if self._pending is None or self._pending.keys:
+        if self._meanings is None or self._meanings:
             message = self.message(key)
             if message is not None:
                 return True, message[0]
@@ -372,20 +374,20 @@ class Node:
     def message(self, key: str) -> tuple[str | None] | None:
         """Return the value that the newest message for ``key`` sets, in a tuple, or ``None`` without a message.
 
-        The first lookups in a buffer scan it, which is cheaper than sorting it for them.
+        The first lookups in a buffer scan it, which is cheaper than a table of it for them.
         """
-        if self._pending is None and self._scans < _SCANS:
+        if self._meanings is None and self._scans < _SCANS:
             self._scans += 1
             keys = self.buffer.keys
             if key not in keys:
                 return None
             behind = keys[::-1].index(key)  # rows behind the last message
             return (self.buffer.values[~behind],)
-        pending = self.pending
-        row = bisect_left(pending.keys, key)
-        if row == len(pending.keys) or pending.keys[row] != key:
-            return None
-        return (pending.values[row],)
+        if self._meanings is None:
+            self._meanings = dict(self.buffer.meanings())  # of each key the last message stays
+        if key in self._meanings:
+            return (self._meanings[key],)
+        return None
 
     def child_index(self, key: str) -> int:
         """Return the index of the child whose range holds ``key``, which is not a pivot."""

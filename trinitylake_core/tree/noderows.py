@@ -19,6 +19,10 @@ MANY: Final = 1000
 """So many messages stay columns; fewer are cheaper as lists."""
 
 
+_COMPARED_TOGETHER: Final = 200
+"""So many texts of one length are compared by NumPy. Fewer are searched sooner than their common length is proved."""
+
+
 def text_array(texts: Sequence[str | None]) -> Any:
     """Return a column of texts.
 
@@ -111,6 +115,11 @@ class Texts:
 
     def last(self, wanted: bytes) -> int | None:
         """Return the last row with a text, ``None`` if there is none. REQUIRES: the text is not empty."""
+        if len(self) >= _COMPARED_TOGETHER and self._fixed_width is not None:
+            if len(wanted) != self._fixed_width.itemsize:
+                return None
+            rows = np.flatnonzero(self._fixed_width == wanted)
+            return int(rows[-1]) if len(rows) else None
         begin = self._ends[0]
         text = bytes(self._text[begin : self._ends[-1]])
         at = text.rfind(wanted)
