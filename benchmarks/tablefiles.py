@@ -1,34 +1,53 @@
-"""Compaction of tables in this process: many tables of many small files, what it costs, and what scans gain.
+"""Compaction of tables: many tables of many small files, what it costs by each engine, and what scans gain.
 
-    python -m benchmarks tablefiles [--tables 100] [--files 100] [--rows 1000] [--prove counts]
+    python -m benchmarks tablefiles [--tables 100] [--files 100] [--rows 1000] [--prove counts] [--spark-tables 100]
 
-Each table has so many small files from one append. They are compacted as one run; then again, which shall do nothing.
-Memory is the most that this process has held, tables written before included. DuckDB reads all data files of the
-tables before and after, as one query for each table; the pages of the disk are in memory both times.
+Each table has so many small files from one append. They are compacted as one run: in this process; by the engine of
+Spark on ``local[2]``; and by plain Spark on ``local[2]``, with Iceberg's procedures called by hand for one table after
+the other. Then all is done again, which shall do nothing. ``--spark-tables 0`` leaves Spark out.
+
+Each way has a lakehouse and a process of its own. Spark's session is started before the clock, and its Java included in
+CPU and memory. Memory is the most that the process and its Java have held, tables written before not included. DuckDB
+and Spark read all rows of the tables before and after, as one query for each table; the pages of the disk are in
+memory both times. DuckDB is given the data files, Spark the tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import multiprocessing
+import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from benchmarks import report
+from benchmarks.observed import cpu_seconds, sampled
 from pipelines import tables_compact
+from pipelines.job import NEVER_CANCELLED
+from pipelines.session import SessionConfig, get_session
+from pipelines.session.iceberg import TESTED
+from pipelines.tables.compact.statements import SparkCatalog
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.rest import endpoint
 
-_TARGET = "write.target-file-size-bytes"
+_TARGET: Final = "write.target-file-size-bytes"
+_LOCAL: Final = "local"
+_SPARK: Final = "spark local[2]"
+_PLAIN: Final = "plain Spark"
 
 
-def fill(catalog: TrinityLakeCatalog, tables: int, files: int, rows: int) -> None:
+def fill(root: str, tables: int, files: int, rows: int) -> None:
     """Create tables, each with so many files of so many rows."""
+    catalog = TrinityLakeCatalog.over(Lakehouse.create(root))
     catalog.create_namespace("bench")
     numbers = pa.array(range(files * rows), pa.int64())
     data = pa.table({"id": numbers, "name": pa.array([f"name {number}" for number in range(files * rows)])})
@@ -40,37 +59,98 @@ def fill(catalog: TrinityLakeCatalog, tables: int, files: int, rows: int) -> Non
             change.remove_properties(_TARGET)
 
 
-def scan(catalog: TrinityLakeCatalog, tables: int) -> dict[str, float]:
-    """Return files, rows and seconds of a read of all tables by DuckDB."""
-    paths = []
+# -- scans -----------------------------------------------------------------------------------------------
+
+
+def scan_by_duckdb(root: str, tables: int) -> tuple[int, float]:
+    """Return files, and seconds of a read of all tables."""
+    catalog = TrinityLakeCatalog.over(Lakehouse.open(root))
+    paths: list[list[str]] = []
     for number in range(tables):
         table = catalog.load_table(f"bench.t{number}")
         paths.append([each.file.file_path for each in table.scan().plan_files()])
     began = time.perf_counter()
-    rows = 0
     for some in paths:
-        found = duckdb.execute("SELECT count(*), sum(id), max(name) FROM read_parquet($1)", [some]).fetchone()
-        rows += 0 if found is None else found[0]
-    return {"files": sum(map(len, paths)), "rows": rows, "scan_s": round(time.perf_counter() - began, 2)}
+        duckdb.execute("SELECT count(*), sum(id), max(name) FROM read_parquet($1)", [some]).fetchone()
+    return sum(map(len, paths)), round(time.perf_counter() - began, 2)
 
 
-def compact(catalog: TrinityLakeCatalog, prove: str) -> dict[str, Any]:
-    """Compact all tables, and return what that cost."""
-    began, cpu = time.perf_counter(), time.process_time()
+def scan_by_spark(catalog: SparkCatalog, tables: int) -> float:
+    """Return the seconds of a read of all tables."""
+    began = time.perf_counter()
+    for number in range(tables):
+        catalog.run(f"SELECT count(*), sum(id), max(name) FROM {catalog.name}.bench.t{number}")  # noqa: S608 - our names
+    return round(time.perf_counter() - began, 2)
+
+
+# -- the three ways --------------------------------------------------------------------------------------
+
+
+def compact_by_job(root: str, engine: str, prove: str, spark: Any = None) -> dict[str, Any]:
+    """Compact all tables by our job, and return what that did."""
     settings = tables_compact.Settings(prove=prove)
-    done = tables_compact.run(catalog.lakehouse, tables_compact.Config(engine="local", settings=settings))
+    done = tables_compact.run(Lakehouse.open(root), tables_compact.Config(engine=engine, settings=settings), spark)
     if done.failures:
         raise SystemExit(str(done.failures))
-    return {
-        "went": done.files_before,
-        "came": done.files_made,
-        "MiB": round(done.bytes_before / 2**20, 1),
-        "versions": done.versions,
-        "s": round(time.perf_counter() - began, 2),
-        "cpu_s": round(time.process_time() - cpu, 2),
-        "peak_MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "requests": sum(done.requests.values()),
-    }
+    return {"MiB": round(done.bytes_before / 2**20, 1), "versions": done.versions}
+
+
+def call_procedures(catalog: SparkCatalog, root: str, tables: int) -> dict[str, Any]:
+    """Compact all tables as a person would with Spark alone; nothing is proved."""
+    before = Lakehouse.open(root).version
+    size = 0
+    for number in range(tables):
+        [row] = catalog.run(f"CALL {catalog.name}.system.rewrite_data_files(table => 'bench.t{number}')")
+        size += row[2]
+        catalog.run(f"CALL {catalog.name}.system.rewrite_manifests(table => 'bench.t{number}')")
+    return {"MiB": round(size / 2**20, 1), "versions": Lakehouse.open(root).version - before}
+
+
+@contextmanager
+def _spark_over(root: str) -> Iterator[SparkCatalog]:
+    conf = {"spark.ui.enabled": "false"}
+    spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED, log_level="OFF", conf=conf))
+    with endpoint(Lakehouse.open(root)) as at:
+        yield SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
+
+
+def _measure(root: str, tables: int, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what two runs of a compaction take, and DuckDB's scans around the first."""
+    row: dict[str, Any] = {"tables": tables}
+    row["went"], row["duckdb_before_s"] = scan_by_duckdb(root, tables)
+    me = os.getpid()
+    began, cpu = time.perf_counter(), cpu_seconds(me)
+    with sampled(me) as peaks:
+        row |= act()
+    row["s"], row["cpu_s"] = round(time.perf_counter() - began, 1), round(cpu_seconds(me) - cpu, 1)
+    row["MiB_python"], row["MiB_java"] = peaks.get("driver", 0) >> 20, peaks.get("jvm", 0) >> 20
+    row["came"], row["duckdb_after_s"] = scan_by_duckdb(root, tables)
+    began, cpu, version = time.perf_counter(), cpu_seconds(me), Lakehouse.open(root).version
+    act()
+    row["again_s"], row["again_cpu_s"] = round(time.perf_counter() - began, 1), round(cpu_seconds(me) - cpu, 1)
+    row["again_versions"] = Lakehouse.open(root).version - version
+    return row
+
+
+def measure(way: str, root: str, tables: int, prove: str) -> dict[str, Any]:
+    """Return what a compaction takes by one of the ways. In a process of its own."""
+    if way == _LOCAL:
+        return _measure(root, tables, lambda: compact_by_job(root, "local", prove))
+    with _spark_over(root) as catalog:
+        first = scan_by_spark(catalog, tables)  # which has Java compile what it will need
+        before = scan_by_spark(catalog, tables)
+        if way == _PLAIN:
+            row = _measure(root, tables, lambda: call_procedures(catalog, root, tables))
+        else:
+            spark = catalog._spark  # noqa: SLF001 - the session that is there
+            row = _measure(root, tables, lambda: compact_by_job(root, "spark", prove, spark))
+        return row | {"spark_first_s": first, "spark_before_s": before, "spark_after_s": scan_by_spark(catalog, tables)}
+
+
+def _in_process(act: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns in a new process: memory and CPU of one way are not those of another."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(act, *arguments).result()
 
 
 def main(arguments: list[str]) -> None:
@@ -80,15 +160,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--files", type=int, default=100)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--prove", default="counts")
+    parser.add_argument("--spark-tables", type=int, default=100)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as name:
-        root = (Path(name) / "lake").as_uri()
-        catalog = TrinityLakeCatalog.over(Lakehouse.create(root))
-        fill(catalog, options.tables, options.files, options.rows)
-        figures = {"before": scan(catalog, options.tables)}
-        figures["compaction"] = compact(catalog, options.prove)
-        figures["after"] = scan(catalog, options.tables)
-        figures["second run"] = compact(catalog, options.prove)
-    for what, row in figures.items():
-        print(report.table({what: row}))
+    ways = {_LOCAL: options.tables}
+    if options.spark_tables:
+        ways |= {_SPARK: options.spark_tables, _PLAIN: options.spark_tables}
+    figures: dict[str, dict[str, Any]] = {}
+    for way, tables in ways.items():
+        with tempfile.TemporaryDirectory() as name:
+            root = (Path(name) / "lake").as_uri()
+            _in_process(fill, root, tables, options.files, options.rows)
+            figures[way] = _in_process(measure, way, root, tables, options.prove)
+        print(report.table({way: figures[way]}), flush=True)
     report.save("tablefiles", {"options": vars(options), "figures": figures})

@@ -19,7 +19,7 @@ from dagster_project.supervised import Launch, run_with_review
 from pipelines import doctor, tables_clean, tables_compact, tables_expire, tables_health
 from pipelines.job import Review
 from pipelines.summary import count
-from pipelines.tables.compact.model import DONE, WRONG
+from pipelines.tables.compact.model import DONE, UNPROVEN, WRONG
 from trinitylake_core import Lakehouse
 from trinitylake_core.recovery.patterns import first_match
 
@@ -36,7 +36,10 @@ _REPAIR: Final = (
     "Bring the missing file back from a backup of the data, or `restore` or `rollback` the table to a version that can "
     "be read; or drop the table"
 )
-_REPORT: Final = "The table is as it was. Report this with the log of the run: it is a defect of the engine"
+_REPORT: Final = (
+    "The reason says whether the table is as it was. If it is not, `restore` it to the version before, or compare it; "
+    "report other rows with the log of the run: they are a defect of the engine"
+)
 _CHECKS: Final = {
     assets.TABLE_HEALTH: {
         READABLE: "Warns when the metadata of a table cannot be read, and names the table. The others are measured.",
@@ -44,7 +47,8 @@ _CHECKS: Final = {
         ENGINES: "Warns when engines delete, or may delete, files that older versions of the lakehouse need.",
     },
     assets.TABLE_COMPACTION: {
-        PROVED: "Fails when a rewrite changed rows of a table; nothing of it was committed, and no snapshot expires.",
+        PROVED: "Fails when a rewrite changed rows of a table, or was committed and could not be proved, which only "
+        "Spark does; no snapshot expires in this run.",
         WIN: "Warns when tables were not compacted: lost to their writers, unreadable, or not by this engine.",
         PAY: "Warns when a compaction made more files than it had planned.",
     },
@@ -244,14 +248,14 @@ def _compaction_of(stanza: Tables) -> tables_compact.Config:
 
 def _judge_compaction(done: tables_compact.Report) -> list[dg.AssetCheckResult]:
     """Return the results of the checks: a proof that failed stops what deletes, all else is a warning."""
-    wrong = {each.table: each.reason for each in done.outcomes if each.outcome == WRONG}
+    wrong = {each.table: each.reason for each in done.outcomes if each.outcome in {WRONG, UNPROVEN}}
     others = [(name, why) for name, why in done.failures.items() if name not in wrong]
     planned = {each.table: each.after for each in done.planned}
     more = []
     for each in done.outcomes:
         if each.outcome == DONE and each.after > planned.get(each.table, each.after):
             more.append((each.table, f"{each.after:,} files instead of {planned[each.table]:,}"))
-    proved = _evaluate_tables(PROVED, wrong.items(), "was rewritten with other rows, and left as it was", _REPORT)
+    proved = _evaluate_tables(PROVED, wrong.items(), "was rewritten, and its rows are not proved", _REPORT)
     if wrong:
         proved = proved._replace(severity=dg.AssetCheckSeverity.ERROR)
     else:

@@ -170,15 +170,15 @@ def _end(lake: Lakehouse, history: History, refs: dict[str, Any]) -> None:
     lake.rollback(version=oldest, reason="a test", force=True)
     assert before[oldest] == kinds.contents(lake.refresh())
     lake.rollback(version=newest, reason="a test", force=True)
-    assert before[newest] == kinds.contents(lake.refresh())
+    assert after[newest] == kinds.contents(lake.refresh())
     assert refs == kinds.refs_of(lake), "tags and branches stay"
     compaction.run(lake, compaction.Config(engine="local"))
     expire.run(lake, expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY))
     _cleaned(lake)
-    assert before[newest] == kinds.contents(lake.refresh())
+    assert after[newest] == kinds.contents(lake.refresh())
     assert refs == kinds.refs_of(lake)
     with pool(1) as process:
-        assert before[newest] == process.submit(_by_spark, lake.root).result(600)
+        assert after[newest] == process.submit(_by_spark, lake.root).result(600)
     left, live = {each.path for each in lake.storage.list("tables/")}, reachable(lake.refresh())
     beside = {f"{above}/.{name}.crc" for above, _, name in (path.rpartition("/") for path in live)}  # by Spark
     assert (set(), set()) == (left - live - beside, live - left)

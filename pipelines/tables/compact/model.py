@@ -26,8 +26,10 @@ TOO_LARGE: Final = "too large"
 VOID: Final = "void files"
 FROZEN: Final = "frozen"
 TIMEOUT: Final = "timeout"
+ENDED: Final = "Spark ended"
+UNPROVEN: Final = "not proved"
 WRONG: Final = "proof failed"
-OUTCOMES: Final = (DONE, LOST, UNREADABLE, UNSUPPORTED, TOO_LARGE, VOID, FROZEN, TIMEOUT, WRONG)
+OUTCOMES: Final = (DONE, LOST, UNREADABLE, UNSUPPORTED, TOO_LARGE, VOID, FROZEN, TIMEOUT, ENDED, UNPROVEN, WRONG)
 """What can become of a table."""
 
 

@@ -20,7 +20,13 @@ from pipelines.session import missing_iceberg
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
 from pipelines.tables.compact.predicate import MOST_PARTITIONS, NoPredicate, column_names, partitions_predicate
-from pipelines.tables.compact.statements import SparkCatalog, StatementTimeout, quote_name, quote_text
+from pipelines.tables.compact.statements import (
+    SparkCatalog,
+    StatementFailed,
+    StatementTimeout,
+    quote_name,
+    quote_text,
+)
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
@@ -197,10 +203,8 @@ class _TableRewrite:
             self._call("rewrite_manifests", "use_caching => false")
         except StatementTimeout as error:
             return replace(self._failed, outcome=model.TIMEOUT, reason=str(error))
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
-                raise
-            return self._outcome_of(f"{error}")
+        except StatementFailed as error:
+            return self._outcome_of(error)
         return None
 
     def _rewrite_files(self, before: SnapshotReader) -> None:
@@ -270,10 +274,12 @@ class _TableRewrite:
         partitions = [(firsts[path.rpartition("/")[2]], values.asDict()) for path, values in found]
         return partitions_predicate(before.document, self._catalog.name, partitions)
 
-    def _outcome_of(self, message: str) -> Outcome:
-        """Return the outcome that a message of Spark tells."""
-        lines = [line.strip() for line in message.splitlines() if line.strip()] or ["Spark does not say why"]
-        reason = lines[0][:_LONGEST]
+    def _outcome_of(self, error: StatementFailed) -> Outcome:
+        """Return the outcome that a failure of Spark tells."""
+        message = f"{error}"
+        if error.has_ended:
+            return replace(self._failed, outcome=model.ENDED, reason=f"{message}; the next run goes on")
+        reason = _reason_in(message)[:_LONGEST]
         kind = model.UNREADABLE
         if "before the last cleaning of tables" in message:
             kind = model.VOID
@@ -290,6 +296,9 @@ class _TableRewrite:
     def _judge(self, before: int, stopped: Outcome | None) -> Outcome:
         """Return what became of the table, by the snapshots that were made, and prove them."""
         after = self._read()
+        if after.since(before) is None and any(map(self._is_ours, after.document.get("snapshots") or ())):
+            why = f"it was rewritten, and snapshot {before}, at which that began, has expired: nothing proves its rows"
+            return replace(self._failed, outcome=model.UNPROVEN, reason=why)
         runs, is_alone = self._runs_since(after, before)
         left = self._groups_left(after)
         if not runs:
@@ -317,6 +326,10 @@ class _TableRewrite:
             return replace(
                 done, outcome=model.WRONG, reason=self._take_back(after, before, is_alone=is_alone, why=str(error))
             )
+        except (StatementFailed, StatementTimeout) as error:
+            kind = model.UNPROVEN
+            why = f"it was rewritten, and what would prove it failed: {error}"[:_LONGEST]
+            return replace(done, outcome=kind, reason=f"{why}; compare it with snapshot {before}")
         return replace(done, proved=self._settings.prove)
 
     def _groups_left(self, after: SnapshotReader) -> int:
@@ -427,6 +440,19 @@ class _TableRewrite:
         if is_alone:
             return f"{why}; the table is at snapshot {before} again"
         return f"{why}; others have written since, so it stays: compare it with snapshot {before}, and roll it back"
+
+
+def _reason_in(message: str) -> str:
+    """Return what a message of Spark says in its first line, and what caused that in the end."""
+    lines = [line.strip().removeprefix(": ") for line in message.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]
+    if not told:
+        return "Spark does not say why"
+    causes = [line.removeprefix(_CAUSED) for line in told if line.startswith(_CAUSED)]
+    return f"{told[0]}, because of {causes[-1]}" if causes else told[0]
+
+
+_CAUSED: Final = "Caused by: "
 
 
 def _hashes_of_rows(reader: SnapshotReader, run: _Run) -> tuple[str, str]:

@@ -24,6 +24,18 @@ class StatementTimeout(Exception):
     """A statement that was stopped, because its time was used up."""
 
 
+class StatementFailed(Exception):
+    """A statement that Spark refused or could not carry out; or Spark has ended.
+
+    Attributes:
+        has_ended: whether Java, or the server, has gone: no further statement will be answered.
+    """
+
+    def __init__(self, message: str, *, has_ended: bool) -> None:
+        super().__init__(message)
+        self.has_ended = has_ended
+
+
 class SparkCatalog:
     """A lakehouse, through an endpoint, as a catalog of a session of its own.
 
@@ -64,7 +76,8 @@ class SparkCatalog:
 
         Raises:
             StatementTimeout: it took longer than there is time.
-            Whatever ``cancel.check`` raises; or what Spark raises.
+            StatementFailed: with the message of Spark.
+            Whatever ``cancel.check`` raises.
         """
         tag = f"trinitylake-{secrets.token_hex(8)}"
         with ThreadPoolExecutor(1, thread_name_prefix="spark-statement") as thread:
@@ -74,9 +87,16 @@ class SparkCatalog:
                     self._cancel.check()
                     self._refuse_late()
                 except BaseException:
-                    self._interrupt(tag)
+                    with suppress(Exception):  # Spark may have ended
+                        self._interrupt(tag)
                     raise
-            return running.result()
+            try:
+                return running.result()
+            except Exception as error:
+                failure = _failure_of(error)
+                if failure is None:
+                    raise
+                raise failure from error
 
     def _refuse_late(self) -> None:
         if self._ends is not None and time.monotonic() > self._ends:
@@ -105,6 +125,23 @@ class SparkCatalog:
         for key in self._settings:
             with suppress(Exception):  # a session that has ended holds nothing
                 self._spark.conf.unset(key)
+
+
+def _failure_of(error: Exception) -> StatementFailed | None:
+    """Return an error as a failure of Spark; ``None``: it is none.
+
+    Once Java has gone, py4j says so in its own words to those who wait for an answer, and in those of sockets to all
+    who ask later.
+    """
+    if isinstance(error, ConnectionError) or type(error).__name__ in _GONE:
+        text = "the process of Spark was killed, or ran out of memory, or its server does not answer"
+        return StatementFailed(text, has_ended=True)
+    if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+        return StatementFailed(f"{error}", has_ended=False)
+    return None
+
+
+_GONE: Final = frozenset({"Py4JNetworkError", "Py4JClientSpecificError"})
 
 
 def quote_name(name: str) -> str:
