@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,27 @@ def test_a_signal_ends_what_was_started_and_then_the_command(number: int, code: 
         process.send_signal(number)
     process.communicate(timeout=60)
     assert code == process.returncode
+
+
+def test_dagster_that_a_script_started_in_the_background_can_be_stopped() -> None:
+    """There SIGINT is ignored, and Dagster handles SIGTERM as it handles SIGINT: it was deaf to both."""
+    child = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT)); "
+        "print('up', flush=True); time.sleep(600)"
+    )
+    program = (
+        "import os, signal, sys; from pipelines.cli.commands.trying import _run_until_ended; "
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"sys.exit(_run_until_ended([sys.executable, '-c', {child!r}], dict(os.environ)))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, process_group=0
+    )
+    try:
+        assert "up\n" == process.stdout.readline()  # type: ignore[union-attr]
+        process.terminate()
+        process.communicate(timeout=20)
+        assert process.returncode is not None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -109,7 +109,13 @@ def ui(call: Call) -> Result:
 
 def _run_until_ended(words: list[str], environment: Mapping[str, str]) -> int:
     """Run a program, and pass SIGTERM on; return its exit code. Ctrl-C reaches it from the terminal itself."""
+    interrupting = signal.getsignal(signal.SIGINT)
+    if interrupting is signal.SIG_IGN:
+        # A script that starts this with & makes it ignore SIGINT. Dagster would inherit that, treat SIGTERM the same
+        # way, and could not be stopped.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(words, env=environment)  # noqa: S603 - the command line is ours
+    signal.signal(signal.SIGINT, interrupting)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
         while True:
