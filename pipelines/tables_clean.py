@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, cast
 
 from pipelines import clean
 from pipelines.clean import SAFETY_AGE_SECONDS
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
-from pipelines.summary import Table, count
+from pipelines.summary import Table, count, utc
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions
 from pipelines.sweep.listing import Listed, everything
@@ -67,14 +68,22 @@ class Report(clean.Report):
     Attributes:
         files_read: how many distinct definitions, metadata files, manifest lists and manifests were read to mark.
         doubts: the directories that were left alone, each with its table and the reason.
+        held_since_millis: younger files stay because of a compaction of tables that is under way, or has died; ``None``
+            without one.
     """
 
     files_read: dict[str, int] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
+    held_since_millis: int | None = None
 
     def summary(self) -> Iterator[str]:
         """Yield what was deleted, or would be, and what was left alone."""
         yield from clean.Report.summary(self)
+        if self.young.files and self.held_since_millis is not None:
+            yield (
+                f"a compaction of tables is under way, or died and is waited for until txn_ttl_millis have passed: "
+                f"files since {utc(datetime.fromtimestamp(self.held_since_millis / 1000, UTC))} stay"
+            )
         wanted = [each for each in self.doubts if each.is_wanted]
         others = [each for each in self.doubts if not each.is_wanted]
         if wanted:
@@ -129,6 +138,7 @@ class TablesCleaning(clean.Cleaning):
     job = "tables clean"
     of_tables = True
     sweep: TableSweep
+    held_since_millis: int | None = None
 
     def new_sweep(self) -> TableSweep:
         """Return an empty sweep over the directories of the wanted tables."""
@@ -144,12 +154,14 @@ class TablesCleaning(clean.Cleaning):
         listing began at, and so are its files.
         """
         since = held_since(self.backend.storage, sorted(saved.paths))
-        return cutoff if since is None else min(cutoff, since)
+        self.held_since_millis = since if since is not None and since < cutoff else None
+        return cutoff if self.held_since_millis is None else self.held_since_millis
 
     def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""
         found = super().seen(listed, marked, saved, totals)
-        return Report(**{each.name: getattr(found, each.name) for each in fields(found)})
+        known = {each.name: getattr(found, each.name) for each in fields(found)}
+        return Report(**known | {"held_since_millis": self.held_since_millis})
 
     def planned_tables(self) -> list[plans.PlanRow]:
         """Return a row for each directory with orphans that tables claim: their names, UUIDs and metadata files."""

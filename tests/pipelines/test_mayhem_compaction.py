@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ pytestmark = pytest.mark.slow
 _SECONDS: Final = float(os.environ.get("MAYHEM_SECONDS", "90"))
 _ENDPOINTS: Final = 2
 _ROLES: Final = ("spark", "direct", "rest", "duckdb", "maintainer", "reader")
+_BY_SPARK: Final = ("spark", "maintainer", "maintainer", "reader")
 _KEPT: Final = 30
 _STARTED_BYTES: Final = 20_000
 _STALL_SECONDS: Final = 3.0
@@ -56,14 +57,15 @@ class _Mayhem:
 
     plan: Plan
     logs: Path
+    roles: tuple[str, ...] = _ROLES
     sizes: dict[int, int] = field(default_factory=dict)
 
     def start(self, number: int, life: int) -> Any:
         """Start an endpoint, or a process of a role."""
         log, role = self.logs / f"{number}.log", number - _ENDPOINTS
         self.sizes[number] = log.stat().st_size if log.exists() else 0
-        seed = number + (_ENDPOINTS + len(_ROLES)) * life
-        target, args = (serve, (number,)) if role < 0 else (kinds.live, (_ROLES[role], seed))
+        seed = number + (_ENDPOINTS + len(self.roles)) * life
+        target, args = (serve, (number,)) if role < 0 else (kinds.live, (self.roles[role], seed))
         process = forking().Process(target=target, args=(self.plan, *args, log))
         process.start()
         return process
@@ -72,26 +74,36 @@ class _Mayhem:
         """Whether a Spark has noted little yet."""
         log = self.logs / f"{number}.log"
         size = log.stat().st_size if log.exists() else 0
-        is_spark = number >= _ENDPOINTS and _ROLES[number - _ENDPOINTS] == "spark"
+        is_spark = number >= _ENDPOINTS and self.roles[number - _ENDPOINTS] == "spark"
         return is_spark and size < self.sizes.get(number, 0) + _STARTED_BYTES
 
 
 def test_every_row_of_every_version_is_what_was_acknowledged(tmp_path: Path) -> None:
+    """All tables, and writers of all kinds."""
+    _compact_beside(tmp_path, _ROLES, TABLES)
+
+
+def test_spark_writes_deletion_vectors_beside_all_maintenance(tmp_path: Path) -> None:
+    """Tables of format version 3, which Spark appends to, updates and deletes from, and compacts."""
+    _compact_beside(tmp_path, _BY_SPARK, [name for name in TABLES if kinds.kind_of(name) in kinds.FORMAT_3])
+
+
+def _compact_beside(tmp_path: Path, roles: tuple[str, ...], written: Sequence[str]) -> None:
     root, logs = (tmp_path / "lake").as_uri(), tmp_path / "logs"
     logs.mkdir()
     options = {"durable": False}
     lake = Lakehouse.create(
         root, storage_options=options, order=8, node_file_max_size_bytes=20_000, txn_ttl_millis=_TTL_MILLIS
     )
-    share = _prepare(lake, logs, tmp_path / "shares.json")
+    share = _prepare(lake, logs, tmp_path / "shares.json", written)
     refs = kinds.refs_of(lake.refresh())
     uris = [f"http://127.0.0.1:{free_port()}" for _ in range(_ENDPOINTS)]
     plan = Plan(root, options, uris, secret=str(share), kept=_KEPT)
     print(f"{len(TABLES)} tables, {_files(lake)} data files")
-    mayhem, ends = _Mayhem(plan, logs), time.monotonic() + _SECONDS
+    mayhem, ends = _Mayhem(plan, logs, roles), time.monotonic() + _SECONDS
     disturbed = disturb(
         mayhem.start,
-        _ENDPOINTS + len(_ROLES),
+        _ENDPOINTS + len(roles),
         lambda: time.monotonic() >= ends,
         stall=_STALL_SECONDS,
         spared=mayhem.is_starting,
@@ -102,7 +114,7 @@ def test_every_row_of_every_version_is_what_was_acknowledged(tmp_path: Path) -> 
         if line["what"] == "read":
             history.compare(line["version"], line["tables"])
     history.judged.wrong += [f"{line}" for line in lines if line["what"] == "wrong"]
-    _report(lake.refresh(), disturbed, lines, history)
+    _report(lake.refresh(), disturbed, lines, history, roles)
     told = [path.read_text() for path in logs.glob("*.err")]
     assert [] == [text[text.index(_DIED) :] for text in told if _DIED in text]
     _end(lake.refresh(), history, refs)
@@ -110,8 +122,8 @@ def test_every_row_of_every_version_is_what_was_acknowledged(tmp_path: Path) -> 
     assert [] == history.judged.wrong
 
 
-def _prepare(lake: Lakehouse, logs: Path, share: Path) -> Path:
-    """Fill the tables, note their rows, and give each writer a share of them."""
+def _prepare(lake: Lakehouse, logs: Path, share: Path, written: Sequence[str]) -> Path:
+    """Fill the tables, note their rows, and give each writer a share of those that are to be written."""
     prepared = Prepared()
     kinds.fill_by_pyiceberg(lake, prepared)
     with pool(1) as process:
@@ -122,7 +134,7 @@ def _prepare(lake: Lakehouse, logs: Path, share: Path) -> Path:
     assert prepared.rows == kinds.contents(lake)
     with closing(Log(logs / "prepared.log")) as log:
         kinds.note_prepared(log, prepared, version)
-    share.write_text(json.dumps(prepared.rows), encoding="utf-8")
+    share.write_text(json.dumps({name: prepared.rows[name] for name in written}), encoding="utf-8")
     later = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
     expire.run(lake.refresh(), later)
     return share
@@ -134,10 +146,12 @@ def _files(lake: Lakehouse) -> int:
     return sum(int(each["total-data-files"] or 0) for each in summaries if each is not None)
 
 
-def _report(lake: Lakehouse, disturbed: str, lines: list[dict[str, Any]], history: History) -> None:
-    count = _ENDPOINTS + len(_ROLES)
+def _report(
+    lake: Lakehouse, disturbed: str, lines: list[dict[str, Any]], history: History, roles: tuple[str, ...]
+) -> None:
+    count = _ENDPOINTS + len(roles)
     done = [line["op"] for line in lines if line["what"] == "done" and line["op"] < 10**12]
-    writers = Counter(_ROLES[op // ROOM % count - _ENDPOINTS] for op in done)
+    writers = Counter(roles[op // ROOM % count - _ENDPOINTS] for op in done)
     compacted = [line for line in lines if line["what"] == "compacted"]
     print(f"{disturbed}; {lake.version} versions; changes {dict(writers)}; {history.judged.ended}")
     for outcome, number in Counter((each["engine"], each["outcome"]) for each in compacted).most_common():

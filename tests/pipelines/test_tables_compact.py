@@ -288,6 +288,7 @@ def test_a_cleaning_of_age_zero_beside_it_removes_none_of_its_files(
     beside(clean_later)
     report = tables_compact.run(catalog.lakehouse)
     assert ({}, 0, 0) == (report.failures, report.outcomes[0].conflicts, seen[0].deleted)
+    assert "a compaction of tables is under way" in " ".join(seen[0].summary())
     assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
     assert 1 == tables_clean.run(catalog.lakehouse, age_zero).deleted
     assert not orphan.exists()

@@ -28,8 +28,6 @@ pytestmark = pytest.mark.slow
 _TABLES: Final = ("v2", "v3")
 _FILES: Final = 10
 _SECONDS: Final = 240
-_LATEST: Final = 8.0
-"""So long a run takes about on a machine with other work."""
 
 
 def _fill(lake: Lakehouse) -> None:
@@ -107,9 +105,18 @@ def _java_below(process: int) -> list[psutil.Process]:
     return []
 
 
-@pytest.mark.parametrize("moment", [0.3, 0.7])
+def _wait_for(lake: Lakehouse, version: int) -> None:
+    """Wait until a compaction has made so many versions."""
+    ends = time.monotonic() + _SECONDS
+    while lake.refresh().version < version:
+        assert time.monotonic() < ends, "it makes no version"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 3])
 @pytest.mark.parametrize("killed", ["driver", "java", "endpoint"])
-def test_what_is_killed_leaves_nothing_that_the_next_run_cannot_do(lake: Lakehouse, killed: str, moment: float) -> None:
+def test_what_is_killed_leaves_nothing_that_the_next_run_cannot_do(lake: Lakehouse, killed: str, commits: int) -> None:
+    """After so many commits, and up to two seconds more."""
     _fill(lake)
     version, rows, files = lake.version, _rows(lake), _files(lake)
     port = free_port()
@@ -118,7 +125,8 @@ def test_what_is_killed_leaves_nothing_that_the_next_run_cannot_do(lake: Lakehou
     with _process(_serve, lake.root, port) as server, _process(_drive, lake.root, named, there) as driver:
         assert here.poll(_SECONDS), "Spark starts"
         assert "begins" == here.recv()
-        time.sleep(random.Random(f"{killed}{moment}").uniform(moment - 0.3, moment + 0.3) * _LATEST)
+        _wait_for(lake, version + commits)
+        time.sleep(random.Random(f"{killed}{commits}").uniform(0, 2))
         if killed == "driver":
             driver.kill()
         elif killed == "endpoint":
@@ -127,7 +135,7 @@ def test_what_is_killed_leaves_nothing_that_the_next_run_cannot_do(lake: Lakehou
             for each in _java_below(driver.pid):
                 each.kill()
         left = here.recv() if killed != "driver" and here.poll(_SECONDS) else {}
-    print(killed, moment, "versions", lake.refresh().version - version, "left", left)
+    print(killed, "versions", lake.refresh().version - version, "left", left)
     assert rows == _rows(lake)
     with pool(1) as process:
         assert {} == process.submit(_next_run, lake.root).result(_SECONDS)

@@ -55,6 +55,12 @@ class _Spark:
         found = self.run(f"SELECT content, count(*) FROM l.a.{name}.files GROUP BY content")
         return {int(content): int(count) for content, count in found}
 
+    def in_file(self, name: str) -> list[tuple[int, int]]:
+        """Return the rows of a table of one file in the order of the file."""
+        [(path,)] = self.run(f"SELECT file_path FROM l.a.{name}.files")
+        found = pq.read_table(path.removeprefix("file:")).to_pylist()
+        return [(row["x"], row["y"]) for row in found]
+
     def plan(self, name: str) -> PlannedTable:
         self.lake.refresh()
         location = TrinityLakeCatalog.over(self.lake).metadata_location(("a", name))
@@ -257,3 +263,50 @@ def _run_the_job(root: str) -> None:
 
 def test_auto_gives_spark_what_this_process_cannot_rewrite(lake: Lakehouse) -> None:
     _with_spark(lake, _run_the_job)
+
+
+_SIDE: Final = 16
+
+
+def _sort_and_merge_manifests(root: str) -> None:
+    with _started(root) as spark:
+        # a sort: four files of rows in no order become one in the order of the table
+        for name, order in (("sorted", "x DESC"), ("curve", "x, y")):
+            spark.run(f"CREATE TABLE l.a.{name} (x INT, y INT)")
+            for begin in range(4):
+                spark.run(
+                    f"INSERT INTO l.a.{name} SELECT CAST(id / {_SIDE} AS INT), CAST(id % {_SIDE} AS INT) "
+                    f"FROM range({_SIDE * _SIDE}) WHERE id % 4 = {begin} ORDER BY hash(id)"
+                )
+            spark.run(f"ALTER TABLE l.a.{name} WRITE ORDERED BY {order}")
+        rows = spark.rows("sorted")
+        [done] = spark.compact(spark.plan("sorted"), strategy=model.SORT, prove=model.HASH)
+        assert (model.DONE, model.HASH, 1) == (done.outcome, done.proved, done.after), done
+        assert rows == spark.rows("sorted")
+        found = [x for x, _ in spark.in_file("sorted")]
+        assert sorted(found, reverse=True) == found
+
+        # a curve: each quarter of the square is a quarter of the file
+        [done] = spark.compact(spark.plan("curve"), strategy=model.ZORDER, prove=model.HASH)
+        assert (model.DONE, model.HASH, 1) == (done.outcome, done.proved, done.after), done
+        assert rows == spark.rows("curve")
+        half = _SIDE // 2
+        quarter = spark.in_file("curve")[: half * half]
+        assert {(x, y) for x in range(half) for y in range(half)} == set(quarter)
+
+        # manifests alone, of format version 3 with deletion vectors, which this process does not write
+        _with_deletes(spark, "v3", 3)
+        rows = spark.rows("v3")
+        files = spark.files("v3")
+        config = tables_compact.Config(pattern="a.v3", rules=GroupRules(min_files=1000, deletes=1.0), manifests=3)
+        done_by_job = tables_compact.run(spark.lake.refresh(), config, spark.spark)
+        assert {"a.v3": "spark"} == {each.table: each.engine for each in done_by_job.outcomes}, done_by_job
+        assert (0, {}) == (done_by_job.files_before, done_by_job.failures)
+        assert (rows, files) == (spark.rows("v3"), spark.files("v3"))
+        [(manifests,)] = spark.run("SELECT count(*) FROM l.a.v3.manifests WHERE content = 0")
+        assert 1 == manifests
+        assert () == tables_compact.run(spark.lake.refresh(), config, spark.spark).planned
+
+
+def test_rows_are_sorted_and_manifests_merged_by_spark(lake: Lakehouse) -> None:
+    _with_spark(lake, _sort_and_merge_manifests)

@@ -239,10 +239,9 @@ def note_prepared(log: Log, prepared: Prepared, version: int) -> None:
 
 def _begin_with(writer: Writer, kinds: Callable[[str], bool]) -> None:
     """Give a writer its tables, and its share of their rows in its first life."""
-    writer.shared = tuple(name for name in TABLES if kinds(kind_of(name)))
-    share = Path(writer.plan.secret)
+    known = json.loads(Path(writer.plan.secret).read_text(encoding="utf-8"))
+    writer.shared = tuple(name for name in known if kinds(kind_of(name)))
     if writer.seed < _LIVES:
-        known = json.loads(share.read_text(encoding="utf-8"))
         for name in writer.shared:
             writer.held[name] = [number for number in known[name] if number % _LIVES == writer.seed]
 
