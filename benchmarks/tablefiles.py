@@ -92,7 +92,8 @@ def compact_by_job(root: str, engine: str, prove: str, spark: Any = None) -> dic
     done = tables_compact.run(Lakehouse.open(root), tables_compact.Config(engine=engine, settings=settings), spark)
     if done.failures:
         raise SystemExit(str(done.failures))
-    return {"MiB": round(done.bytes_before / 2**20, 1), "versions": done.versions}
+    requests = sum(done.requests.values())
+    return {"MiB": round(done.bytes_before / 2**20, 1), "versions": done.versions, "requests": requests}
 
 
 def call_procedures(catalog: SparkCatalog, root: str, tables: int) -> dict[str, Any]:
