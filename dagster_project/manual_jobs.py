@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import dagster as dg
+import yaml
 
 from dagster_project import launchpad
 from dagster_project.assets import key, may_use_spark, settings_of
@@ -28,6 +29,7 @@ from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.target import refuse_no_moment
+from trinitylake_core.snapshots import AGE, HEAD
 from trinitylake_core.storage import normalise_root
 
 DRY_RUN: Final = "dry_run"
@@ -476,7 +478,27 @@ def _carry_out(
 
     metadata = run_supervised(context, settings, spark, work, damaged=row.damaged(options))
     context.log.info(metadata["outcome"])
-    return metadata
+    if "carry_out" not in metadata:
+        return metadata
+    text = _configuration_to_act(context.op_def.name, given, metadata)
+    context.log.info("to carry this plan out, launch with\n" + text)
+    first = {name: metadata[name] for name in ("outcome", "carry_out")}
+    return {**first, "configuration": text, **metadata}
+
+
+def _configuration_to_act(step: str, given: Mapping[str, Any], plan: reports.Metadata) -> str:
+    """Return the configuration that carries out a plan and no other, as YAML for a launchpad.
+
+    What counts back from the newest version, or from now, becomes the number of the version that was planned.
+    """
+    empty = (None, "", [], {})
+    config = {name: each for name, each in given.items() if each is not False and each not in empty}
+    version = str(given.get("version"))
+    if given.get("timestamp") is not None or HEAD.fullmatch(version) or AGE.fullmatch(version):
+        config.pop("timestamp", None)
+        config["version"] = plan["plan_target_version"]
+    config |= {DRY_RUN: False, "expected_version": plan["plan_version"]}
+    return yaml.safe_dump({"ops": {step: {"config": config}}}, sort_keys=False, allow_unicode=True)
 
 
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:

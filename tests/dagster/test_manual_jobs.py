@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from dagster_project.checks import evaluate_freeze
@@ -357,6 +358,31 @@ def test_an_undo_stops_at_the_commits_of_others(
     late = launched(local, "undo", instance, **wanted, others=True, dry_run=False, expected_version=approved)
     assert "make a new plan with `dry_run: true`" in failure(late).description
     assert approved + 1 == deployed.refresh().version
+
+
+@pytest.mark.parametrize(
+    ("job", "config"),
+    [
+        ("rollback", {"version": "HEAD~1", "launched_by": "ada"}),
+        ("rollback", {"timestamp": "HEAD~2", "force": True}),
+        ("rollback", {"version": 0}),
+        ("restore", {"version": "HEAD~3", "only": ["sales.t0_1"], "exact": True}),
+        ("undo", {"since": "HEAD~1"}),
+    ],
+)
+def test_a_plan_shows_the_exact_configuration_that_carries_it_out(
+    job: str, config: dict[str, Any], local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """It is copied into the launchpad; a compaction in between shifts what ``HEAD~1`` means, and not what is done."""
+    plan = told(launched(local, job, instance, **config, reason="bad deploy"))
+    assert ["outcome", "carry_out", "configuration"] == list(plan)[:3]
+    compacted(deployed)
+    resolved = define_lakehouses((local,)).resolve_job_def(f"sales_eu_{job}")
+    done = told(resolved.execute_in_process(instance=instance, run_config=yaml.safe_load(plan["configuration"])))
+    target = plan["plan_target_version"]
+    assert (target, "bad deploy") == (done["plan_target_version"], deployed.refresh().info().reason)
+    if job == "rollback":
+        assert deployed.digest() == deployed.at(target).digest()
 
 
 def test_a_restore_says_first_what_to_launch_next(
