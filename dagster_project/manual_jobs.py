@@ -481,7 +481,7 @@ def _carry_out(
     if "carry_out" not in metadata:
         return metadata
     text = _configuration_to_act(context.op_def.name, given, metadata)
-    context.log.info("to carry this plan out, launch with\n" + text)
+    context.log.info("to carry this plan out, launch with\n%s", text)
     first = {name: metadata[name] for name in ("outcome", "carry_out")}
     return {**first, "configuration": text, **metadata}
 
