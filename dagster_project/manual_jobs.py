@@ -489,15 +489,21 @@ def _carry_out(
 def _configuration_to_act(step: str, given: Mapping[str, Any], plan: reports.Metadata) -> str:
     """Return the configuration that carries out a plan and no other, as YAML for a launchpad.
 
-    What counts back from the newest version, or from now, becomes the number of the version that was planned.
+    What counts back from the newest version, or from now, becomes the version or the time that was planned.
     """
-    empty = (None, "", [], {})
-    config = {name: each for name, each in given.items() if each is not False and each not in empty}
+    config = {}
+    for name, each in given.items():
+        if each is not False and each not in (None, "", [], {}):
+            config[name] = each
     version = str(given.get("version"))
-    if given.get("timestamp") is not None or HEAD.fullmatch(version) or AGE.fullmatch(version):
+    counts_back = HEAD.fullmatch(version) or AGE.fullmatch(version)
+    if counts_back or "timestamp" in config:
         config.pop("timestamp", None)
         config["version"] = plan["plan_target_version"]
-    config |= {DRY_RUN: False, "expected_version": plan["plan_version"]}
+    if "since" in config:
+        config["since"] = plan[reports.BEGINS_AT]
+    config[DRY_RUN] = False
+    config["expected_version"] = plan["plan_version"]
     return yaml.safe_dump({"ops": {step: {"config": config}}}, sort_keys=False, allow_unicode=True)
 
 

@@ -25,6 +25,8 @@ from trinitylake_core.tables import DIRECTORY
 
 Metadata = dict[str, Any]
 PLAN_LIMIT: Final = 500
+BEGINS_AT: Final = "begins_at"
+"""When the first version was committed that an undo undoes."""
 _PICTURED: Final = 20
 _PARTS: Final = re.compile(r"/(?:data|metadata)/")
 _PLAN: Final = ("path", "kind", "bytes", "modified", "reason")
@@ -320,8 +322,10 @@ def of_definition(definition: LakehouseDef) -> Metadata:
 
 def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
     """Return the figures of a job that leads back, and after a dry run the next job to launch."""
+    begins_at = None
     if isinstance(done, undo.Report):
         inner: rollback.Report | restore.Report = done.rollback
+        begins_at = utc(done.undone[-1].created_at)
     else:
         inner = done
     again = None
@@ -331,7 +335,7 @@ def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadat
         if isinstance(done, undo.Report) and done.others:
             again += f". It would also undo {len(done.others)} versions of others: "
             again += "set `others: true`, or restore single objects"
-    return of_report(done, carry_out=again)
+    return of_report(done, carry_out=again, **keep_known(**{BEGINS_AT: begins_at}))
 
 
 # -- expiration and orphans ------------------------------------------------------------------------------

@@ -242,8 +242,10 @@ def _add_evenly_spread(sums: _Sums, part: Part, hit: float, leaves: float, growt
     """Add the leaves that messages hit whose places are not known; return how many are written for them."""
     share = hit / leaves
     run = min(leaves, 1 / max(1 / leaves, 1 - share))  # how many neighbours are hit at a time, on average
-    rows = max(0.0, part.keys * share + growth.each * part.messages)
-    written = _leaves_after(run, part.keys * share * run / hit, rows * run / hit, order) * hit / run
+    runs = hit / run
+    rows_before = part.keys * share
+    rows = max(0.0, rows_before + growth.each * part.messages)
+    written = runs * _leaves_after(run, rows_before / runs, rows / runs, order)
     sums.leaves += written
     sums.rows += rows
     sums.reads += hit
