@@ -491,10 +491,7 @@ def _configuration_to_act(step: str, given: Mapping[str, Any], plan: reports.Met
 
     What counts back from the newest version, or from now, becomes the version or the time that was planned.
     """
-    config = {}
-    for name, each in given.items():
-        if each is not False and each not in (None, "", [], {}):
-            config[name] = each
+    config = {name: each for name, each in given.items() if not _is_left_out(each)}
     version = str(given.get("version"))
     counts_back = HEAD.fullmatch(version) or AGE.fullmatch(version)
     if counts_back or "timestamp" in config:
@@ -505,6 +502,11 @@ def _configuration_to_act(step: str, given: Mapping[str, Any], plan: reports.Met
     config[DRY_RUN] = False
     config["expected_version"] = plan["plan_version"]
     return yaml.safe_dump({"ops": {step: {"config": config}}}, sort_keys=False, allow_unicode=True)
+
+
+def _is_left_out(value: Any) -> bool:
+    """Whether a field of a launchpad has the value that it has without being mentioned."""
+    return value is None or value is False or value in ("", [], {})
 
 
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
