@@ -334,9 +334,7 @@ class _Compaction(JobRun[Config, Report]):
         if not policy.enabled:
             return table.name, LeftAlone("its policy says so")
         try:
-            found = plan_table(Located(self.lake.storage), table, policy, self.now)
-            if self.by_plan is not None:
-                return table.name, self._by_plan(found)
+            found = plan_table(Located(self.lake.storage), table, policy, self.now, self.by_plan)
             if policy.where is not None and found.groups:
                 found = within_condition(self.catalog, self.lake.storage, found, policy.where, self.now)
             return table.name, found
@@ -350,15 +348,6 @@ class _Compaction(JobRun[Config, Report]):
             return table.name, f"{error}"
         except REFUSED as error:
             return table.name, words_of(error)
-
-    def _by_plan(self, table: PlannedTable) -> PlannedTable | str:
-        """Return a table with the groups that a plan has of it, if it has not changed since."""
-        stored = (self.by_plan or {}).get(table.uuid)
-        if stored is None:
-            return replace(table, groups=())
-        if stored.snapshot_id != table.snapshot_id:
-            return "it has changed since the plan was made; make a new plan"
-        return stored.applied_to(table)
 
     def _within_budget(self, tables: Sequence[PlannedTable]) -> list[PlannedTable]:
         """Return what an engine can rewrite, as far as the budget goes; the rest are failures."""

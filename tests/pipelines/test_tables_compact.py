@@ -442,6 +442,24 @@ def test_partitions_with_deletes_are_named_and_the_others_are_merged(catalog: Tr
     assert [1] * 6 + [3] * 6 == ids(catalog.load_table("sales.orders"))
 
 
+def test_a_plan_that_was_made_for_spark_brings_no_deleted_row_back_here(
+    catalog: TrinityLakeCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored plan names files, and said nothing of deletes."""
+    small_files(catalog)
+    with endpoint(catalog.lakehouse) as at, connected(at) as connection:
+        connection.execute("DELETE FROM l.sales.orders WHERE id = 3")
+    plan = (tmp_path / "plan.parquet").as_uri()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalEngine, "why_not", lambda engine, table: None)
+        assert FILES == tables_compact.run(catalog.lakehouse.refresh(), Config(plan_to=plan)).files
+        report = tables_compact.run(catalog.lakehouse, Config(plan=plan))
+        assert "delete files apply to its files" in report.failures["sales.orders"], "the engine looks by itself"
+    report = tables_compact.run(catalog.lakehouse, Config(plan=plan))
+    assert ((), True) == (report.planned, "delete files apply" in report.failures["sales.orders"])
+    assert [number for number in range(FILES) if number != 3] == ids(catalog.load_table("sales.orders"))
+
+
 @pytest.mark.parametrize("is_beside", [False, True])
 def test_rows_that_duckdb_deleted_of_files_of_an_older_spec_do_not_come_back(
     catalog: TrinityLakeCatalog, beside: Callable[..., None], is_beside: bool

@@ -7,7 +7,7 @@ the rewrite began would not apply to them, and deleted rows would come back: wit
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +39,18 @@ from trinitylake_core.tables import Located, full_uri
 LAST_VERSION: Final = 2
 """The newest version of the table format that PyIceberg writes."""
 _POSITION_DELETES: Final = 1
+
+
+def may_concern(deletes: DataFile, replaced: Sequence[DataFile]) -> bool:
+    """Whether a delete file may apply to some data files: those of its partition, or by equality without one to all.
+
+    Position deletes by another spec than theirs may, too: DuckDB writes and applies such.
+    """
+    if any(each.group == deletes.group for each in replaced):
+        return True
+    if deletes.entry.content == _POSITION_DELETES:
+        return any(each.entry.spec_id != deletes.entry.spec_id for each in replaced)
+    return not len(deletes.entry.partition)
 
 
 class RewriteLost(CommitFailedException):
@@ -222,14 +234,9 @@ class _Replacement:
         """Refuse delete files that came since the rewrite began and may concern what it replaces."""
         if not self._rewrite.replaced or self._live.delete_uris() <= self._rewrite.delete_files:
             return
-        groups = {each.group for each in self._rewrite.replaced}
-        specs = {each.entry.spec_id for each in self._rewrite.replaced}
         for file in self._live.delete_files():
-            if file.uri in self._rewrite.delete_files:
-                continue
-            is_by_position = file.entry.content == _POSITION_DELETES
-            is_elsewhere = is_by_position and bool(specs - {file.entry.spec_id})  # DuckDB applies them all the same
-            if not is_by_position or is_elsewhere or file.group in groups:
+            is_new = file.uri not in self._rewrite.delete_files
+            if is_new and (file.entry.content != _POSITION_DELETES or may_concern(file, self._rewrite.replaced)):
                 raise _Changed("a writer deleted rows of the files that were rewritten")
 
     def _added(self) -> list[Any]:

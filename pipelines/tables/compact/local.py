@@ -37,6 +37,7 @@ _WAIT_SECONDS: Final = 30.0
 """What is rewritten waits no longer for other tables of its version: each second is a chance for a writer."""
 _BATCH_BYTES: Final = 2 << 30
 _NEWEST_FORMAT: Final = 2
+_DELETES: Final = "delete files apply to its files, which needs engine 'spark'"
 _FACTS: Final = {"engine-name": "trinitylake"}
 
 
@@ -84,7 +85,7 @@ class LocalEngine:
         if self._settings.strategy == model.ZORDER:
             return "z-order needs engine 'spark'"
         if table.delete_files:
-            return "delete files apply to its files, which needs engine 'spark'"
+            return _DELETES
         if any(each.deletes_elsewhere for each in table.groups):
             return "position deletes by another partition spec may apply to its files, which needs engine 'spark'"
         most = SORT_BYTES if self._settings.strategy == model.SORT else GROUP_BYTES
@@ -161,7 +162,7 @@ class LocalEngine:
     def _rewritten(self, table: PlannedTable) -> FileRewrite:
         """Write the new files of a table. Costs a ``get`` for each file, and a ``put`` for each new one."""
         from trinitylake_core.iceberg.data_files import RowReader
-        from trinitylake_core.iceberg.replacing import live_files
+        from trinitylake_core.iceberg.replacing import live_files, may_concern
         from trinitylake_core.iceberg.rewritten import FileRewrite
 
         _, stored = self._catalog.stored_table(table.identifier)
@@ -171,6 +172,9 @@ class LocalEngine:
         live = live_files(Located(self._lake.storage), stored)
         wanted = frozenset(path for group in table.groups for path in group.paths)
         files = {each.uri: each for each in live.data_files(wanted)}
+        for deletes in live.delete_files():
+            if may_concern(deletes, list(files.values())):
+                raise InvalidInput(_DELETES)
         reader = RowReader(metadata, live.located)
         added: list[DataFile] = []
         for group in table.groups:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipelines.tables.compact.decision import GroupDecision, decide_table, manifests_to_merge, take_within
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable, Policy
+from pipelines.tables.compact.stored import StoredTable
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
@@ -34,13 +35,21 @@ class NamedTable:
     definition: TableDef
 
 
-def plan_table(located: Located, table: NamedTable, policy: Policy, now_millis: int) -> PlannedTable:
-    """Return what is to be replaced in a table, perhaps nothing.
+def plan_table(
+    located: Located,
+    table: NamedTable,
+    policy: Policy,
+    now_millis: int,
+    by_plan: Mapping[str, StoredTable] | None = None,
+) -> PlannedTable:
+    """Return what is to be replaced in a table, perhaps nothing: by its policy, or by a stored plan.
 
-    One ``get`` for its metadata, for its manifest list, and for each manifest.
+    One ``get`` for its metadata, for its manifest list, and for each manifest. ``by_plan``: the tables of the plan, by
+    UUID.
 
     Raises:
         LeftAlone: its owner switched this off, or it came here with its lakehouse from elsewhere.
+        InvalidInput: it has changed since the plan was made.
         FileMissing, UnreadableTable, InvalidInput, StorageError: it cannot be read.
     """
     location = metadata_uri(located.storage.root, table.definition) or ""
@@ -53,19 +62,23 @@ def plan_table(located: Located, table: NamedTable, policy: Policy, now_millis: 
         raise LeftAlone(f"it was written below {former} and came here with its lakehouse: nothing writes it here")
     target = target_of(properties, policy.rules.target or TARGET_DEFAULT)
     groups = grouped_files(read, target)
-    decided = decide_table(groups, target, policy.rules, now_millis)
-    return PlannedTable(
+    empty = PlannedTable(
         name=table.name,
         uuid=read.references.uuid,
         metadata_location=location,
         snapshot_id=int(read.snapshot.get("snapshot-id", -1)),
         format_version=int(read.document["format-version"]),
         target=target,
-        groups=tuple(_planned(groups[key], key, each) for key, each in decided.groups),
+        groups=(),
         equality_deletes=sum(each.equality_deletes for each in groups.values()),
         manifests=manifests_to_merge(_sizes_of_manifests(read), policy.manifests),
         refs=_refs_of(read),
     )
+    if by_plan is not None:
+        stored = by_plan.get(empty.uuid)
+        return replace(empty, manifests=0) if stored is None else stored.applied_to(empty, groups)
+    decided = decide_table(groups, target, policy.rules, now_millis)
+    return replace(empty, groups=tuple(_planned(groups[key], key, each) for key, each in decided.groups))
 
 
 def _planned(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:

@@ -14,9 +14,11 @@ from pipelines.tables.compact.decision import GroupDecision
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.iceberg.file_groups import FileGroup, GroupKey
 
 JOB: Final = "tables compact"
 _PLANNED: Final = "it is in the plan"
+_CHANGED: Final = "it has changed since the plan was made; make a new plan"
 _ROW: Final = re.compile(
     r"(?P<uuid>[0-9a-f-]{36})/(?P<snapshot>-?\d{1,20})/(?P<group>\d{1,9})/(?P<spec>\d{1,9})/(?P<uri>.+)", re.DOTALL
 )
@@ -36,15 +38,29 @@ class StoredTable:
     snapshot_id: int
     groups: dict[int, _Group] = field(default_factory=dict)
 
-    def applied_to(self, table: PlannedTable) -> PlannedTable:
-        """Return a table, as it is now, with the groups of the plan."""
+    def applied_to(self, table: PlannedTable, known: Mapping[GroupKey, FileGroup]) -> PlannedTable:
+        """Return a table with the groups of the plan, and with what is known of the deletes that apply to them.
+
+        ``known`` are the files as they are. Raises ``InvalidInput``: the table has changed since.
+        """
+        if self.snapshot_id != table.snapshot_id:
+            raise InvalidInput(_CHANGED)
+        firsts = {next(iter(each.sizes)): each for each in self.groups.values()}
         groups: list[PlannedGroup] = []
-        for each in self.groups.values():
-            files, size = len(each.sizes), sum(each.sizes.values())
-            after = max(1, -(-size // max(1, table.target)))
-            decision = GroupDecision(True, _PLANNED, files, size, after, files - after, max(1, 2 * size))
-            groups.append(PlannedGroup(each.spec_id, tuple(each.sizes), tuple(each.sizes.values()), decision))
-        return replace(table, groups=tuple(groups))
+        for key, group in known.items():
+            for first in firsts.keys() & group.paths.keys():
+                groups.append(_planned_group(firsts.pop(first), key, group, table.target))
+        if firsts:
+            raise InvalidInput(_CHANGED)
+        return replace(table, groups=tuple(groups), manifests=0)
+
+
+def _planned_group(stored: _Group, key: GroupKey, group: FileGroup, target: int) -> PlannedGroup:
+    files, size = len(stored.sizes), sum(stored.sizes.values())
+    after = max(1, -(-size // max(1, target)))
+    decision = GroupDecision(True, _PLANNED, files, size, after, files - after, max(1, 2 * size))
+    paths, sizes = tuple(stored.sizes), tuple(stored.sizes.values())
+    return PlannedGroup(key.spec_id, paths, sizes, decision, group.delete_files, group.deletes_elsewhere)
 
 
 def write_plan(uri: str, options: Mapping[str, Any], lake: Lakehouse, tables: Sequence[PlannedTable]) -> None:
