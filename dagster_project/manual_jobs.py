@@ -480,18 +480,19 @@ def _carry_out(
     context.log.info(metadata["outcome"])
     if "carry_out" not in metadata:
         return metadata
-    text = _configuration_to_act(context.op_def.name, given, metadata)
+    text = _configuration_to_act(context.op_def.name, row, given, metadata)
     context.log.info("to carry this plan out, launch with\n%s", text)
     first = {name: metadata[name] for name in ("outcome", "carry_out")}
     return {**first, "configuration": text, **metadata}
 
 
-def _configuration_to_act(step: str, given: Mapping[str, Any], plan: reports.Metadata) -> str:
+def _configuration_to_act(step: str, row: ManualJob, given: Mapping[str, Any], plan: reports.Metadata) -> str:
     """Return the configuration that carries out a plan and no other, as YAML for a launchpad.
 
     What counts back from the newest version, or from now, becomes the version or the time that was planned.
     """
-    config = {name: each for name, each in given.items() if not _is_left_out(each)}
+    usual = {each.name: each.default for each in fields(row.options)}
+    config = {name: each for name, each in given.items() if each not in (usual.get(name), None, "", [], {})}
     version = str(given.get("version"))
     counts_back = HEAD.fullmatch(version) or AGE.fullmatch(version)
     if counts_back or "timestamp" in config:
@@ -502,11 +503,6 @@ def _configuration_to_act(step: str, given: Mapping[str, Any], plan: reports.Met
     config[DRY_RUN] = False
     config["expected_version"] = plan["plan_version"]
     return yaml.safe_dump({"ops": {step: {"config": config}}}, sort_keys=False, allow_unicode=True)
-
-
-def _is_left_out(value: Any) -> bool:
-    """Whether a field of a launchpad has the value that it has without being mentioned."""
-    return value is None or value is False or value in ("", [], {})
 
 
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:

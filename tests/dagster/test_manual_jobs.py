@@ -376,6 +376,8 @@ def test_a_plan_shows_the_exact_configuration_that_carries_it_out(
     """It is copied into the launchpad; a compaction in between shifts what ``HEAD~1`` means, and not what is done."""
     plan = told(launched(local, job, instance, **config, reason="bad deploy"))
     assert ["outcome", "carry_out", "configuration"] == list(plan)[:3]
+    (shown,) = yaml.safe_load(plan["configuration"])["ops"].values()
+    assert shown["config"].keys() <= config.keys() | {"version", "reason", "dry_run", "expected_version"}
     compacted(deployed)
     resolved = define_lakehouses((local,)).resolve_job_def(f"sales_eu_{job}")
     done = told(resolved.execute_in_process(instance=instance, run_config=yaml.safe_load(plan["configuration"])))

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_environment")
         ("rollback ROOT --to HEAD~1", "no such option '--to'; did you mean '--to-version'?"),
         ("rollback ROOT --version 1", "no such option '--version'; did you mean '--to-version'?"),
         ("rollback ROOT HEAD~1 -m why", "no such option '-m'; did you mean '--reason'?"),
-        ("rollback ROOT HEAD~1", "a reason is required (`--reason`"),
+        ("rollback ROOT HEAD~1", "a reason is required, as `reason`: it stands in the history"),
         ("restore ROOT n1.t1 --at HEAD~1", "no such option '--at'; did you mean '--version'?"),
         ("expire ROOT --keep 5", "no such option '--keep'; did you mean '--keep-last'?"),
         ("clean ROOT --older 7d", "no such option '--older'; did you mean '--older-than'?"),
