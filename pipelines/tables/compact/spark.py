@@ -44,6 +44,10 @@ class RowsDiffer(Exception):
     """The rows after a rewrite are not those before it."""
 
 
+class StartIsGone(Exception):
+    """The table no longer has the snapshot that a rewrite began at."""
+
+
 class SparkEngine:
     """Has Iceberg's procedures rewrite tables. Spark is started when the first table needs it."""
 
@@ -182,6 +186,8 @@ class _TableRewrite:
             return self._judge(before.current, stopped)
         except NoPredicate as error:
             return replace(self._failed, outcome=model.UNSUPPORTED, reason=str(error))
+        except StartIsGone as error:
+            return replace(self._failed, outcome=model.LOST, reason=f"{error}")
         except FileMissing as error:
             return replace(self._failed, outcome=model.LOST, reason=f"a file is gone: {error}")
         except TrinityLakeError as error:
@@ -367,7 +373,7 @@ class _TableRewrite:
         """Return the snapshots of ours since one, and whether nobody else has made any since."""
         since = after.since(before)
         if since is None:
-            raise FileMissing("the snapshot that the rewrite began at has expired, or was rolled back")
+            raise StartIsGone("the snapshot that the rewrite began at has expired, or was rolled back")
         runs: list[_Run] = []
         parent = before
         for each in since:
