@@ -78,11 +78,11 @@ test: check
 test-all: check
 	@scripts/chromium.sh >/dev/null
 	@scripts/azurite.sh >/dev/null
-	$(PYTEST) -m "" --hypothesis-profile=thorough --timeout 7200 $(PYTEST_ARGS)
+	$(PYTEST) -m "" --hypothesis-profile=thorough --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 test-stores: $(STAMP) | prerequisites
 	@scripts/stores.sh
-	TRINITYLAKE_STORES=1 $(PY) -m pytest -n 0 -p no:cacheprovider --timeout 7200 tests/stores $(PYTEST_ARGS)
+	TRINITYLAKE_STORES=1 $(PY) -m pytest -n 0 -p no:cacheprovider --timeout 7200 -o faulthandler_timeout=0 tests/stores $(PYTEST_ARGS)
 
 # Side by side: most of it is mypy, which uses one core.
 check: $(STAMP) | prerequisites

@@ -299,11 +299,14 @@ class _Export:
 
     def boundary(self) -> int:
         root = self.source.root_node
-        found = max(self.source.backend.versions.kept_from(self.version), root.oldest_version)
-        if found > self.version:
-            message = f"the boundary {found} lies beyond version {self.version}; nothing was changed"
-            raise Corrupt(message, path=root.path, invariant="I16")
-        return found
+        backend = self.source.backend
+        found = max(backend.versions.kept_from(self.version), root.oldest_version)
+        if found <= self.version:
+            return found
+        if found <= backend.newest().version:
+            raise Refused(f"version {self.version} has expired since the lakehouse was opened; run it again")
+        message = f"the boundary {found} lies beyond version {self.version}; nothing was changed"
+        raise Corrupt(message, path=root.path, invariant="I16")
 
     # -- running -----------------------------------------------------------------------------------------
 

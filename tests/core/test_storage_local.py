@@ -404,8 +404,8 @@ class _Order:
         monkeypatch.setattr(os, "replace", self._recorded("replace", os.replace, 1))
 
     def _recorded(self, name: str, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            result = function(*args)
+        def call(*args: Any, **options: Any) -> Any:
+            result = function(*args, **options)
             path = str(args[argument]).removeprefix(self._directory).lstrip("/")
             with self._lock:
                 self.events.append(f"{name} {'TEMP' if path.startswith('_tmp-') else path or '.'}")
@@ -720,7 +720,7 @@ def test_passing_troubles_are_tried_again(storage: Storage, monkeypatch: pytest.
 def test_a_disk_without_links_is_unsafe(storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no exclusive creation of whole files without them."""
 
-    def unsupported(*_args: Any) -> None:
+    def unsupported(*_args: Any, **_options: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", unsupported)
@@ -735,9 +735,9 @@ def test_a_link_whose_answer_the_server_lost_is_ours(storage: Storage, monkeypat
     """NFS repeats a link and is told that it exists: two names of one file prove that it worked."""
     real = os.link
 
-    def twice(source: str, target: str) -> None:
-        real(source, target)
-        real(source, target)
+    def twice(source: str, target: str, **options: Any) -> None:
+        real(source, target, **options)
+        real(source, target, **options)
 
     monkeypatch.setattr(os, "link", twice)
     storage.create("root", b"x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import NotALakehouse, ReadOnly, VersionExpired
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.base import BaseStorage
 
 HERE = export.Config(engine="local")
 HISTORY = export.Config(engine="local", history=True)
@@ -396,6 +398,30 @@ def test_a_root_that_says_that_it_has_expired_itself_is_not_copied(lake: Lakehou
     with pytest.raises(Corrupt, match="lies beyond"):
         run(Lakehouse.open(lake.root), target, export.Config(history=True, engine="local"))
     assert not Path(target.removeprefix("file://")).exists()
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_version_that_expires_while_an_export_begins_is_not_damage(lake: Lakehouse, target: str, moment: int) -> None:
+    """Before each of the first looks at the boundary: the export is refused, or copies what is there."""
+    other = opened(lake.root)
+    looks = 0
+
+    def expire_at_the_moment(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        nonlocal looks
+        looks += path == spec.BOUNDARY_FILE
+        if looks == moment and path == spec.BOUNDARY_FILE:
+            with other.transaction() as txn:
+                txn.create_namespace("later")
+            expire(other.refresh(), other.version)
+        return action()
+
+    assert isinstance(lake.storage, BaseStorage)
+    lake.storage.interceptor = expire_at_the_moment
+    with suppress(Refused):
+        run(lake, target, HISTORY)
+    lake.storage.interceptor = None
+    run(lake.refresh(), target, HISTORY)
+    assert opened(target).version == lake.version
 
 
 def test_a_snapshot_that_is_dropped_while_its_history_is_exported_is_not_damage(

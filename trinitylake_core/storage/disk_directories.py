@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from trinitylake_core.errors import NotAFile
+
 _LOOK_AFTER: Final = 32
 """For how many new directories looking which ones are there pays; looking costs as much as making some tens."""
 _TRIES: Final = 16
@@ -48,6 +50,7 @@ class Directories:
         inside = directory.startswith(self._root.rstrip("/") + "/")
         if inside:
             self.ensure(above)
+            self._refuse_link_out(directory)
         if not os.path.isdir(directory):
             self.ensure(above)
             try:
@@ -63,6 +66,14 @@ class Directories:
         if inside:
             self._added(above)
         self._known.add(directory)
+
+    def _refuse_link_out(self, directory: str) -> None:
+        """Raise ``NotAFile`` for a link that leads out of the root: no directory is made behind it."""
+        if not os.path.islink(directory):
+            return
+        root = os.path.realpath(self._root)
+        if os.path.commonpath([root, os.path.realpath(directory)]) != root:
+            raise NotAFile(f"{directory} is a link that leads out of the root directory", path=directory)
 
     def _mode_of(self, directory: str) -> int:
         """Return the mode of a new directory: a lakehouse is its owner's alone, and all below it follows the umask."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from trinitylake_core.storage.disk_lock import LOCK_FILE
+from trinitylake_core.storage.disk_opening import open_for_writing
 from trinitylake_core.storage.port import Data, FileInfo
 
 MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -39,9 +40,9 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None or name == LOCK_FILE
 
 
-def write_file(path: str, data: Data, flags: int) -> None:
-    """Write a whole file, created with ``flags``. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o666)
+def write_file(directory: str, path: str, data: Data, flags: int) -> None:
+    """Write a whole file below a directory, created with ``flags``. Raises ``OSError``, ``NotAFile``."""
+    descriptor = open_for_writing(directory, path, flags)
     try:
         written = os.write(descriptor, data)
         while written < len(data):

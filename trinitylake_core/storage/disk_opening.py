@@ -1,4 +1,4 @@
-"""Opening files of a disk for reading: regular files below the root, and nothing else.
+"""Opening files and directories of a disk: below the root, whatever links lie on the way, and nothing else.
 
 Who may write one table can put anything below the root in its directory: a link to another user's file, a pipe
 without a writer, a device. So a path is resolved below the root, where a link may lead to another place inside but not
@@ -12,20 +12,26 @@ import errno
 import os
 import stat
 import sys
+from contextlib import suppress
 from typing import Any, Final
 
 from trinitylake_core.errors import NotAFile
 
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LOOK: Final = os.O_PATH | os.O_CLOEXEC if sys.platform == "linux" else _READ
 """Only Linux can look at a file without opening it; elsewhere opening without waiting does no harm."""
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 _OPENAT2: Final = 437
 """The number of Linux' system call, on every machine; the C library has no function for it."""
+_RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_BENEATH: Final = 0x08
 _LINKS: Final = frozenset({errno.ELOOP, errno.EXDEV})
 _NOT_REGULAR: Final = "is a directory, a pipe, a socket or a device, not a file"
 _LEADS_OUT: Final = "is a link, or lies behind one, that leads out of the root directory or is absolute"
+_IS_LINK: Final = "is a link, or lies behind one: what is there may belong to others"
+_NEW_FILE: Final = 0o666
+"""The mode of a new file, before the umask."""
 
 
 class _How(ctypes.Structure):
@@ -56,13 +62,42 @@ def describe_file(directory: str, path: str) -> os.stat_result:
         os.close(descriptor)
 
 
-def _open(directory: str, path: str, flags: int) -> int:
+def open_for_writing(directory: str, path: str, flags: int) -> int:
+    """Return the descriptor of a file that is made unless it is there, by its path below a directory.
+
+    ``flags`` are more of ``os.open``. A link may lead to another place below the directory, and nowhere else.
+    Raises as :func:`open_for_reading`.
+    """
+    return _open(directory, path, _WRITE | flags, _NEW_FILE)
+
+
+def open_directory(directory: str, path: str, *, with_links: bool) -> int:
+    """Return the descriptor of a directory, by its path below another one, in which a name is to be made or removed.
+
+    ``with_links``: a link on the way may lead to another place below; else every link is refused.
+    Raises as :func:`open_for_reading`.
+    """
+    if not path:
+        return os.open(directory, _DIRECTORY)
+    resolve = _RESOLVE_BENEATH
+    if not with_links:
+        resolve |= _RESOLVE_NO_SYMLINKS
+    try:
+        return _open_below(directory, path, _DIRECTORY, resolve=resolve)
+    except OSError as error:
+        if error.errno not in _LINKS:
+            raise
+        leads = _LEADS_OUT if with_links else _IS_LINK
+        raise NotAFile(f"{directory}: {path!r} {leads}", path=path) from None
+
+
+def _open(directory: str, path: str, flags: int, mode: int = 0) -> int:
     where = f"{directory}: {path!r}"
     try:
         if directory == "/":  # no link leads out of the root of the file system
-            descriptor = os.open(f"/{path}", flags)
+            descriptor = os.open(f"/{path}", flags, mode)
         else:
-            descriptor = _open_below(directory, path, flags)
+            descriptor = _open_below(directory, path, flags, mode)
     except OSError as error:
         if error.errno in _LINKS:
             raise NotAFile(f"{where} {_LEADS_OUT}", path=path) from None
@@ -76,19 +111,18 @@ def _open(directory: str, path: str, flags: int) -> int:
     return descriptor
 
 
-def _open_below(directory: str, path: str, flags: int) -> int:
+def _open_below(directory: str, path: str, flags: int, mode: int = 0, resolve: int = _RESOLVE_BENEATH) -> int:
     """Open a path below a directory. Raises ``OSError``, one of :data:`_LINKS` for a link that leads out."""
     root = os.open(directory, _DIRECTORY)
     try:
         if _syscall is None:
-            return open_without_links(root, path, flags)
-        return _openat2(root, path, flags)
+            return open_without_links(root, path, flags, mode)
+        return _openat2(root, path, _How(flags, mode, resolve))
     finally:
         os.close(root)
 
 
-def _openat2(root: int, path: str, flags: int) -> int:
-    how = _How(flags, 0, _RESOLVE_BENEATH)
+def _openat2(root: int, path: str, how: _How) -> int:
     size = ctypes.sizeof(how)
     name = os.fsencode(path)
     while True:
@@ -106,7 +140,7 @@ def _openat2(root: int, path: str, flags: int) -> int:
             raise OSError(number, os.strerror(number))
 
 
-def open_without_links(root: int, path: str, flags: int) -> int:
+def open_without_links(root: int, path: str, flags: int, mode: int = 0) -> int:
     """Open a path below an open directory, name by name. Every link is refused, also one that stays inside."""
     *above, name = [each for each in path.split("/") if each]
     step = _DIRECTORY | os.O_NOFOLLOW
@@ -117,8 +151,9 @@ def open_without_links(root: int, path: str, flags: int) -> int:
             below = os.open(each, step, dir_fd=directory)
             os.close(directory)
             directory = below
-        _refuse_link(directory, name)
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
+        with suppress(FileNotFoundError):  # the call that opens it says so, or makes it
+            _refuse_link(directory, name)
+        return os.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=directory)
     finally:
         os.close(directory)
 

@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from trinitylake_core.errors import (
     AlreadyExists,
     FileMissing,
     InvalidInput,
+    NotAFile,
     StorageDenied,
     StorageError,
     TrinityLakeError,
@@ -43,7 +45,7 @@ from trinitylake_core.storage.disk_files import (
     write_file,
 )
 from trinitylake_core.storage.disk_lock import LOCK_FILE, hold_lock, prove_lock
-from trinitylake_core.storage.disk_opening import describe_file, open_for_reading
+from trinitylake_core.storage.disk_opening import describe_file, open_directory, open_for_reading
 from trinitylake_core.storage.disk_owner import explain_denial
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced
 from trinitylake_core.storage.failures import Outdated, TransientError
@@ -130,18 +132,18 @@ class LocalStorage(BaseStorage):
     def _put(self, path: str, data: Data) -> None:
         target = self._base + path
         parent = target[: target.rindex("/")]
-        self._write_in(parent, target, data, os.O_TRUNC)
+        self._write_in(parent, path, data, os.O_TRUNC)
         if self._durable:
             self._unsynced.file(target, parent)
 
-    def _write_in(self, parent: str, target: str, data: Data, flags: int) -> None:
+    def _write_in(self, parent: str, path: str, data: Data, flags: int) -> None:
         self._directories.ensure(parent)
         try:
-            write_file(target, data, flags)
+            write_file(self._directory, path, data, flags)
         except FileNotFoundError:  # another process removed the directory since we made it
             self._directories.forget()
             self._directories.ensure(parent)
-            write_file(target, data, flags)
+            write_file(self._directory, path, data, flags)
 
     def create(self, path: str, data: Data) -> None:
         """Create a file durably. One ``create``, and before it one ``sync`` unless ``durable`` is false.
@@ -158,7 +160,7 @@ class LocalStorage(BaseStorage):
         def write_synced() -> None:
             temporaries.append(self._new_temporary())
             self._write_in(self._directory, temporaries[-1], data, os.O_EXCL)
-            self._unsynced.file(temporaries[-1], None)
+            self._unsynced.file(self._base + temporaries[-1], None)
             self._unsynced.flush()
 
         def link() -> None:
@@ -170,10 +172,11 @@ class LocalStorage(BaseStorage):
             self._settle(path, data, link)
         finally:
             for temporary in temporaries:
-                remove_quietly(temporary)
+                remove_quietly(self._base + temporary)
 
     def _new_temporary(self) -> str:
-        return f"{self._base}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        """Return the path of a temporary file, which lies in the root directory."""
+        return f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
     def _create(self, path: str, data: Data) -> str:
         temporary = self._new_temporary()
@@ -181,18 +184,19 @@ class LocalStorage(BaseStorage):
             self._write_in(self._directory, temporary, data, os.O_EXCL)
             self._link(temporary, path)
         finally:
-            remove_quietly(temporary)
+            remove_quietly(self._base + temporary)
         return ""
 
     def _link(self, temporary: str, path: str) -> None:
         """Give a complete file its final name, and make the name durable."""
-        target = self._base + path
-        parent = os.path.dirname(target)
+        parent = os.path.dirname(self._base + path)
         self._directories.ensure(parent)
+        complete = self._base + temporary
         try:
-            os.link(temporary, target)
+            with self._opened_above(path) as (directory, name):
+                os.link(complete, name, dst_dir_fd=directory)
         except FileExistsError:
-            if os.stat(temporary).st_nlink != 2:  # two names: NFS lost the answer, the link is ours
+            if os.stat(complete).st_nlink != 2:  # two names: NFS lost the answer, the link is ours
                 raise AlreadyExists(f"{self.root}{path} already exists") from None
         except OSError as error:
             if error.errno not in NO_LINKS:
@@ -200,10 +204,27 @@ class LocalStorage(BaseStorage):
             raise UnsafeStorage(
                 f"{self.root} cannot make hard links ({error.strerror}), so it cannot create files exclusively"
             ) from None
-        remove_quietly(temporary)
+        remove_quietly(complete)
         if self._durable:
             self._unsynced.directory(parent)
             self._unsynced.flush(others=False)
+
+    @contextmanager
+    def _opened_above(self, path: str, *, with_links: bool = True) -> Iterator[tuple[int | None, str]]:
+        """Lend the directory of a file, opened below the root, and the name of the file in it.
+
+        Whoever may write there may put a link in the place of a directory at any moment: what is named by descriptor
+        and name lies where it was looked for. The root itself is the operator's, and a path names what is in it.
+        """
+        above, _, name = path.rpartition("/")
+        if not above:
+            yield None, self._base + name
+            return
+        directory = open_directory(self._directory, above, with_links=with_links)
+        try:
+            yield directory, name
+        finally:
+            os.close(directory)
 
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
         """Rename a complete temporary file over the old one. One ``put``; synced before and after if durable.
@@ -220,17 +241,18 @@ class LocalStorage(BaseStorage):
         self._count_bytes(written=len(data))
 
     def _replace(self, path: str, data: Data, *, durable: bool) -> None:
-        target = self._base + path
-        parent = os.path.dirname(target)
+        parent = os.path.dirname(self._base + path)
         self._directories.ensure(parent)
         temporary = self._new_temporary()
+        complete = self._base + temporary
         try:
             self._write_in(self._directory, temporary, data, os.O_EXCL)
             if durable:
-                durability.sync_path(temporary)
-            os.replace(temporary, target)
+                durability.sync_path(complete)
+            with self._opened_above(path) as (directory, name):
+                os.replace(complete, name, dst_dir_fd=directory)
         except BaseException:
-            remove_quietly(temporary)
+            remove_quietly(complete)
             raise
         if durable:
             self._unsynced.directory(parent)
@@ -262,7 +284,10 @@ class LocalStorage(BaseStorage):
         result = DeleteResult()
         for path in batch:
             try:
-                os.unlink(self._base + path)
+                with self._opened_above(path, with_links=False) as (directory, name):
+                    os.unlink(name, dir_fd=directory)
+            except NotAFile as error:  # a link was put in its way after it was listed: what is behind it is not ours
+                result.failed[path] = str(error)
             except OSError as error:
                 if error.errno in MISSING:
                     result.missing.append(path)
