@@ -461,7 +461,8 @@ class Oracle:
         if root is None:
             yield f"the copy has no root of version {version}"
             return
-        if version in self.world.damaged and root == self.objects[root_path(version)].data:
+        there = self.objects.get(root_path(version))  # it may have expired since it was copied
+        if version in self.world.damaged and (there is None or root == there.data):
             return
         try:
             found = tree(root, files)
