@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,6 +19,7 @@ from tests.dagster.test_assets import STEP, metadata, node_file, run
 from tests.dagster.test_manual_jobs import launched
 from tests.support.clock import Clock
 from trinitylake_core import Lakehouse
+from trinitylake_core.clock import utc_now
 
 HOUR_MILLIS = 3_600_000
 
@@ -76,7 +76,7 @@ def test_maintenance_keeps_snapshots_and_history_as_told(
     result = run(define_lakehouses((kept,)), "maintenance", instance)
     assert result.success
     compacted, snapped, expired = before + 1, before + 2, before + 3
-    today = snapshot.name_of("daily", datetime.now(UTC))
+    today = snapshot.name_of("daily", utc_now())
     shown = metadata(result, assets.SNAPSHOTS)
     assert (today, 1, snapped) == (shown["created"], shown["snapshots"], shown["newest_version"])
     assert today == shown["snapshot_list"][0]["name"]

@@ -118,7 +118,7 @@ def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
     events: list[str] = []
     syncfs, link = durability.sync_filesystem, os.link
     monkeypatch.setattr(durability, "sync_filesystem", lambda path: (events.append("sync"), syncfs(path)))
-    monkeypatch.setattr(os, "link", lambda *names: (events.append("link"), link(*names)))
+    monkeypatch.setattr(os, "link", lambda *names, **where: (events.append("link"), link(*names, **where)))
     covered, asked = LocalStorage.covered, list[LocalStorage]()
     monkeypatch.setattr(LocalStorage, "covered", lambda self: asked.append(covered(self)) or asked[-1])
 
