@@ -18,6 +18,8 @@ from trinitylake_core.errors import InvalidInput
 HOME_VARIABLE: Final = "DAGSTER_HOME"
 HOME_NAME: Final = ".dagster"
 FILE_NAME: Final = "dagster.yaml"
+_SUPERSEDED: Final = "ignore:Function `dev_command` is superseded"
+"""What Python is not to print: Dagster advises another program, which needs a project of its own kind."""
 _DEFINITIONS: Final = "dagster_project.definitions"
 _NEEDED: Final = ("dagster", "dagster_webserver")
 
@@ -66,5 +68,5 @@ def _settings_file() -> Path:
 
 def start_command(host: str, port: int) -> list[str]:
     """Return the command line of Dagster: its pages and its daemon, with the code location of this project."""
-    words = [sys.executable, "-m", "dagster", "dev", "--module-name", _DEFINITIONS]
+    words = [sys.executable, "-W", _SUPERSEDED, "-m", "dagster", "dev", "--module-name", _DEFINITIONS]
     return [*words, "--host", host, "--port", str(port)]

@@ -68,6 +68,18 @@ def test_a_trial_is_done_in_a_directory_of_its_own(
     assert (False, False) == (settings["nux"]["enabled"], settings["telemetry"]["enabled"])
 
 
+def test_dagster_starts_without_advice_that_is_not_for_people_who_use_this(tmp_path: Path) -> None:
+    """It warns when its command is called, before it looks at arguments; without any it ends at once."""
+    words = dagster_home.start_command("127.0.0.1", 3000)
+    call = "from dagster._cli.dev import dev_command; dev_command.callback()"
+    said = []
+    for options in ([], words[1 : words.index("-m")]):
+        command = [words[0], *options, "-c", call]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        said.append("is superseded" in done.stderr)
+    assert [True, False] == said
+
+
 def test_dagster_is_started_with_settings_that_are_written_where_none_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_environment: None
 ) -> None:
