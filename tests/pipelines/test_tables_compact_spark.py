@@ -298,7 +298,7 @@ def _sort_and_merge_manifests(root: str) -> None:
         _with_deletes(spark, "v3", 3)
         rows = spark.rows("v3")
         files = spark.files("v3")
-        config = tables_compact.Config(pattern="a.v3", rules=GroupRules(min_files=1000, deletes=1.0), manifests=3)
+        config = tables_compact.Config(pattern="a.v3", rules=GroupRules(1000, 1.0, 1.0), manifests=3)
         done_by_job = tables_compact.run(spark.lake.refresh(), config, spark.spark)
         assert {"a.v3": "spark"} == {each.table: each.engine for each in done_by_job.outcomes}, done_by_job
         assert (0, {}) == (done_by_job.files_before, done_by_job.failures)
