@@ -42,7 +42,7 @@ from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.durations import DAY, describe_duration
-from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
+from trinitylake_core.errors import MAYBE_THE_STORE, CorruptNode, InvalidInput, PlanOutdated
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.versions import Root, raise_boundary
 
@@ -328,7 +328,12 @@ class _Expiration(JobRun[Config, Report]):
             if self.backend.versions.boundary() > version:
                 raise PlanOutdated("another expiration is under way; run this one again")
             path = self.backend.versions.path(version)
-            raise CorruptNode(f"the root {path!r} of version {version} is missing", path=path, invariant="I14")
+            raise CorruptNode(
+                f"the root {path!r} of version {version} is missing; copy the file from an export of this lakehouse. "
+                f"{MAYBE_THE_STORE}",
+                path=path,
+                invariant="I14",
+            )
         return root
 
     def planned_boundary(self, uri: str) -> int:

@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipelines.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.commits.confirm import write_hint
@@ -222,9 +223,11 @@ def inspect(
     if boundary <= newest.version:
         lowest = boundary
     older = sum(lowest <= version < last for version in set(roots))
-    if not history and older > 1 and versions.hint() != boundary:
+    # A copy of one version has no version above its boundary, but for an export that was ended before its hint.
+    is_history = older > 1 or (older == 1 and boundary < newest.version)
+    if not history and is_history and versions.hint() != boundary:
         raise Refused(
-            f"{storage.root} holds {older} older versions, which an export of one version would remove; "
+            f"{storage.root} holds {count(older, 'older version')}, which an export of one version would remove; "
             "nothing was changed. Export with history, or to another root URI"
         )
     if history and first < boundary:

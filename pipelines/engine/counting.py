@@ -6,10 +6,10 @@ decides what is deleted also yields how many rows it was given and how many it m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pipelines.engine.model import Row, Work
+from pipelines.engine.model import Engine, Row, Rows, Work
 from trinitylake_core.errors import StorageError
 
 
@@ -46,6 +46,37 @@ class CountedWork:
         for row in rows:
             self.given += 1
             yield row
+
+
+def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the only row of a result, a sum for example. Raises ``StorageError``: the engine lost or repeated it."""
+    if len(rows) != 1:
+        raise StorageError(
+            f"the engine lost rows: where one row sums others up it returned {len(rows):,}. Nothing was deleted or "
+            "copied; run it again, and if it happens again, with another engine (--engine local)"
+        )
+    return rows[0]
+
+
+def keep_counted(engine: Engine, what: str, query: str, key: str, **tables: Rows) -> Rows:
+    """Keep the result of a query whose rows are distinct by ``key``, and count them by another query of the same.
+
+    ``tables`` are kept ones: what a view of them lost, both queries would lack.
+
+    Raises:
+        StorageError: the engine lost, repeated or swapped rows.
+    """
+    kept = engine.sql(query, **tables).keep(key, repeatable=True)
+    asked = engine.sql(f"SELECT count(DISTINCT q.{key}) AS names FROM ({query}) q", **tables).one()["names"]
+    refuse_other_names(engine, what, asked, kept, key)
+    return kept
+
+
+def refuse_other_names(engine: Engine, what: str, asked: int, kept: Rows, key: str) -> None:
+    """Refuse kept rows that are not as many as there were to be, each once. Raises ``StorageError``."""
+    query = f"SELECT count(*) AS every, count(DISTINCT k.{key}) AS names FROM kept k"
+    found = engine.sql(query, kept=kept).one()
+    refuse_lost(what, asked, Counts(found["names"], asked, found["every"]))
 
 
 def refuse_lost(what: str, asked: int, found: Counts) -> None:

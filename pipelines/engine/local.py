@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines import worker_pool
+from pipelines.engine.counting import only_row
 from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, place_names
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
@@ -59,8 +60,7 @@ class LocalRows:
 
     def one(self) -> dict[str, Any]:
         """Return the only row."""
-        (row,) = self.stream()
-        return row
+        return only_row(self.list())
 
     def count(self) -> int:
         """Return the number of rows."""

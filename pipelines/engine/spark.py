@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from pipelines.engine.counting import only_row
 from pipelines.engine.model import (
     BINARY,
     BOOL,
@@ -175,8 +176,7 @@ class SparkRows:
 
     def one(self) -> dict[str, Any]:
         """Return the only row."""
-        (row,) = self.list()
-        return row
+        return only_row(self.list())
 
     def count(self) -> int:
         """Return the number of rows; they are counted once."""

@@ -16,7 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import TEXT, Engine, Rows, union
+from pipelines.engine.counting import keep_counted, refuse_other_names
+from pipelines.engine.model import TEXT, Engine, Rows
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Sweep, Totals
@@ -140,22 +141,29 @@ class TableSweep(Sweep):
             return
         self._mark_encoded(found)
         query = f"SELECT DISTINCT path FROM found WHERE role = {ALIAS!r}"
-        aliases = self.engine.sql(query, found=union(self.engine, found)).keep("path")
-        if not aliases.count():
+        aliases = [keep_counted(self.engine, "names", query, "path", found=each) for each in found]
+        if not any(each.count() for each in aliases):
             return
-        names = self.engine.sql("SELECT path, bytes AS size FROM files", files=self._listed)
-        keyed = key_files(self.engine, names)
+        keyed = key_files(self.engine, self._listed_names("1 = 1"))
         query = "SELECT DISTINCT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
-        self._live.append(self.engine.sql(query, keyed=keyed, aliases=aliases).keep("path"))
+        for each in aliases:
+            self._live.append(keep_counted(self.engine, "names", query, "path", keyed=keyed, aliases=each))
 
     def _mark_encoded(self, found: Sequence[Rows]) -> None:
         """Mark listed files whose names are encoded, by the path without percent signs: metadata may name that."""
-        query = "SELECT path, bytes AS size FROM files WHERE instr(path, '%') > 0"
-        encoded = self.engine.sql(query, files=self._listed)
+        encoded = self._listed_names("instr(path, '%') > 0")
         if encoded.count():
             keyed = key_files(self.engine, encoded, plain=True)
             query = "SELECT DISTINCT k.path FROM keyed k JOIN named n ON n.path = k.key"
-            self._live += [self.engine.sql(query, keyed=keyed, named=each).keep("path") for each in found]
+            self._live += [keep_counted(self.engine, "names", query, "path", keyed=keyed, named=each) for each in found]
+
+    def _listed_names(self, where: str) -> Rows:
+        """Return the listed files of which something is true, with their size, counted by a query of their own."""
+        names = self.engine.sql(f"SELECT path, bytes AS size FROM files WHERE {where}", files=self._listed)
+        query = f"SELECT count(DISTINCT path) AS files FROM files WHERE {where}"
+        asked = self.engine.sql(query, files=self._listed).one()["files"]
+        refuse_other_names(self.engine, "listed files", asked, names, "path")
+        return names
 
     def remove_live(self) -> Totals:
         """Take off the orphans what was marked, and what was written again since it was listed; return the totals.
@@ -181,11 +189,12 @@ class TableSweep(Sweep):
         self.doubts = sorted(doubts, key=lambda each: (each.directory, each.table, each.reason))
         held = {DIRECTORY if each.stops_all else each.directory for each in doubts} - {""}
         if DIRECTORY in held:
-            self._live.append(self.engine.sql("SELECT f.path FROM files f", files=self._listed).keep("path"))
+            query = "SELECT DISTINCT f.path FROM files f"
+            self._live.append(keep_counted(self.engine, "files", query, "path", files=self._listed))
         elif held:
-            table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS)
-            query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
-            self._live.append(self.engine.sql(query, files=self._listed, held=table).keep("path"))
+            table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS).keep("path")
+            query = "SELECT DISTINCT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
+            self._live.append(keep_counted(self.engine, "files", query, "path", files=self._listed, held=table))
 
     def owners(self) -> dict[str, list[tuple[str, str, str]]]:
         """Return the tables in whose directories orphans lie, by directory: label, UUID and metadata file of each."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
@@ -122,6 +123,20 @@ Inner = Callable[[bytes, str], Iterable[tuple[str, str, int | None]]]
 """Yields role, URI and size of what is in a file."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Which rows of tables name the files to read, and the columns that are handed to those who read them."""
+
+    where: str
+    columns: str
+
+    def select(self, engine: Engine, tables: Sequence[Rows], columns: str) -> Rows:
+        """Return these rows of all tables."""
+        parts = {f"part{number}": each for number, each in enumerate(tables)}
+        query = " UNION ALL ".join(f"SELECT {columns} FROM {name} WHERE {self.where}" for name in parts)
+        return engine.sql(query, **parts)
+
+
 class TableWalk:
     """What the metadata of tables refer to, in tables of an engine.
 
@@ -179,15 +194,14 @@ class TableWalk:
 
     def _follow(self, levels: Sequence[Rows]) -> list[Rows]:
         known = len(self.found)
-        query = f"SELECT path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size FROM level WHERE role = {NAMED}"
-        self._stage(DEFINITION, self._definitions, [self._engine.sql(query, level=each) for each in levels])
+        definitions = _Named(f"role = {NAMED}", "path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size")
+        self._stage(DEFINITION, self._definitions, levels, definitions)
         inner = (
             partial(_inner, role=LIST, parse=_in_list, strict=self._strict),
             partial(_inner, role=MANIFEST, parse=_in_manifest, strict=self._strict),
         )
         for role, work in ((METADATA, self._metadata), (LIST, inner[0]), (MANIFEST, inner[1])):
-            query = f"SELECT path, label, about, size FROM found WHERE role = {role!r}"
-            self._stage(role, work, [self._engine.sql(query, found=each) for each in self.found[known:]])
+            self._stage(role, work, self.found[known:], _Named(f"role = {role!r}", "path, label, about, size"))
         return self.found[known:]
 
     def _forget_since(self, known: int, asked: dict[str, int]) -> None:
@@ -196,21 +210,27 @@ class TableWalk:
             _drop_since(files, asked.get(role, 0))
         _drop_since(self.found, known)
 
-    def _stage(self, role: str, work: Work, sources: Sequence[Rows]) -> None:
-        """Read the files of a kind that were not read before, and keep what they contain."""
-        if not sources:
+    def _stage(self, role: str, work: Work, tables: Sequence[Rows], named: _Named) -> None:
+        """Read the files of a kind that tables name and that were not read before, and keep what they contain."""
+        if not tables:
             return
         known = {f"known{number}": rows for number, rows in enumerate(self._asked.get(role, ()))}
         absent = "".join(f" AND NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = a.path)" for name in known)
-        query = f"""SELECT a.path, min(a.label) AS label, min(a.about) AS about, min(a.size) AS size FROM every a
-            WHERE 1 = 1{absent} GROUP BY a.path"""
-        pending = self._engine.sql(query, every=union(self._engine, sources), **known).keep("path", repeatable=True)
+        every = f"FROM every a WHERE 1 = 1{absent}"
+        query = f"""SELECT a.path, min(a.label) AS label, min(a.about) AS about, min(a.size) AS size {every}
+            GROUP BY a.path"""
+        sources = named.select(self._engine, tables, named.columns)
+        pending = self._engine.sql(query, every=sources, **known).keep("path", repeatable=True)
         self._asked.setdefault(role, []).append(pending)
+        what = _NOUNS.get(role, f"{role}s")
+        paths = named.select(self._engine, tables, "path")
+        asked = self._engine.sql(f"SELECT count(DISTINCT a.path) AS files {every}", every=paths, **known).one()["files"]
+        refuse_other_names(self._engine, f"names of {what}", asked, pending, "path")
         files = pending.count()
         self.read[role] = self.read.get(role, 0) + files
         counted = CountedWork(work, _as_rows)
         found = self._engine.map(counted, pending, _FOUND, self._storage, each=READ_AHEAD)
-        phase = f"read {_NOUNS.get(role, f'{role}s')}"
+        phase = f"read {what}"
         # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
         self.found.append(
             found.keep(
@@ -219,7 +239,7 @@ class TableWalk:
                 progress=lambda _: self._progress(phase, counted.given, files),
             )
         )
-        refuse_lost(_NOUNS.get(role, f"{role}s"), files, self._counts(self.found[-1]))
+        refuse_lost(what, files, self._counts(self.found[-1]))
         self._progress(phase, files, files)
 
     def _counts(self, found: Rows) -> Counts:

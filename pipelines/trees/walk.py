@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work, union
 from pipelines.job import Progress
@@ -282,10 +282,22 @@ def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[
         children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
         pending = _leave_out(found.engine, children, known).keep(repeatable=True)
         try:
+            if found.visitor.counted:
+                _refuse_other_children(found, pending, known, below)
             if pending.count():
                 _visit_level(found, _place_pending(found, engine, pending, few), below)
         finally:
             pending.drop()
+
+
+def _refuse_other_children(found: Walk, pending: Rows, known: Sequence[Rows], height: int) -> None:
+    """Refuse to go on with other nodes than those that the nodes read name: what hangs below them would be deleted.
+
+    The names are counted by a query of their own, so that one row which the engine loses or swaps is seen.
+    """
+    names = found.ask(f"SELECT DISTINCT path FROM walked WHERE role = {CHILD} AND height = {height}")
+    named = _leave_out(found.engine, names, known).count()
+    refuse_other_names(found.engine, "children of nodes", named, pending, "path")
 
 
 def _place_pending(found: Walk, engine: Engine, pending: Rows, few: int) -> Rows:

@@ -20,6 +20,7 @@ from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import SameContent
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import (
+    MAYBE_THE_STORE,
     Corrupt,
     CorruptNode,
     StorageError,
@@ -264,6 +265,26 @@ def test_a_root_in_the_place_of_another_is_found_by_whoever_rebases(lake: Lakeho
     surgery.system_row(root_path(6), spec.TXN_ID, "another")
     with pytest.raises(CorruptNode, match="was not committed on top of"):
         txn.commit()
+
+
+def test_a_lost_or_exchanged_version_names_the_store_as_a_possible_cause(lake: Lakehouse) -> None:
+    """Two winners of one race look like tampering: the store comes first, in each message and each finding."""
+    _, beside_another = begun(lake, 4)
+    _, into_hole = begun(lake, 5)
+    surgery = Surgery(lake.root, 4)
+    here = surgery.read(root_path(6))
+    surgery.system_row(root_path(6), spec.TXN_ID, "another")
+    with pytest.raises(CorruptNode, match=f"on top of.*{MAYBE_THE_STORE}"):
+        beside_another.commit()
+    findings = [each for each in reopened(lake).at(version=7).check() if each.invariant == "I14"]
+    assert findings
+    assert all(each.hint.endswith(MAYBE_THE_STORE) for each in findings)
+    surgery.write(root_path(6), here)
+    surgery.remove(root_path(6))
+    with pytest.raises(CorruptNode, match=f"was lost.*{MAYBE_THE_STORE}"):
+        into_hole.commit()
+    with pytest.raises(CorruptNode, match=f"is missing.*{MAYBE_THE_STORE}"):
+        list(reopened(lake).history())
 
 
 # -- searches have no side effects ---------------------------------------------------------------------

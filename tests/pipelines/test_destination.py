@@ -15,6 +15,7 @@ import pytest
 from pipelines import clean, expire, export, verify
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, new_lake
+from tests.support.surgery import listing
 from tests.support.sweep import in_memory
 from trinitylake_core import Corrupt, Lakehouse, OutcomeUnknown, Refused, spec
 from trinitylake_core.errors import StorageError
@@ -143,6 +144,16 @@ def test_an_unfinished_export_hides_no_history_from_an_export_of_one_version(pla
     (copy / spec.BOUNDARY_FILE).write_bytes(b"5\n")
     with pytest.raises(Refused, match="holds 3 older versions, which an export of one version would remove"):
         export.run(lake, copy.as_uri(), VERSION, storage_options=FAST)
+
+
+def test_an_export_of_one_version_removes_no_history_of_two(place: Path) -> None:
+    """One older version is a history, too, where the copy ends with the version that is exported."""
+    lake, copy = grown(new_lake(place), "a"), place / "copy"
+    export.run(lake, copy.as_uri(), HISTORY, storage_options=FAST)
+    before = listing(copy)
+    with pytest.raises(Refused, match="holds 1 older version, which an export of one version would remove"):
+        export.run(lake, copy.as_uri(), VERSION, storage_options=FAST)
+    assert before == listing(copy)
 
 
 def test_a_verification_forgets_nothing_below_a_boundary_that_decides_nothing(place: Path) -> None:

@@ -22,6 +22,8 @@ from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import (
+    MAYBE_THE_STORE,
+    CorruptNode,
     InvalidInput,
     PlanOutdated,
     Refused,
@@ -47,6 +49,15 @@ def versions_on_disk(lake: Lakehouse) -> list[int]:
 
 def boundary(lake: Lakehouse) -> int:
     return reopened(lake).backend.versions.boundary()
+
+
+def test_a_version_that_is_missing_names_the_store_as_a_possible_cause(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4, changes=4)
+    Surgery(lake.root, lake.definition.order).remove(root_path(1))
+    before = versions_on_disk(lake)
+    with pytest.raises(CorruptNode, match=f"version 1 is missing.*{MAYBE_THE_STORE}"):
+        expire(reopened(lake), keep_last=1)
+    assert before == versions_on_disk(lake)
 
 
 def test_one_run_is_one_commit(tmp_path: Path) -> None:
