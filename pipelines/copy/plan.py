@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.copy.copying import BATCH, NEW, copy_new
+from pipelines.engine.counting import Counts, refuse_lost, refuse_other_names
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import everything, table_shards
@@ -123,13 +124,10 @@ class CopyPlan:
         if tables:
             walk_of_tables.follow(walked.levels)
         meant = self._find_respelled(walk_of_tables, sides[0])
-        reached = self._find_reached(
-            walked.ask,
-            starts,
-            left_out,
-            walk_of_tables,
-            meant,
-        ).keep()
+        find_reached = partial(self._find_reached, walked.ask, starts, left_out, walk_of_tables, meant)
+        reached = find_reached().keep()
+        names = find_reached().count()  # by queries of their own: what one of them lost would not be copied
+        refuse_other_names(self.engine, "files to compare", names, reached, "path")
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -154,11 +152,14 @@ class CopyPlan:
             listed=listed,
             others=looked_up,
         )
+        refuse_other_names(self.engine, "files to compare", names, compared, "path")
         self._refuse_missing(compared)
         query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
             sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
         sums = self.engine.sql(query, compared=compared).list()
+        summed = sum(row["files"] for row in {row["kind"]: row for row in sums}.values())
+        refuse_lost("files to compare", names, Counts(summed, summed, sum(row["files"] for row in sums)))
         of_listings = 2 * len(_PREFIXES)
         of_look_ups = 2 * others.count()
         of_tables = sum(walk_of_tables.read.values())
@@ -288,6 +289,7 @@ class CopyPlan:
             return 0, 0, 0
         query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
+        refuse_other_names(self.engine, f"{kind}s to copy", count, files, "path")
         work = partial(copy_new, check=_check)
         sums = dict.fromkeys(NEW.names, 0)
         for row in self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).stream():

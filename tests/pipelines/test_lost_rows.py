@@ -174,3 +174,35 @@ def test_a_lost_row_leaves_no_file_out_of_a_copy(
     with pytest.raises(StorageError, match="the engine lost rows"):
         export.run(lake, (tmp_path / "copy").as_uri(), export.Config(tables=True, history=True))
     assert not (tmp_path / "copy").exists() or not list((tmp_path / "copy").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_a_query_leaves_no_file_out_of_a_copy(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How, step: int
+) -> None:
+    """An export that reports success has copied every file."""
+    with_table(catalog, "sales.one", 1).append(rows(2))
+    lake = catalog.lakehouse.refresh()
+    config = export.Config(tables=True, history=True)
+    honest = export.run(lake, (tmp_path / "honest").as_uri(), config)
+    refused, number = 0, 0
+    while True:
+        engine = SpoiltQueries(number, how)
+        monkeypatch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
+        copy = tmp_path / f"{number}"
+        try:
+            done = export.run(lake, copy.as_uri(), config)
+        except StorageError:
+            refused += 1
+        else:
+            assert _names(tmp_path / "honest") == _names(copy), engine.spoilt
+            if engine.fault.seen <= number:
+                break
+        number += step
+    assert honest.plan.bytes == done.plan.bytes
+    assert refused
+
+
+def _names(copy: Path) -> set[str]:
+    return {str(each.relative_to(copy)) for each in copy.rglob("*") if each.is_file()}
