@@ -6,11 +6,11 @@ that the metadata of MANAGED tables name below the root. What is missing or dama
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -53,6 +53,8 @@ NODE: Final = "node"
 DATA: Final = "data file"
 TABLE_METADATA: Final = "metadata file"
 OF_TABLES: Final = (DATA, TABLE_METADATA)
+_OF_TREES: Final = f"role IN ({WALKED_NODE}, {NAMED})"
+_NOT_ABSENT: Final = "NOT EXISTS (SELECT 1 FROM absent a WHERE a.path = e.path)"
 _OF_TABLES: Final = (METADATA, LIST, MANIFEST, LIVE)
 """The same, by the roles of a walk."""
 _TASKS: Final = 256
@@ -62,6 +64,16 @@ _DIFFERS: Final = "(there IS NULL OR there <> size)"
 _TO_COPY: Final = f"(here = size AND {_DIFFERS})"
 _OWN_NAME: Final = " OR ".join(f"substr(path, 1, {len(each)}) = {each!r}" for each in _PREFIXES)
 _NO_LISTING: Final = f"here IS NULL OR (kind IN ({DEFINITION!r}, {NODE!r}) AND NOT ({_OWN_NAME}))"
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What names files: a walk of trees (``ask`` queries it), one of tables, and names that ``meant`` a file here."""
+
+    ask: Callable[[str], Rows]
+    tables: TableWalk
+    meant: Rows
+    absent: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +136,9 @@ class CopyPlan:
         if tables:
             walk_of_tables.follow(walked.levels)
         meant = self._find_respelled(walk_of_tables, sides[0])
-        find_reached = partial(self._find_reached, walked.ask, starts, left_out, walk_of_tables, meant)
-        reached = find_reached().keep()
-        names = find_reached().count()  # by queries of their own: what one of them lost would not be copied
-        refuse_other_names(self.engine, "files to compare", names, reached, "path")
+        named = _Named(walked.ask, walk_of_tables, meant, self._leave_out(starts, left_out))
+        reached = self._find_reached(named).keep()
+        names = self._count_reached(named)
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -151,7 +162,7 @@ class CopyPlan:
             FROM listed l LEFT JOIN others o ON o.path = l.path""",
             listed=listed,
             others=looked_up,
-        )
+        ).keep()
         refuse_other_names(self.engine, "files to compare", names, compared, "path")
         self._refuse_missing(compared)
         query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
@@ -229,43 +240,53 @@ class CopyPlan:
             each=at_once,
         )
 
-    def _find_reached(
-        self,
-        ask: Any,
-        starts: Sequence[Start],
-        left_out: AbstractSet[str],
-        tables: TableWalk,
-        meant: Rows,
-    ) -> Rows:
-        """Return every file that is reached, but for roots and what is left out.
+    def _leave_out(self, starts: Sequence[Start], left_out: AbstractSet[str]) -> Rows:
+        """Return the paths that are not copied with the others: roots, and what is left out."""
+        absent = set(left_out)
+        for each in starts:
+            found = parse(each.path)
+            if found is not None and found.kind == "root":
+                absent.add(each.path)
+        return self.engine.table([{"path": path} for path in sorted(absent)], _PATH).keep("path")
+
+    def _find_reached(self, named: _Named) -> Rows:
+        """Return every file that is reached, but for what is left out.
 
         ``size`` is the one that it should have, and ``walked`` the one that a walk found; ``None`` where a listing
         shows it.
         """
-        parsed = ((each.path, parse(each.path)) for each in starts)
-        absent = set(left_out)
-        for path, found in parsed:
-            if found is not None and found.kind == "root":
-                absent.add(path)
         query = f"""SELECT path, CASE WHEN max(size) IS NULL THEN {DEFINITION!r} ELSE {NODE!r} END AS kind,
-            max(size) AS size, max(size) AS walked
-            FROM walked WHERE role IN ({WALKED_NODE}, {NAMED}) GROUP BY path"""
-        every = [ask(query)]
-        if tables.found:
-            query = f"""SELECT path, size, role FROM found f
-                WHERE role IN {_OF_TABLES} AND path NOT LIKE '%://%'
-                AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
-            unread = tables.ask(f"SELECT DISTINCT path FROM found WHERE role = {UNREADABLE!r}").keep("path")
-            named = union(self.engine, [tables.ask(query, unread=unread), meant], "path, size, role")
+            max(size) AS size, max(size) AS walked FROM walked WHERE {_OF_TREES} GROUP BY path"""
+        every = [named.ask(query)]
+        if named.tables.found:
             query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
                 max(size) AS size, CAST(NULL AS BIGINT) AS walked FROM named GROUP BY path"""
-            every.append(self.engine.sql(query, named=named))
-        table = self.engine.table([{"path": path} for path in sorted(absent)], _PATH).keep("path")
+            every.append(self.engine.sql(query, named=self._names_of_tables(named, "path, size, role")))
         return self.engine.sql(
-            "SELECT e.* FROM every e WHERE NOT EXISTS (SELECT 1 FROM absent a WHERE a.path = e.path)",
+            f"SELECT e.* FROM every e WHERE {_NOT_ABSENT}",
             every=union(self.engine, every),
-            absent=table,
+            absent=named.absent,
         )
+
+    def _count_reached(self, named: _Named) -> int:
+        """Return how many files :meth:`_find_reached` is to find.
+
+        The names are counted by queries of their own: a row that one of the others lost would not be copied.
+        """
+        every = [named.ask(f"SELECT path FROM walked WHERE {_OF_TREES}")]
+        if named.tables.found:
+            every.append(self._names_of_tables(named, "path"))
+        query = f"SELECT count(DISTINCT e.path) AS files FROM every e WHERE {_NOT_ABSENT}"
+        counted = self.engine.sql(query, every=union(self.engine, every, "path"), absent=named.absent)
+        return int(counted.one()["files"])
+
+    def _names_of_tables(self, named: _Named, columns: str) -> Rows:
+        """Return what the metadata of tables name below the root, and could be read."""
+        tables = named.tables
+        unread = tables.ask(f"SELECT DISTINCT path FROM found WHERE role = {UNREADABLE!r}").keep("path")
+        query = f"""SELECT {columns} FROM found f WHERE role IN {_OF_TABLES} AND path NOT LIKE '%://%'
+            AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
+        return union(self.engine, [tables.ask(query, unread=unread), named.meant], columns)
 
     def _refuse_missing(self, compared: Rows) -> None:
         lost = self.engine.sql(
