@@ -203,7 +203,7 @@ class LocalEngine:
             self.execute(f"CREATE TABLE {name} ({', '.join(names)})")
             yield _Stored(self, names, "TABLE", name)
             if key:
-                self.execute(f"CREATE INDEX {name}_{key} ON {name} ({key})")
+                self.execute(f"CREATE INDEX {name}_key ON {name} ({key})")
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Carry out a statement."""

@@ -59,7 +59,8 @@ class Rows(Protocol):
         """Compute the rows and return them as a table on disk, until it is dropped or the engine closed.
 
         Args:
-            key: the column by which a query looks rows of this table up.
+            key: the columns by which a query looks rows of this table up, with commas: names that are asked for
+                once for each role, for example, are then found without a sort.
             repeatable: whether rows that a machine lost may be computed a second time; otherwise that fails the job.
             progress: called as rows come in.
         """

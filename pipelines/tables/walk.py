@@ -141,7 +141,7 @@ class TableWalk:
     """What the metadata of tables refer to, in tables of an engine.
 
     Attributes:
-        found: rows of what was found, kept by their key ``path``.
+        found: rows of what was found, kept by ``path``.
         read: how many distinct files of each kind were read.
     """
 

@@ -170,7 +170,7 @@ class Visitor:
             each child a :data:`CHILD` with the columns of ``row_of_root``.
         choose: called before each level with what is kept of the levels above, and its height (:data:`ROOT` for the
             roots, of any height); returns what is done with its nodes.
-        key: the column by which the kept rows are looked up.
+        key: the columns by which the kept rows are looked up, the one that is joined first.
         counted: whether a :data:`COUNT` among the rows tells how many they are, so that none is lost unseen.
     """
 
@@ -229,14 +229,14 @@ def walk(
 ) -> Walk:
     """Walk from roots to all nodes reachable from them, and return what it kept. One ``get`` per node.
 
-    Nodes in the tables ``known``, kept by their key ``path``, and what only they reach, are left out. Every path in the
+    Nodes in the tables ``known``, kept by ``path``, and what only they reach, are left out. Every path in the
     levels is that of a file that is reached, or empty. Raises as :func:`descend`, ``CorruptNode`` for the first damaged
     node, and ``StorageError`` where the engine lost rows.
     """
     visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
     rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
     counted = CountedWork(visit, _as_rows)
-    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: counted, "path", counted=True)
+    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: counted, "path, role", counted=True)
     return descend(engine, trees.storage, visitor, rows, progress, known=known)
 
 
@@ -258,7 +258,7 @@ def descend(
         visitor: what is done at each node.
         roots: rows of ``visitor.row_of_root``.
         progress: called with the number of nodes read.
-        known: tables kept by their key ``path``: nodes that are left out, with what only they reach.
+        known: tables kept by ``path``: nodes that are left out, with what only they reach.
         few: so many nodes of a level at the top are visited in this process: as a Spark job they would be a task or
             two, which all others wait for. Not together with ``known``.
     """
