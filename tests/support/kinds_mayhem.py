@@ -308,8 +308,11 @@ class KindsByDuckDB(ByDuckDB):
         _begin_with(self, lambda kind: kind not in _NOT_BY_DUCKDB)
 
     def rewrite(self, name: str, numbers: list[int]) -> None:
-        """Delete rows; not of files of an older spec, of which it alone applies its deletes."""
-        if kind_of(name) == "specs":
+        """Delete rows; not of files of an older spec, of which it alone applies its deletes.
+
+        Nor where Spark has put several deletion vectors into one file: DuckDB drops them all when it replaces one.
+        """
+        if kind_of(name) in FORMAT_3 | {"specs"}:
             self.append(name, self.numbers())
         else:
             super().rewrite(name, numbers)
