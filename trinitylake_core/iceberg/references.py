@@ -27,6 +27,7 @@ __all__ = [
     "References",
     "TableFile",
     "UnreadableTable",
+    "Vector",
     "current_snapshot",
     "decode_metadata",
     "described_files_in",
@@ -37,6 +38,7 @@ __all__ = [
     "manifests_in",
     "references",
     "references_in",
+    "vectors_in",
 ]
 
 GC_ENABLED: Final = "gc.enabled"
@@ -60,6 +62,9 @@ _DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True), Column(517, option
 _OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
 _DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
 """The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
+_OF_VECTOR: Final = (*_MANIFEST[1].inside, Column(103), Column(143, optional=True), Column(144, optional=True))
+_VECTORS: Final = (Column(0), Column(2, _OF_VECTOR))
+"""The same of a manifest, ``record_count``, ``referenced_data_file`` and ``content_offset``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +312,30 @@ def described_files_in(data: bytes, location: str) -> Iterator[DescribedFile]:
         if rows is None or rows < 0:
             raise UnreadableTable(f"row {number}: its record_count is no number of rows", path=location)
         yield DescribedFile(found.uri, found.size, content or 0, rows, partition or b"", snapshot_id)
+
+
+class Vector(NamedTuple):
+    """A deletion vector: the URI of its data file, and how many rows of that it deletes."""
+
+    data_file: str
+    rows: int
+
+
+def vectors_in(data: bytes, location: str) -> Iterator[Vector]:
+    """Yield the deletion vectors in a manifest, without those that are DELETED. Raises ``UnreadableTable``."""
+    for number, (status, file) in enumerate(avro_rows(data, location, _VECTORS), 1):
+        if status == _DELETED:
+            continue
+        path, size, content, rows, data_file, offset = file or (None,) * 6
+        _file_in_row(number, status, path, size, content, location)
+        if data_file is None or offset is None:  # position deletes in a file of their own, or equality deletes
+            continue
+        if rows is None or rows < 0:
+            raise UnreadableTable(f"row {number}: its record_count is no number of rows", path=location)
+        try:
+            yield Vector(file_uri(data_file), rows)
+        except Malformed as error:
+            raise UnreadableTable(f"row {number}: its referenced_data_file {error}", path=location) from None
 
 
 def _file_in_row(

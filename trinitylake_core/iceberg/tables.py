@@ -25,6 +25,7 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt
+from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.iceberg.errors import MetadataMissing, no_table
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.moved import refusal_of_moved
@@ -38,7 +39,7 @@ from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_index import identity_of, identity_of_metadata
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, updated
 from trinitylake_core.keys import TABLE, VIEW
-from trinitylake_core.tables import ICEBERG, metadata_uri
+from trinitylake_core.tables import ICEBERG, Located, metadata_uri
 
 UNREADABLE: Final = (NoSuchTableError, NoSuchIcebergTableError, MetadataMissing, ValidationError)
 """Errors of a table that cannot be read, or is not there."""
@@ -219,6 +220,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
         NoSuchTableError: there is no table, and the commit does not require that there is none.
         TableForbidden: a place that the table may not use.
         ValidationError: updates that do not fit the table, or properties that name code.
+        LostVectors: a snapshot brings deleted rows back.
     """
     try:
         location = location_of_metadata(attempt.txn, attempt.places, commit.name)
@@ -232,9 +234,17 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
         return current
     attempt.places.refuse_change(new, current)
+    _refuse_lost_vectors(attempt.places, commit.name, current, new)
     attempt.write_metadata(new.metadata, new.metadata_location, current)
     _change_definition(attempt, commit.name, new)
     return new
+
+
+def _refuse_lost_vectors(places: Places, name: ObjectName, current: Stored, new: Stored) -> None:
+    """Refuse snapshots that bring deleted rows back. Costs what :func:`refuse_lost_vectors` does."""
+    located = Located(places.storage).of(current.metadata_location, current.metadata.location)
+    refuse = places.refuse_unreadable if places.serves_clients else None
+    refuse_lost_vectors(located, str(name), current.metadata, new.metadata, refuse)
 
 
 def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stored:

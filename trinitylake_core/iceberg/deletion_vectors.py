@@ -1,0 +1,173 @@
+"""Deletion vectors that a commit loses: the rows that they delete would come back.
+
+A deletion vector (Iceberg's format version 3) names the deleted rows of one data file. Many vectors lie in one Puffin
+file, and a writer that replaces one must carry the others on. DuckDB 1.5 does not, where Spark wrote the file: deleted
+rows come back without a word, and a compaction makes that final. So a new snapshot is compared with its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
+from trinitylake_core.iceberg import references as refer
+from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.reading.files import read_file
+from trinitylake_core.tables import Located, full_uri
+
+T = TypeVar("T")
+_VERSION: Final = 3
+"""The format version that has deletion vectors."""
+
+
+class LostVectors(ValidationError):
+    """A commit brings rows back that were deleted. Trying it again does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifests:
+    """The manifests of a snapshot, by URI, with their sizes: those of data files, and those of deletes."""
+
+    data: Mapping[str, int]
+    deletes: Mapping[str, int]
+
+
+def refuse_lost_vectors(
+    located: Located,
+    name: str,
+    before: TableMetadata,
+    after: TableMetadata,
+    refuse: Callable[[str, Iterable[str]], None] | None = None,
+) -> None:
+    """Refuse new snapshots that lack the deletion vector of a data file which is still there.
+
+    No request for tables below format version 3. Else one ``get`` for the manifest list of the parent; where that
+    names deletes, one for the list of the snapshot; where manifests of deletes have gone, one for each manifest that
+    only one of the two names. Snapshots whose files cannot be read are not judged.
+
+    Args:
+        located: where the files of the table are.
+        name: of the table, for the message.
+        before: the metadata that the commit found.
+        after: those that it makes.
+        refuse: called with each file before it is read, and with the location of the table before; raises if a client
+            may not have it read.
+
+    Raises:
+        LostVectors: a vector has gone, or names fewer rows, or a data file has two.
+    """
+    if after.format_version < _VERSION:
+        return
+    known = {each.snapshot_id for each in before.snapshots}
+    snapshots = {each.snapshot_id: each for each in after.snapshots}
+    for number, snapshot in snapshots.items():
+        parent = snapshots.get(snapshot.parent_snapshot_id or -1)
+        if number not in known and parent is not None:
+            _Comparison(located, name, before.location, parent, snapshot, refuse).refuse_lost()
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A snapshot beside the one that it was made from."""
+
+    located: Located
+    name: str
+    location: str
+    parent: Snapshot
+    snapshot: Snapshot
+    refuse: Callable[[str, Iterable[str]], None] | None
+
+    def refuse_lost(self) -> None:
+        older = self._manifests(self.parent)
+        if older is None or not older.deletes:
+            return
+        newer = self._manifests(self.snapshot)
+        if newer is None:
+            return
+        gone = {uri: size for uri, size in older.deletes.items() if uri not in newer.deletes}
+        if not gone:
+            return
+        come = {uri: size for uri, size in newer.deletes.items() if uri not in older.deletes}
+        vectors_before = self._read(gone, refer.vectors_in)
+        vectors_after = self._read(come, refer.vectors_in)
+        if vectors_before is None or vectors_after is None:
+            return
+        deleted = _rows_by_file(vectors_after)
+        lost = {}
+        for each in vectors_before:
+            if deleted.get(each.data_file, 0) < each.rows:
+                lost[each.data_file] = each.rows
+        if lost:
+            self._refuse_alive(lost, deleted, older, newer)
+        self._refuse_doubled(vectors_after)
+
+    def _refuse_alive(
+        self, lost: Mapping[str, int], deleted: Mapping[str, int], older: _Manifests, newer: _Manifests
+    ) -> None:
+        """Refuse the snapshot if a data file that lost its vector did not go as well."""
+        # What the manifests of both snapshots name is there in both.
+        gone = {uri: size for uri, size in older.data.items() if uri not in newer.data}
+        come = {uri: size for uri, size in newer.data.items() if uri not in older.data}
+        files_before = self._read(gone, refer.files_in)
+        files_after = self._read(come, refer.files_in)
+        if files_before is None or files_after is None:
+            return
+        removed = {each.uri for each in files_before} - {each.uri for each in files_after}
+        alive = sorted(lost.keys() - removed)
+        if not alive:
+            return
+        first = alive[0]
+        raise LostVectors(
+            f"snapshot {self.snapshot.snapshot_id} of {self.name} would bring deleted rows back: the deletion vector "
+            f"of {first} has {lost[first]:,} rows in its parent and {deleted.get(first, 0):,} in it. That concerns "
+            f"{len(alive):,} data files. The writer dropped vectors that share a Puffin file with one that it replaced "
+            "(DuckDB 1.5 does); delete these rows with the engine that wrote the vectors, or compact the table first"
+        )
+
+    def _refuse_doubled(self, vectors: Iterable[refer.Vector]) -> None:
+        seen: set[str] = set()
+        for each in vectors:
+            if each.data_file in seen:
+                raise LostVectors(
+                    f"snapshot {self.snapshot.snapshot_id} of {self.name} has two deletion vectors for "
+                    f"{each.data_file}; a data file has one, and no engine would read the table"
+                )
+            seen.add(each.data_file)
+
+    def _manifests(self, snapshot: Snapshot) -> _Manifests | None:
+        uri = full_uri(snapshot.manifest_list)
+        found = self._read({uri: 0}, refer.described_in)
+        if found is None:
+            return None
+        data = {each.uri: each.size for each in found if not each.content}
+        deletes = {each.uri: each.size for each in found if each.content}
+        return _Manifests(data, deletes)
+
+    def _read(self, uris: Mapping[str, int], parse: Callable[[bytes, str], Iterable[T]]) -> list[T] | None:
+        """Return what is in files, read side by side; ``None`` if one of them cannot be read."""
+
+        def read(uri: str) -> list[T] | None:
+            try:
+                if self.refuse is not None:
+                    self.refuse(uri, [self.location])
+                storage, path = self.located.find(uri)
+                return list(parse(read_file(storage, path, uri, least=uris[uri]), uri))
+            except (FileMissing, Corrupt, InvalidInput, TableForbidden):
+                return None
+
+        found: list[T] = []
+        for part in self.located.storage.map(sorted(uris), read, nested=True):
+            if part is None:
+                return None
+            found += part
+        return found
+
+
+def _rows_by_file(vectors: Iterable[refer.Vector]) -> dict[str, int]:
+    return {each.data_file: each.rows for each in vectors}
