@@ -45,6 +45,7 @@ from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.durations import DAY, describe_duration, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
+from trinitylake_core.storage import remove_scratch
 from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import Root, objects_of, raise_boundary
 
@@ -123,7 +124,8 @@ class Report:
         versions_kept: the deleted ones whose content the bucket keeps as an older version.
         bytes: size of the deleted files.
         failures: some that could not be deleted, with the reason.
-        temporary_removed: temporary files of killed processes that were removed from a local disk.
+        temporary_removed: files that killed processes left and that were removed: temporary ones of a local disk, and
+            those of proofs of a store.
         replaced_in_buffers: at most how many definitions are in use only because the messages that replaced them, or
             dropped their objects, still wait in write buffers.
         requests: storage requests of this process; those of Spark tasks are ``nodes_read`` and the deletions.
@@ -433,6 +435,7 @@ class Cleaning(JobRun[Config, Report]):
         self.cancel.check()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         temporary = self.backend.storage.remove_temporary(age)
+        temporary += remove_scratch(self.backend.storage, self.sweep.scratch, age)
         self.watch.lap("delete")
         done.attempted += gone
         done.already_gone += gone

@@ -20,7 +20,7 @@ from pyarrow import csv, parquet
 from pipelines.engine.model import LONG, TEXT
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.locations import parse
-from trinitylake_core.storage import FileInfo, Storage, open_storage, root_uri
+from trinitylake_core.storage import FileInfo, Storage, is_scratch, open_storage, root_uri
 from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import to_millis
 
@@ -117,11 +117,15 @@ def listed(path: str, size: int, modified_millis: int | None) -> Listed:
 
 @dataclass(slots=True)
 class Shards:
-    """The uppermost levels: ``files`` found there, directories to list, and those that are none of ours."""
+    """The uppermost levels: ``files`` found there, directories to list, and those that are none of ours.
+
+    ``scratch`` are directories of proofs of the storage, which a killed process left.
+    """
 
     files: list[Listed] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    scratch: list[str] = field(default_factory=list)
 
 
 def shards(storage: Storage) -> Shards:
@@ -129,8 +133,14 @@ def shards(storage: Storage) -> Shards:
     found = Shards()
     first, files = storage.list_dirs("")
     found.files += map(_of_info, files)
-    found.unknown += [directory for directory in first if not _FIRST.fullmatch(directory)]
-    ours = [directory for directory in first if _FIRST.fullmatch(directory)]
+    ours = []
+    for directory in first:
+        if _FIRST.fullmatch(directory):
+            ours.append(directory)
+        elif is_scratch(directory):
+            found.scratch.append(directory)
+        else:
+            found.unknown.append(directory)
     for second, files in storage.map(ours, storage.list_dirs):
         found.files += map(_of_info, files)
         for inner in second:

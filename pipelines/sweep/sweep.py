@@ -162,6 +162,7 @@ class Sweep:
     Attributes:
         unknown: files that belong to other programs, by their names.
         nodes_read: nodes read to mark, each once.
+        scratch: directories that killed proofs of the storage left, as far as they were listed.
         candidates: the kinds of files that may ever be deleted; of roots besides those below the boundary.
     """
 
@@ -171,6 +172,7 @@ class Sweep:
         self.engine = engine
         self.unknown = UnknownFiles()
         self.nodes_read = 0
+        self.scratch: tuple[str, ...] = ()
         self._storage = storage
         self._trees = TreeSource(storage, order, figures=False)
         self._progress = progress
@@ -195,7 +197,9 @@ class Sweep:
         return total
 
     def _first_listing(self) -> Rows:
-        return self._in_shards(shards(self._storage))
+        top = shards(self._storage)
+        self.scratch = tuple(top.scratch)
+        return self._in_shards(top)
 
     def _note_transactions(self) -> None:
         """Take the saved transactions from the first listing."""

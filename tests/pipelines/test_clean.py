@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -406,6 +407,27 @@ def test_a_doctored_plan_deletes_no_live_and_no_foreign_file(tmp_path: Path) -> 
     (tmp_path / "plan.parquet").write_bytes(b"no Parquet")
     with pytest.raises(InvalidInput, match="is not a plan"):
         clean(lake, plan=uri)
+
+
+def test_what_killed_proofs_of_the_store_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    """Nothing refers to it, and nobody else would remove it. What only resembles it belongs to somebody."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    left, under_way, foreign = (
+        f"_doctor-{uuid.uuid4()}/round-1",
+        f"_doctor-{uuid.uuid4()}/round-1",
+        f"_doctor-{uuid.uuid4()}-notes/round-1",
+    )
+    for path in (left, under_way, foreign):
+        lake.storage.write_many([(path, b"racer 1")])
+    days_ago = time.time() - 4 * DAY / 1000
+    for path in (left, foreign):
+        os.utime(directory_of(lake) / path, (days_ago, days_ago))
+    assert 0 == clean(lake, review=dry_run).temporary_removed
+    done = clean(lake)
+    assert 1 == done.temporary_removed
+    assert (f"{foreign.partition('/')[0]}/",) == done.foreign.directories
+    assert {under_way, foreign} == {path for path in files_of(lake) if path.startswith("_doctor-")}
+    assert 0 == clean(lake).temporary_removed
 
 
 # -- inventories ---------------------------------------------------------------------------------------

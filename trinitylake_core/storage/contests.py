@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterable
 from typing import Final
 
+from trinitylake_core import clock
 from trinitylake_core.errors import AlreadyExists, FileMissing, OutcomeUnknown, StorageError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.port import Tagged
+from trinitylake_core.storage.port import Storage, Tagged
 from trinitylake_core.storage.proof import Contest
 
 _LOG = logging.getLogger(__name__)
 
 SCRATCH_PREFIX: Final = "_doctor-"
+_SCRATCH: Final = re.compile(rf"{SCRATCH_PREFIX}[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
 _COMPARED_BYTES: Final = 1 << 20
 """Larger files are compared by their size."""
+
+
+def is_scratch(directory: str) -> bool:
+    """Whether a directory below the root is one that a proof or a test of the storage wrote to."""
+    return _SCRATCH.fullmatch(directory) is not None
+
+
+def remove_scratch(storage: Storage, directories: Iterable[str], older_than_seconds: float) -> int:
+    """Remove what killed processes left in the directories of their proofs; return how many files that was.
+
+    Nothing refers to these files. A proof takes seconds, so one of an hour ago has ended. One ``list`` a directory, and
+    a batch delete where there is something old. What cannot be removed is left for the next time.
+    """
+    limit = clock.now_millis() - older_than_seconds * 1000
+    removed = 0
+    for directory in directories:
+        old = [each.path for each in storage.list(directory) if each.modified_millis < limit]
+        if old:
+            removed += len(old) - len(storage.delete_many(old).failed)
+    return removed
 
 
 class StorageContest(Contest):
