@@ -324,20 +324,20 @@ class Cleaning(JobRun[Config, Report]):
         cutoff = self.hold_back(cutoff, marking.saved)
         self.watch.lap("mark")
         totals, gone = self.sweep.subtract(marked.boundary, cutoff), 0
-        found = self.seen(listed, marked, marking.saved, totals)
+        found = self.report_listed(listed, marked, marking.saved, totals)
         if self.plan is not None:
-            totals, gone = self.agreed(self.plan, marked, cutoff)
+            totals, gone = self.take_from_plan(self.plan, marked, cutoff)
         found = _with_totals(found, totals)
         self.watch.lap("minus")
         if self.config.plan_to is not None:
             found = self.write_plan(self.config.plan_to, marked, found)
         if self.review is not None:
-            planned = self.counted(replace(found, dry_run=True))
+            planned = self.with_costs(replace(found, dry_run=True))
             if not self.review(planned):
                 return planned
-        return self.counted(self.act(found, marking, marked, cutoff, gone))
+        return self.with_costs(self.act(found, marking, marked, cutoff, gone))
 
-    def counted(self, found: Report) -> Report:
+    def with_costs(self, found: Report) -> Report:
         """Return a report with what it has cost so far."""
         return replace(
             found,
@@ -347,7 +347,7 @@ class Cleaning(JobRun[Config, Report]):
             seconds=dict(self.watch.seconds),
         )
 
-    def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
+    def report_listed(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""
         return Report(
             root=self.backend.storage.root,
@@ -372,7 +372,7 @@ class Cleaning(JobRun[Config, Report]):
         if self.plan is not None:
             plans.refuse_other(self.plan.header, self.job, self.backend, marked)
 
-    def agreed(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
+    def take_from_plan(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
 
         Raises:
@@ -380,7 +380,7 @@ class Cleaning(JobRun[Config, Report]):
             PlanOutdated: something that is kept by now reaches one of them.
         """
 
-        def checked() -> Iterator[Listed]:
+        def check_files() -> Iterator[Listed]:
             for file in plan.files():
                 if not self.sweep.may_go(file, marked.boundary):
                     raise InvalidInput(
@@ -388,7 +388,7 @@ class Cleaning(JobRun[Config, Report]):
                     )
                 yield file
 
-        self.sweep.load(checked())
+        self.sweep.load(check_files())
         reached = self.sweep.live_orphans()
         if reached:
             raise PlanOutdated(

@@ -235,7 +235,8 @@ class _Compaction(JobRun[Config, Report]):
         self.top = self.rewriter.open(tree)
         if self.config.full or tree.height == 0:
             return tree, self.rewriter.frontier(tree, tasks)
-        paying = [self.top.refs[index] for index in sorted(self.choose(self.top) or ())]
+        chosen = self.choose(self.top) or ()
+        paying = [self.top.refs[index] for index in sorted(chosen)]
         return tree, self.rewriter.split_heavy(paying, tasks)
 
     def choose(self, work: Work) -> Collection[int] | None:

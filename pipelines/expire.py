@@ -264,15 +264,15 @@ class _Expiration(JobRun[Config, Report]):
         kept = tuple(self.why(boundary)) if shown else ()
         self.watch.lap("plan")
         if self.review is not None:
-            planned = self.planned(boundary, kept)
+            planned = self.report_plan(boundary, kept)
             if not self.review(planned):
                 return planned
         self.report = replace(self.report, kept=kept if boundary == self.oldest else ())
         self.backend.refuse_no_compare_and_set()
         self.act(boundary)
-        return self.counted(self.report)
+        return self.with_costs(self.report)
 
-    def counted(self, report: Report) -> Report:
+    def with_costs(self, report: Report) -> Report:
         """Return a report with what it has cost so far."""
         return replace(report, requests=self.meter.by_kind(), seconds=dict(self.watch.seconds))
 
@@ -355,13 +355,13 @@ class _Expiration(JobRun[Config, Report]):
 
     # -- what it would free --------------------------------------------------------------------------
 
-    def planned(self, boundary: int, kept: tuple[RetentionReason, ...]) -> Report:
+    def report_plan(self, boundary: int, kept: tuple[RetentionReason, ...]) -> Report:
         """Return the plan of an expiration: versions, reasons to keep the rest, files freed. Write it if configured."""
         freed = self.freed_by(boundary)
         self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
-        return self.counted(replace(self.report, dry_run=True, kept=kept, freed=freed))
+        return self.with_costs(replace(self.report, dry_run=True, kept=kept, freed=freed))
 
     def freed_by(self, boundary: int) -> Freed:
         """Return the files that a new boundary frees. A listing, and one ``get`` per node of all versions together."""

@@ -157,9 +157,9 @@ class TablesCleaning(clean.Cleaning):
         self.held_since_millis = since if since is not None and since < cutoff else None
         return cutoff if self.held_since_millis is None else self.held_since_millis
 
-    def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
+    def report_listed(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""
-        found = super().seen(listed, marked, saved, totals)
+        found = super().report_listed(listed, marked, saved, totals)
         known = {each.name: getattr(found, each.name) for each in fields(found)}
         return Report(**known | {"held_since_millis": self.held_since_millis})
 
@@ -172,13 +172,13 @@ class TablesCleaning(clean.Cleaning):
             rows.append(plans.PlanRow(Listed(text, 0, None, plans.TABLE, None), reason))
         return rows
 
-    def agreed(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
+    def take_from_plan(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan, if the tables in whose directories they lie are still those that it was made for.
 
         Raises:
             InvalidInput, PlanOutdated: as ``clean`` does; and the directory of a file belongs to another table now.
         """
-        agreed = super().agreed(plan, marked, cutoff)
+        agreed = super().take_from_plan(plan, marked, cutoff)
         planned = dict(map(_planned_owners, plan.named(plans.TABLE)))
         for directory, owners in self.sweep.owners().items():
             before = planned.get(directory, set())
@@ -191,10 +191,10 @@ class TablesCleaning(clean.Cleaning):
                 )
         return agreed
 
-    def counted(self, found: clean.Report) -> clean.Report:
+    def with_costs(self, found: clean.Report) -> clean.Report:
         """Return a report with what it has cost so far, and with what is in doubt."""
         read, doubts = dict(self.sweep.read), tuple(self.sweep.doubts)
-        return replace(cast("Report", super().counted(found)), files_read=read, doubts=doubts)
+        return replace(cast("Report", super().with_costs(found)), files_read=read, doubts=doubts)
 
 
 def _describe(doubts: Sequence[Doubt]) -> str:

@@ -284,7 +284,7 @@ class _Compaction(JobRun[Config, Report]):
         tables, external = self._tables()
         planned = self._within_budget(self._plan(tables))
         self.watch.lap("plan")
-        found = self._with_costs(self._planned(tables, external, planned))
+        found = self._with_costs(self._report_plan(tables, external, planned))
         if self.config.plan_to is not None:
             write_plan(self.config.plan_to, self.options, self.lake, planned)
             self.watch.lap("write")
@@ -365,7 +365,7 @@ class _Compaction(JobRun[Config, Report]):
                 able.append(part)
         return able
 
-    def _planned(self, tables: Sequence[NamedTable], external: int, planned: Sequence[PlannedTable]) -> Report:
+    def _report_plan(self, tables: Sequence[NamedTable], external: int, planned: Sequence[PlannedTable]) -> Report:
         """Return the report of a plan."""
         names = {each.name for each in tables}
         counting = {first_match(self.policies, *each.rpartition(".")[::2], self.config) for each in names}
@@ -377,7 +377,7 @@ class _Compaction(JobRun[Config, Report]):
             dry_run=True,
             tables=len(tables),
             external=external,
-            planned=tuple(_shown(each, engines[each.name]) for each in planned),
+            planned=tuple(_describe_plan(each, engines[each.name]) for each in planned),
             files=sum(each.files for each in planned),
             after=sum(each.after for each in planned),
             bytes=sum(each.bytes for each in planned),
@@ -443,7 +443,7 @@ class _Compaction(JobRun[Config, Report]):
         return self._able(self._plan(tables))
 
 
-def _shown(table: PlannedTable, engine: str) -> Planned:
+def _describe_plan(table: PlannedTable, engine: str) -> Planned:
     """Return what a report says of a plan for a table."""
     reasons = Counter(each.decision.reason for each in table.groups)
     return Planned(

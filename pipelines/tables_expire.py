@@ -215,7 +215,7 @@ class _Expiration:
         """Plan, have that reviewed, and expire."""
         managed, external = self.tables()
         counting = {self.policy_of(*each[:2]) for each in managed}
-        planned = self.planned(managed)
+        planned = self.plan_losses(managed)
         self.note_missing(managed)
         self.watch.lap("plan")
         found = self.with_costs(
@@ -304,7 +304,7 @@ class _Expiration:
                 external += 1
         return managed, external
 
-    def planned(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:
+    def plan_losses(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:
         """Return the losses of each table."""
         planned = []
         looked = zip(tables, self.lake.storage.map(tables, self.losing), strict=True)

@@ -185,16 +185,24 @@ class Sweep:
 
     def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
         """List everything, or read an inventory, before anything is marked; return how much there is."""
-        self._files = self._first_listing() if inventory is None else self._inventory(inventory, options).keep()
+        if inventory is None:
+            self._files = self._first_listing()
+        else:
+            self._files = self._inventory(inventory, options).keep()
         self._note_transactions()
         kinds = self._by_kind(self._files)
-        unknown = kinds.get(UNKNOWN, Size())
+        self._note_unknown(kinds.get(UNKNOWN, Size()))
+        files = sum(each.files for each in kinds.values())
+        size = sum(each.bytes for each in kinds.values())
+        self._progress("list", files, None)
+        return Size(files, size)
+
+    def _note_unknown(self, size: Size) -> None:
+        """Note the files that the format does not define, and name some of them."""
         query = f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}"
-        named = tuple(row["path"] for row in self.engine.sql(query, files=self._listed).list())
-        self.unknown = UnknownFiles(unknown.files, unknown.bytes, self.unknown.directories, named)
-        total = Size(sum(each.files for each in kinds.values()), sum(each.bytes for each in kinds.values()))
-        self._progress("list", total.files, None)
-        return total
+        rows = self.engine.sql(query, files=self._listed).list()
+        some = tuple(row["path"] for row in rows)
+        self.unknown = UnknownFiles(size.files, size.bytes, self.unknown.directories, some)
 
     def _first_listing(self) -> Rows:
         top = shards(self._storage)

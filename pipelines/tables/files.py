@@ -105,6 +105,14 @@ def in_sample(path: str, share: float) -> bool:
     return mmh3.hash(path, signed=False) % _SHARES < share * _SHARES
 
 
+def _with_metadata(tables: Iterable[Named]) -> Iterator[Named]:
+    """Yield the tables whose definitions name a metadata file."""
+    for each in tables:
+        _, _, table = each
+        if table.format_properties.get(METADATA_LOCATION):
+            yield each
+
+
 class TableFiles:
     """Looks at metadata files of tables through the storages that hold them, with the credentials of the lakehouse."""
 
@@ -118,19 +126,26 @@ class TableFiles:
 
         A location that this process cannot open, such as a bucket of other credentials, is counted and is no finding.
         """
-        named = [each for each in tables if each[2].format_properties.get(METADATA_LOCATION)]
-        looked = self._storage.map(named, lambda each: (each, self._exists(each[2])))
-        for (label, path, table), exists in looked:
-            self.counts[TABLES_UNKNOWN if exists is None else TABLES] += 1
-            if exists is False:
+        for (label, path, table), exists in self._storage.map(_with_metadata(tables), self._look):
+            if exists is None:
+                self.counts[TABLES_UNKNOWN] += 1
+                continue
+            self.counts[TABLES] += 1
+            if not exists:
                 where = table.format_properties[METADATA_LOCATION]
-                where = f"{self._storage.root}{where}" if table.table_type == MANAGED else where
+                if table.table_type == MANAGED:
+                    where = f"{self._storage.root}{where}"
                 yield violation("I19", path, f"the metadata file of table {label!r} does not exist: {where}")
+
+    def _look(self, named: Named) -> tuple[Named, bool | None]:
+        """Return a table with what :meth:`_exists` says of it."""
+        _, _, table = named
+        return named, self._exists(table)
 
     def _exists(self, table: TableDef) -> bool | None:
         """Return whether the metadata file exists; ``None`` if that cannot be found out from here."""
         try:
-            storage, path = self._opened(table)
+            storage, path = self._find(table)
             storage.info(path)
         except (FileMissing, NotAFile):
             return False
@@ -158,7 +173,7 @@ class TableFiles:
             return None
         return False
 
-    def _opened(self, table: TableDef) -> tuple[Storage, str]:
+    def _find(self, table: TableDef) -> tuple[Storage, str]:
         """Return the storage of a table's metadata file, and its path there. Raises ``InvalidInput``, StorageError."""
         uri = metadata_uri(self._storage.root, table)
         if uri is None:
@@ -195,7 +210,7 @@ class TableFiles:
         from trinitylake_core.iceberg.reading.files import read_file
         from trinitylake_core.iceberg.reading.metadata_json import decode_metadata
 
-        storage, path = self._opened(table)
+        storage, path = self._find(table)
         return decode_metadata(read_file(storage, path, path), path)
 
 

@@ -185,7 +185,7 @@ class TableSweep(Sweep):
         """Mark every file in a directory that is in doubt; all files, if a doubt may concern each of them."""
         if not self._tables.found:
             return
-        doubts = {*self._held(), *self._shared(), *self._unreadable()}
+        doubts = {*self._doubts_of_walk(), *self._doubts_of_shared(), *self._doubts_of_unreadable()}
         self.doubts = sorted(doubts, key=lambda each: (each.directory, each.table, each.reason))
         held = {DIRECTORY if each.stops_all else each.directory for each in doubts} - {""}
         if DIRECTORY in held:
@@ -202,26 +202,28 @@ class TableSweep(Sweep):
             return {}
         claims = self._tables.ask(f"SELECT DISTINCT path, label, about, parent FROM found WHERE role = {CLAIM!r}")
         lying = self.engine.sql(f"SELECT DISTINCT {_OWN_DIRECTORY} AS path FROM orphans o", orphans=self._doomed)
-        query = "SELECT c.path, c.label, c.about, c.parent FROM lying d JOIN claims c ON c.path = d.path"
+        query = """SELECT c.path, c.label, c.about, c.parent FROM lying d JOIN claims c ON c.path = d.path
+            ORDER BY c.path, c.label, c.about, c.parent"""
         owners: dict[str, list[tuple[str, str, str]]] = {}
         for row in self.engine.sql(query, lying=lying, claims=claims.keep("path")).list():
-            owners.setdefault(row["path"], []).append((row["label"], row["about"], row["parent"]))
-        return {directory: sorted(each) for directory, each in sorted(owners.items())}
+            owner = row["label"], row["about"], row["parent"]
+            owners.setdefault(row["path"], []).append(owner)
+        return owners
 
-    def _held(self) -> Iterator[Doubt]:
+    def _doubts_of_walk(self) -> Iterator[Doubt]:
         """Yield the doubts that the walk found. One without a directory may concern every file."""
         query = f"SELECT DISTINCT path, label, about FROM found WHERE role = {DOUBT!r}"
         for row in self._tables.ask(query).stream():
             yield Doubt(row["label"], row["path"], row["about"], stops_all=not row["path"])
 
-    def _shared(self) -> Iterator[Doubt]:
+    def _doubts_of_shared(self) -> Iterator[Doubt]:
         """Yield the doubts about directories that two tables claim."""
         query = f"""SELECT path, min(label) AS one, max(label) AS other FROM found WHERE role = {CLAIM!r}
             GROUP BY path HAVING min(about) <> max(about)"""
         for row in self._tables.ask(query).stream():
             yield Doubt(f"{row['one']}, {row['other']}", row["path"], _SHARED)
 
-    def _unreadable(self) -> Iterator[Doubt]:
+    def _doubts_of_unreadable(self) -> Iterator[Doubt]:
         """Yield the doubts of files that are missing or cannot be read: about each table that needs one of them."""
         query = f"SELECT DISTINCT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
         lost = self._tables.ask(query).keep("path")

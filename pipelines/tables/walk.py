@@ -310,7 +310,7 @@ def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient
             if isinstance(data, FileMissing):
                 message = f"definition {path!r} is missing, so the files that it names are unknown"
                 raise CorruptDefinition(message, path=path)
-            for definition in _decoded(data, path):
+            for definition in _decode_definition(data, path):
                 if isinstance(definition, ViewDef):
                     yield from _view(definition, path, names)
                 elif not managed or definition.table_type != EXTERNAL:
@@ -320,7 +320,7 @@ def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient
                 raise
 
 
-def _decoded(data: bytes, path: str) -> Iterator[TableDef | ViewDef]:
+def _decode_definition(data: bytes, path: str) -> Iterator[TableDef | ViewDef]:
     """Yield the definition in a file; where its name does not tell the kind, all that it can be. Raises ``Corrupt``."""
     kind = kind_of(path)[0]
     if kind == TABLE:
@@ -355,12 +355,12 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool) -> Fo
     label = match[1] if match else path
     try:
         uri = metadata_uri(root, table) if any_format or table.table_format == ICEBERG else None
-        file = None if uri is None else _spelled(root, file_uri(uri))
+        file = None if uri is None else _spell(root, file_uri(uri))
     except (InvalidLocation, Malformed) as error:
         yield DOUBT, "", path, label, f"its metadata location is no path of a file: {error}", None
         return
     try:
-        location = _meant(root, table_location(root, table))
+        location = _directory_meant(root, table_location(root, table))
     except InvalidLocation as error:  # its metadata tell its files all the same, if it has any
         location = ""
         yield DOUBT if file is None else ASTRAY, "", path, label, str(error), None
@@ -379,11 +379,19 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
     """Yield what metadata files refer to, wherever they lie. One ``get`` each."""
     from trinitylake_core.iceberg.references import references
 
-    located, root, names = Located(storage), storage.root, _Names(storage.root)
-    for row, refs in _contents(rows, lambda row: _parsed(row["path"], located, references, strict=strict), storage):
-        path, label = row["path"], row["label"]
+    located = Located(storage)
+    root = storage.root
+    names = _Names(root)
+
+    def read(row: Row) -> Any:
+        return _parse_file(row["path"], located, references, strict=strict)
+
+    for row, refs in _contents(rows, read, storage):
+        path = row["path"]
+        label = row["label"]
         if isinstance(refs, Lost):
-            yield refs.role, path, path, label, f"its metadata file {uri_of(root, path)} {refs.why}", None
+            why = f"its metadata file {uri_of(root, path)} {refs.why}"
+            yield refs.role, path, path, label, why, None
             continue
         yield from _beside(root, path)
         yield from _held(path, label, refs, root)
@@ -418,7 +426,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
     listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
 
     def read(row: Row) -> Any:
-        return _parsed(row["path"], located, listed, strict=strict, least=row["size"] or 0)
+        return _parse_file(row["path"], located, listed, strict=strict, least=row["size"] or 0)
 
     for row, inner in _contents(rows, read, storage):
         path, former = row["path"], row["about"]
@@ -441,7 +449,7 @@ def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]
     return ((LIVE, each.uri, each.size) for each in files_in(data, uri))
 
 
-def _parsed(path: str, located: Located, parse: Parse, *, strict: bool, least: int = 0) -> Any:
+def _parse_file(path: str, located: Located, parse: Parse, *, strict: bool, least: int = 0) -> Any:
     """Return the content of a file, or a :class:`Lost`; raise ``StorageError`` only if that is ``strict``.
 
     A file that has fewer bytes than ``least`` was cut: what is left of a manifest may look whole.
@@ -486,7 +494,7 @@ def uri_of(root: str, path: str) -> str:
     return path if "://" in path else f"{base_uri(root)}{path}"
 
 
-def _spelled(root: str, uri: str, former: str = "") -> str:
+def _spell(root: str, uri: str, former: str = "") -> str:
     """Return a file as rows name it: the path below the root, or below the former one, else the URI."""
     uri = here(root, uri, former)
     try:
@@ -506,7 +514,7 @@ class _Names:
     def rows(self, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:
         """Yield files, given as role, URI and size, that ``parent`` names."""
         for role, uri, size in files:
-            path = _spelled(self.root, uri, former)
+            path = _spell(self.root, uri, former)
             yield role, path, parent, "", former, size
             yield from self.aliases(role, path, parent, size)
             yield from _beside(self.root, path) if role == LIVE else ()
@@ -586,7 +594,7 @@ def directory_of(metadata: str) -> str:
     return _as_own(f"{above}/")
 
 
-def _meant(root: str, location: str | None) -> str:
+def _directory_meant(root: str, location: str | None) -> str:
     """Return the directory of the area that a location may mean, by its end if it is elsewhere; else empty."""
     inside = _inside(root, location)
     if inside or not location:

@@ -166,7 +166,7 @@ class Attempt:
             CommitStateUnknownException: the storage failed; it may have happened.
         """
         self._written.clear()
-        with self._released():
+        with self._release_claims_after():
             try:
                 version = self.txn.commit()
             except UnsafeStorage:
@@ -179,13 +179,13 @@ class Attempt:
 
     def discard(self) -> None:
         """Give the change up before it is committed, and remove what was written for it."""
-        with self._released():
+        with self._release_claims_after():
             remove_quietly(self.places.storage, self._written)
             self._written.clear()
             self.txn.abort()
 
     @contextmanager
-    def _released(self) -> Iterator[None]:
+    def _release_claims_after(self) -> Iterator[None]:
         try:
             yield
         finally:

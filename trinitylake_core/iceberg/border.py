@@ -212,7 +212,7 @@ def table_metadata(data: bytes, location: str) -> TableMetadata:
     return without_code(metadata)
 
 
-def revalidated(metadata: TableMetadata) -> TableMetadata:
+def revalidate(metadata: TableMetadata) -> TableMetadata:
     """Return metadata that updates have built, if they are whole. Raises ``ValidationError``."""
     return _model_of(metadata.model_dump())
 

@@ -114,7 +114,7 @@ class RowWriter:
         with in_our_words("the new data file"):
             stream = io.BytesIO()
             writer: Any = None
-            for gathered in _gather(self._requested(batch) for batch in batches):
+            for gathered in _gather(self._to_requested(batch) for batch in batches):
                 table = pa.Table.from_batches(gathered)
                 if writer is None:
                     writer = parquet.ParquetWriter(
@@ -133,7 +133,7 @@ class RowWriter:
             location = f"{self._metadata.location.rstrip('/')}/data/{uuid.uuid4()}.parquet"
             return like.replaced_by(location, len(data), figures.to_serialized_dict()), data
 
-    def _requested(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_requested(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows under the names, and with the IDs, that a file has."""
         requested = _to_requested_schema(
             requested_schema=self._file_schema,

@@ -164,11 +164,11 @@ def _words_of_model(error: PydanticError) -> str:
     if count > _MOST_COMPLAINTS:  # each would become a text before the first one is given out
         return f"{count} parts of it"
     first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(_named(each) for each in first["loc"])
+    place = ".".join(_describe_part(each) for each in first["loc"])
     return f"{place or 'the whole'}: {first['type'].replace('_', ' ')}"
 
 
-def _named(part: object) -> str:
+def _describe_part(part: object) -> str:
     """Return a part of a place in a JSON document: a number, or what looks like the name of a field."""
     text = str(part)
     if isinstance(part, int) or _FIELD.fullmatch(text):

@@ -168,10 +168,10 @@ def _manifests_of_snapshot(snapshot: Mapping[str, Any], lists: Mapping[str, _Man
     if "manifest-list" in snapshot:
         uri = full_uri(snapshot["manifest-list"])
         return lists[uri]
-    return _named(snapshot.get("manifests", ()))
+    return _manifests_without_figures(snapshot.get("manifests", ()))
 
 
-def _named(paths: Iterable[str]) -> dict[str, refer.DescribedManifest]:
+def _manifests_without_figures(paths: Iterable[str]) -> dict[str, refer.DescribedManifest]:
     """Return manifests of which nothing but their URIs is known."""
     uris = [full_uri(each) for each in paths]
     return {uri: refer.DescribedManifest(uri, 0, 0) for uri in uris}
@@ -179,7 +179,7 @@ def _named(paths: Iterable[str]) -> dict[str, refer.DescribedManifest]:
 
 def _manifests_but(now: _Manifests, named: Iterable[str], lists: Mapping[str, _Manifests]) -> _Manifests:
     """Return the manifests that metadata name themselves, and those of lists, but for those of the current snapshot."""
-    found = _named(named)
+    found = _manifests_without_figures(named)
     for manifests in lists.values():
         found.update(manifests)
     for uri in now:

@@ -25,13 +25,22 @@ def partition_filter(metadata: TableMetadata, where: str, now_millis: int) -> Ca
     and ``current_date() - 7`` (days, UTC) in it. Raises ``ValidationError``: it does not parse, or names a column that
     the table has not.
     """
-    text = _TODAY.sub(lambda found: f"'{_day(now_millis, int(found[1] or 0))}'", where)
+
+    def day(found: re.Match[str]) -> str:
+        days_before = int(found[1] or 0)
+        return f"'{_day(now_millis, days_before)}'"
+
+    text = _TODAY.sub(day, where)
     known: dict[int, Callable[[DataFile], bool]] = {}
     with in_our_words("the condition 'where'"):
         condition = Not(parser.parse(text))
         for spec_id in metadata.specs():
             known[spec_id] = _of_spec(metadata, spec_id, condition)
-    return lambda file: known[file.entry.spec_id](file)
+
+    def is_within(file: DataFile) -> bool:
+        return known[file.entry.spec_id](file)
+
+    return is_within
 
 
 def _of_spec(metadata: TableMetadata, spec_id: int, condition: Not) -> Callable[[DataFile], bool]:

@@ -233,7 +233,7 @@ class ListedManifest(NamedTuple):
 def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
     """Yield the manifests in a manifest list, by URI and size. Raises ``UnreadableTable``."""
     for number, (path, size) in enumerate(avro_rows(data, location, _LIST), 1):
-        yield _listed(number, path, size, location)
+        yield _manifest_in_row(number, path, size, location)
 
 
 class DescribedManifest(NamedTuple):
@@ -248,10 +248,10 @@ class DescribedManifest(NamedTuple):
 def described_in(data: bytes, location: str) -> Iterator[DescribedManifest]:
     """Yield the manifests in a manifest list, each with its partition spec. Raises ``UnreadableTable``."""
     for number, (path, size, spec_id, content) in enumerate(avro_rows(data, location, _DESCRIBED_LIST), 1):
-        yield DescribedManifest(*_listed(number, path, size, location), spec_id or 0, content or 0)
+        yield DescribedManifest(*_manifest_in_row(number, path, size, location), spec_id or 0, content or 0)
 
 
-def _listed(number: int, path: Any, size: int | None, location: str) -> ListedManifest:
+def _manifest_in_row(number: int, path: Any, size: int | None, location: str) -> ListedManifest:
     """Return a manifest by the row of its list, which counts from 1."""
     try:
         uri = file_uri(path)

@@ -207,7 +207,7 @@ class _Replacement:
 
     def snapshot(self) -> NewSnapshot:
         self._refuse_new_deletes()
-        manifests = [*self._added(), *self._kept()]
+        manifests = [*self._write_added(), *self._write_kept()]
         parent = self._metadata.current_snapshot()
         made = Snapshot(
             snapshot_id=self._number,
@@ -239,14 +239,14 @@ class _Replacement:
             if is_new and (file.entry.content != _POSITION_DELETES or may_concern(file, self._rewrite.replaced)):
                 raise _Changed("a writer deleted rows of the files that were rewritten")
 
-    def _added(self) -> list[Any]:
+    def _write_added(self) -> list[Any]:
         """Write a manifest for the new files of each partition spec."""
         by_spec: dict[int, list[Any]] = {}
         for file in self._rewrite.added:
             by_spec.setdefault(file.entry.spec_id, []).append(border.added_entry(self._number, file.entry))
         return [self._write(spec_id, entries) for spec_id, entries in by_spec.items()]
 
-    def _kept(self) -> list[Any]:
+    def _write_kept(self) -> list[Any]:
         """Return the manifests that stay; write those again from which files go, or that are merged."""
         wanted = frozenset(each.uri for each in self._rewrite.replaced)
         merges = self._rewrite.merges_manifests

@@ -27,7 +27,7 @@ from pyiceberg.table.update import (
 )
 
 from trinitylake_core import clock
-from trinitylake_core.iceberg.border import in_our_words, refuse_code, revalidated
+from trinitylake_core.iceberg.border import in_our_words, refuse_code, revalidate
 from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.iceberg.schemas import schema_meaning
 from trinitylake_core.iceberg.version3 import apply_update, refuse_newer_schemas
@@ -59,8 +59,8 @@ def updated(name: str, current: Stored | None, updates: Sequence[TableUpdate]) -
     with in_our_words(f"the commit to {name}"):
         if current is None:
             empty = MetastoreCatalog._empty_table_metadata()  # noqa: SLF001 - what PyIceberg builds new tables from
-            return _created(empty, updates)
-        after = _applied(current, updates)
+            return _create(empty, updates)
+        after = _apply(current, updates)
     if after.table_uuid != current.metadata.table_uuid:
         raise ValidationError(f"the commit to {name} assigns another UUID, and that of a table never changes")
     return after
@@ -74,13 +74,13 @@ def number_of_next_file(current: Stored | None) -> int:
     return int(match[1]) + 1 if match else 0
 
 
-def _created(empty: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+def _create(empty: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
     """Return the metadata of a new table, validated as those of a file are. Raises what PyIceberg raises."""
     after = _apply_all(empty, updates, _TableMetadataUpdateContext())
     if empty.last_updated_ms == after.last_updated_ms:
         after = after.model_copy(update={"last_updated_ms": clock.now_millis()})
     _refuse_unfit(after, updates)
-    return revalidated(after)
+    return revalidate(after)
 
 
 def _apply_all(
@@ -99,14 +99,14 @@ def _refuse_unfit(after: TableMetadata, updates: Iterable[TableUpdate]) -> None:
     after.sort_order().check_compatible(after.schema())
 
 
-def _applied(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
+def _apply(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
     """Return the metadata of a table with updates applied.
 
     This is PyIceberg's ``update_table_metadata`` without its deep copy, which takes as long as all the rest: so the
     result shares parts with ``current``, and both must stay as they are. Raises what PyIceberg raises.
     """
     before, context = current.metadata, _TableMetadataUpdateContext()
-    after = _apply_all(before, _resolved(before, updates), context)
+    after = _apply_all(before, _resolve(before, updates), context)
     if context.has_changes():
         after = _update_table_metadata_log(after, current.metadata_location, before.last_updated_ms)
         if before.last_updated_ms == after.last_updated_ms:
@@ -115,7 +115,7 @@ def _applied(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
     return after
 
 
-def _resolved(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequence[TableUpdate]:
+def _resolve(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequence[TableUpdate]:
     """Return updates that mean what the client wants, although the table may have changed since the client read it.
 
     Two clients that replace a table at the same time give their new schema, spec and order the same IDs. As in

@@ -229,7 +229,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
         current = None
     if current is None:
         return _create_by_commit(attempt, commit, staged)
-    new = _updated(attempt.places, commit, current)
+    new = _update_metadata(attempt.places, commit, current)
     if new.metadata == current.metadata:
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
         return current
@@ -250,7 +250,7 @@ def _refuse_lost_vectors(places: Places, name: ObjectName, current: Stored, new:
 def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stored:
     """Create the table that a client has staged, here or with another process, or made up."""
     name, places = commit.name, attempt.places
-    new = _updated(places, commit, None)
+    new = _update_metadata(places, commit, None)
     directory = f"{new.metadata.location.rstrip('/')}/"
     is_ours = staged.has(name, new.metadata)
     is_named_as_ours = places.locations.is_new_directory_of(name, new.metadata.location)
@@ -263,7 +263,7 @@ def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) ->
     return new
 
 
-def _updated(places: Places, commit: Commit, current: Stored | None) -> Stored:
+def _update_metadata(places: Places, commit: Commit, current: Stored | None) -> Stored:
     """Return the metadata after a commit, and the location of a new file for them. Nothing is written."""
     name = str(commit.name)
     meet_requirements(name, current, commit.requirements)
@@ -302,7 +302,7 @@ def expire_snapshots(
         updates = losing.updates()
         if updates:
             found[name] = losing
-            new = _updated(places, Commit(name, (), updates), current)
+            new = _update_metadata(places, Commit(name, (), updates), current)
             places.refuse_change(new, current)
             changes.append((name, current, new))
 
@@ -334,7 +334,7 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
         name, current = found
         try:
             made = replacing_snapshot(places, current, rewrites[name])
-            new = _updated(places, Commit(name, (), made.updates), current)
+            new = _update_metadata(places, Commit(name, (), made.updates), current)
         except CommitFailedException as error:
             return name, str(error)
         places.refuse_change(new, current)

@@ -150,13 +150,19 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
 
 def _refuse_change(places: Places, metadata: ViewMetadata, location: str, before: StoredView) -> None:
     """Refuse a place that a view names anew, outside what is allowed and where the view is already."""
-    known = {each.location for each in directories_of(before.metadata)}
+    directories = []
     own = places.own_directory(f"{before.metadata.location.rstrip('/')}/metadata/_")
-    directories = [] if own is None else [own]
+    if own is not None:
+        directories.append(own)
     if before.metadata_location:
-        directories.append(before.metadata_location.rpartition("/")[0])
-    named = [each for each in directories_of(metadata) if each.location not in known]
-    places.locations.refuse_outside([*named, Place("the new metadata file", location)], directories)
+        above, _, _ = before.metadata_location.rpartition("/")
+        directories.append(above)
+    known = {each.location for each in directories_of(before.metadata)}
+    named = [Place("the new metadata file", location)]
+    for each in directories_of(metadata):
+        if each.location not in known:
+            named.append(each)
+    places.locations.refuse_outside(named, directories)
 
 
 def rename_view(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:

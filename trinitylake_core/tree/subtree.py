@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
 
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
@@ -172,6 +173,14 @@ def heaviest_children(target_bytes: int) -> Policy:
     return choose
 
 
+class _Light(NamedTuple):
+    """A child that is not worth a flush by itself: its pending messages, their bytes, and its place in the node."""
+
+    messages: int
+    size: int
+    place: int
+
+
 class PayingChildren:
     """The policy of a compaction that pays: it flushes a child when the messages for it are worth its rewriting.
 
@@ -221,16 +230,24 @@ class PayingChildren:
     def _choose(self, work: Work, most_bytes: int | None) -> Collection[int] | None:
         if not self._kept:
             return dirty_children(work)
-        chosen = {index for index, ref in enumerate(work.refs) if self._pays(ref)}
-        light = [index for index, ref in enumerate(work.refs) if len(ref.pending) and index not in chosen]
-        light.sort(key=lambda index: len(work.refs[index].pending))
-        messages = sum(len(work.refs[index].pending) for index in light)
-        size = sum(work.refs[index].pending.nbytes() for index in light)
-        while light and (messages > self._kept or (most_bytes is not None and size > most_bytes)):
+        chosen: set[int] = set()
+        light: list[_Light] = []
+        for index, ref in enumerate(work.refs):
+            if self._pays(ref):
+                chosen.add(index)
+            elif messages := len(ref.pending):
+                light.append(_Light(messages, ref.pending.nbytes(), index))
+        light.sort(key=attrgetter("messages"))
+        messages = sum(each.messages for each in light)
+        size = sum(each.size for each in light)
+        while light:
+            has_room = messages <= self._kept
+            if has_room and (most_bytes is None or size <= most_bytes):
+                break
             heaviest = light.pop()
-            chosen.add(heaviest)
-            messages -= len(work.refs[heaviest].pending)
-            size -= work.refs[heaviest].pending.nbytes()
+            chosen.add(heaviest.place)
+            messages -= heaviest.messages
+            size -= heaviest.size
         return chosen or None
 
     def _pays(self, ref: Ref) -> bool:

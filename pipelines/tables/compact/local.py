@@ -133,7 +133,7 @@ class LocalEngine:
             return Outcome(table.name, model.TIMEOUT, self.name, "the time was used up before it; the next run goes on")
         failed = Outcome(table.name, model.UNREADABLE, self.name)
         try:
-            rewrite = self._rewritten(table)
+            rewrite = self._rewrite(table)
         except _Moved as error:
             return replace(failed, outcome=model.LOST, reason=str(error))
         except ProofFailed as error:
@@ -159,7 +159,7 @@ class LocalEngine:
         )
         return _Rewritten(table, rewrite, done)
 
-    def _rewritten(self, table: PlannedTable) -> FileRewrite:
+    def _rewrite(self, table: PlannedTable) -> FileRewrite:
         """Write the new files of a table. Costs a ``get`` for each file, and a ``put`` for each new one."""
         from trinitylake_core.iceberg.data_files import RowReader
         from trinitylake_core.iceberg.replacing import live_files, may_concern
@@ -213,7 +213,7 @@ class LocalEngine:
                     yield batch
 
         rows = sum(each.rows for each in old)
-        for part in _split(self._sorted(metadata, read()), -(-rows // group.decision.after)):
+        for part in _split(self._sort(metadata, read()), -(-rows // group.decision.after)):
             found = writer.write(part, old[0])
             if found is not None:
                 made.append(found)
@@ -228,7 +228,7 @@ class LocalEngine:
         self._store(made)
         return [file for file, _ in made]
 
-    def _sorted(self, metadata: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _sort(self, metadata: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows in the order that the strategy asks for."""
         if self._settings.strategy != model.SORT:
             return batches
@@ -267,7 +267,7 @@ class LocalEngine:
                 lost = {".".join(name.identifier): why for name, why in error.tables.items()}
                 for each in some:
                     if each.table.name in lost:
-                        yield _lost(each, model.LOST, lost[each.table.name])
+                        yield _outcome_of_lost(each, model.LOST, lost[each.table.name])
                 left = [each for each in some if each.table.name not in lost]
                 waiting += [left] if left else []
             except REFUSED as error:
@@ -279,7 +279,7 @@ class LocalEngine:
                 kind = model.VOID if isinstance(cause, TableFilesVoid) else model.LOST
                 kind = model.FROZEN if isinstance(cause, LakehouseFrozen) else kind
                 for each in some:
-                    yield _lost(each, kind, f"{error}")
+                    yield _outcome_of_lost(each, kind, f"{error}")
             else:
                 self.versions += 1
                 for each in some:
@@ -290,7 +290,7 @@ class _Moved(Exception):
     """A table is not what was planned."""
 
 
-def _lost(each: _Rewritten, outcome: str, why: str) -> Outcome:
+def _outcome_of_lost(each: _Rewritten, outcome: str, why: str) -> Outcome:
     """Return the outcome of a table that was rewritten for nothing: its new files are orphans."""
     return Outcome(each.table.name, outcome, each.outcome.engine, why, seconds=each.outcome.seconds, conflicts=1)
 

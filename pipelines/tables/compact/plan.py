@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pipelines.tables.compact.decision import GroupDecision, decide_table, manifests_to_merge, take_within
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable, Policy
@@ -78,10 +78,10 @@ def plan_table(
         stored = by_plan.get(empty.uuid)
         return replace(empty, manifests=0) if stored is None else stored.applied_to(empty, groups)
     decided = decide_table(groups, target, policy.rules, now_millis)
-    return replace(empty, groups=tuple(_planned(groups[key], key, each) for key, each in decided.groups))
+    return replace(empty, groups=tuple(_plan_group(groups[key], key, each) for key, each in decided.groups))
 
 
-def _planned(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:
+def _plan_group(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:
     paths = group.paths if group.delete_files else group.small_paths
     return PlannedGroup(
         key.spec_id,
@@ -108,19 +108,32 @@ def _refs_of(read: CurrentFiles) -> tuple[str, ...]:
     return tuple(sorted(name for name in refs if name != "main"))
 
 
+class _GroupOfTable(NamedTuple):
+    """A group, and the number of its table among those that are planned."""
+
+    table: int
+    group: PlannedGroup
+
+
 def within_budget(tables: Sequence[PlannedTable], budget_bytes: int | None) -> tuple[list[PlannedTable], int]:
     """Return the tables with those groups that a budget is enough for, the best of all first, and how many are left.
 
     Manifests are no part of a budget.
     """
-    groups = [(number, each) for number, table in enumerate(tables) for each in table.groups]
-    taken = list(take_within([each.decision for _, each in groups], budget_bytes))
-    kept: dict[int, list[PlannedGroup]] = {number: [] for number, table in enumerate(tables) if table.manifests}
-    for number in taken:
-        of_table, group = groups[number]
-        kept.setdefault(of_table, []).append(group)
-    chosen = [replace(tables[number], groups=tuple(some)) for number, some in kept.items()]
-    return chosen, len(groups) - len(taken)
+    groups: list[_GroupOfTable] = []
+    kept: dict[int, list[PlannedGroup]] = {}
+    for number, table in enumerate(tables):
+        groups += [_GroupOfTable(number, each) for each in table.groups]
+        if table.manifests:
+            kept[number] = []
+    decisions = [each.group.decision for each in groups]
+    left = len(groups)
+    for taken in take_within(decisions, budget_bytes):
+        chosen = groups[taken]
+        kept.setdefault(chosen.table, []).append(chosen.group)
+        left -= 1
+    rest = [replace(tables[number], groups=tuple(some)) for number, some in kept.items()]
+    return rest, left
 
 
 def refuse_no_budget(budget_bytes: int | None) -> None:
