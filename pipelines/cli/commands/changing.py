@@ -1,4 +1,4 @@
-"""Commands that make or change a lakehouse: create, apply, alter, rename."""
+"""Commands that make or change a lakehouse: create, apply, alter, rename, touch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pipelines import apply as changes
+from pipelines import touch as touching
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import find_destination, find_object
@@ -346,3 +347,21 @@ def rename(call: Call) -> Result:
     else:
         first = f"version {version} committed: {what} is now {new}"
     return Result(data, [report.plain(first)])
+
+
+# -- touch ---------------------------------------------------------------------------------------------
+
+
+@command(
+    "touch",
+    "trinitylake touch file:///data/lake --reason 'before the migration of sales'",
+    options=(REASON, DRY_RUN),
+    details="""\
+Commits a version with the content of the one before. It shows that this machine may write here, with these credentials:
+the store is proved, a root is created, the hint follows. And it is a mark: `history` shows the reason, `rollback`
+returns to it. It conflicts with no writer, and a frozen lakehouse takes it.""",
+)
+def touch(call: Call) -> Result:
+    """Commit a version without a change."""
+    done = touching.run(call.open(), touching.Config(reason=call.options.reason), review=call.review)
+    return Result(done, list(done.summary()))
