@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines import touch
+from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.lakes import content, operations
 from tests.support.surgery import files_of
@@ -43,3 +44,11 @@ def test_a_frozen_lakehouse_takes_it_and_it_costs_a_root_and_a_hint(lake: Lakeho
     touch.run(lake, touch.Config(reason="may this machine write?"))
     spent = lake.storage.counts - before
     assert (1, 1) == (spent.create, spent.put)
+
+
+def test_the_command_has_a_dry_run(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["touch", lake.root, "--reason", "r", "--dry-run"])
+    assert "would follow it" in capsys.readouterr().out
+    assert lake.version == lake.refresh().version
+    assert 0 == main(["touch", lake.root, "--reason", "r"])
+    assert f"version {lake.version + 1} committed" in capsys.readouterr().out

@@ -363,5 +363,5 @@ returns to it. It conflicts with no writer, and a frozen lakehouse takes it.""",
 )
 def touch(call: Call) -> Result:
     """Commit a version without a change."""
-    done = touching.run(call.open(), touching.Config(reason=call.options.reason), review=call.review)
+    done = touching.run(call.open(), touching.Config(reason=call.options.reason), review=call.review())
     return Result(done, list(done.summary()))
