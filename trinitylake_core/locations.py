@@ -57,7 +57,9 @@ def validate_path(path: str) -> str:
     """
     if _SAFE_PATH.fullmatch(path):
         return path
-    if not path or _SCHEME.match(path) or "\0" in path or "\\" in path.split("/", 1)[0]:
+    first, _, _ = path.partition("/")
+    # In the first segment a backslash may be that of a drive or a share of Windows; in a later one a name has it.
+    if not path or _SCHEME.match(path) or "\0" in path or "\\" in first:
         raise InvalidLocation(f"not a path inside the lakehouse: {path!r}")
     if any(segment in ("", ".", "..") for segment in path.split("/")):
         raise InvalidLocation(f"path has an empty, '.' or '..' segment, so it may lead outside: {path!r}")

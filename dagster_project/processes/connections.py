@@ -14,6 +14,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from dagster_postgres import DagsterPostgresStorage
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql import psycopg2
 from sqlalchemy.engine import make_url
@@ -99,8 +100,9 @@ class KeptConnections(psycopg2.dialect):
 
     def do_close(self, dbapi_connection: Any) -> None:
         """Keep a connection that is whole and in no transaction; close any other."""
-        whole = not dbapi_connection.closed and dbapi_connection.info.transaction_status == 0
-        if not whole or not _idle.put(dbapi_connection):
+        status = dbapi_connection.info.transaction_status
+        is_whole = not dbapi_connection.closed and status == TRANSACTION_STATUS_IDLE
+        if not is_whole or not _idle.put(dbapi_connection):
             super().do_close(dbapi_connection)  # type: ignore[no-untyped-call]
 
     def do_terminate(self, dbapi_connection: Any) -> None:

@@ -19,6 +19,8 @@ apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table
 load: import, ingest, register
 alter: set, config, configure, properties
 rename: mv, move
+touch: noop, no-op, mark, ping-write, write-test, can-write
+mend: fix, repair-clock, fix-clock, fix-fence
 serve: server, rest, start, endpoint
 upgrade: migrate, convert
 compact: optimize, optimise, maintain, maintenance, flush, merge

@@ -186,7 +186,7 @@ class Request:
     """A read of one table, pinned to a version.
 
     Attributes:
-        table: one of ``columns.TABLES``.
+        table: one of ``TABLES``.
         root: root URI.
         options: storage options.
         new: the version that is read; of ``changes`` the later one.

@@ -39,6 +39,8 @@ _CARRIED = (
     spec.LAKEHOUSE_DEF, spec.LAKEHOUSE_DEF_COPY, spec.VOID_BEFORE_MILLIS, spec.TABLES_VOID_BEFORE_MILLIS,
     spec.REQUESTS_UNTIL_MILLIS,
 )  # fmt: skip
+_SHOWN = 3
+"""So many of the versions that stop a rollback are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,10 @@ def _standing_for(backend: LakehouseBackend, damaged: Root, readable: Root) -> R
     later = damaged.version - readable.version
     rows |= {
         spec.VERSION: str(damaged.version),
+        # Nobody knows when it was created. Times increase along the chain, and its versions had a millisecond each.
         spec.CREATED_AT_MILLIS: str(readable.created_at_millis + later),
         spec.OLDEST_VERSION: str(max(readable.oldest_version, boundary)),
-        spec.SUMMARY: damaged.system[spec.SUMMARY],
+        spec.SUMMARY: damaged.system[spec.SUMMARY],  # the reader put there why it cannot be read
     }
     return replace(damaged, node=Node(system=rows, height=None))
 
@@ -122,13 +125,14 @@ class RolledBack:
             rows[spec.REQUESTS_UNTIL_MILLIS] = str(max(base.requests_until_millis, last_key))
         target = self._backend.definition(self._target)
         definition = rolled_back(target, self._backend.definition(base))
-        is_same = definition == target
-        file = (
-            (self._target.definition_path, encode(target)) if is_same else write_definition(self._backend, definition)
-        )
-        rows |= definition_rows(*file)
-        node, counts = self._target.node.with_messages(Messages()), self._target.count_bounds
-        return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
+        if definition == target:
+            path = self._target.definition_path
+            data = encode(target)
+        else:
+            path, data = write_definition(self._backend, definition)
+        rows |= definition_rows(path, data)
+        node = self._target.node.with_messages(Messages())
+        return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=self._target.count_bounds)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
@@ -170,10 +174,15 @@ def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
     if not loud:
         return
     shown = []
-    for root in loud[-3:][::-1]:
-        author, reason = root.summary.get("author", "an unknown author"), root.summary.get("reason")
-        shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
-    named = first_of(shown, 3, len(loud))
+    newest_first = reversed(loud[-_SHOWN:])
+    for root in newest_first:
+        author = root.summary.get("author", "an unknown author")
+        what = f"{root.operation} by {author}"
+        reason = root.summary.get("reason")
+        if reason:
+            what += f": {reason}"
+        shown.append(f"version {root.version} ({what})")
+    named = first_of(shown, _SHOWN, len(loud))
     raise PlanOutdated(
         f"another writer committed since the plan, which was made at version {planned_at}: {named}; read "
         "the new plan (--dry-run), or undo these versions too with --force"

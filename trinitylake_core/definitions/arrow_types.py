@@ -58,7 +58,8 @@ _BY_ARROW_TYPE: Final = {arrow: data_type for data_type, arrow in _BY_DATA_TYPE.
     pa.large_binary(): DataType.BINARY,
     pa.binary_view(): DataType.BINARY,
 }
-# Types that Arrow has no type of its own for: what it stores them as, and the name goes into the metadata.
+# Types that Arrow has no type of its own for: what it stores them as, and the name goes into the metadata. A VARCHAR is
+# Arrow's string, but for its length.
 _HINTED: Final = {
     DataType.CHAR: DataType.VARCHAR,
     DataType.VARCHAR: DataType.VARCHAR,

@@ -31,7 +31,8 @@ def may_see(request: Request, namespace: Identifier) -> bool:
 def create_namespace(request: Request) -> Reply:
     """Create a namespace."""
     body = request.json()
-    namespace, properties = namespace_of(names(body.get("namespace"))), strings(body.get("properties"))
+    namespace = namespace_of(names(body.get("namespace")))
+    properties = strings(body.get("properties"))
     request.require(MANAGE, namespace)
     request.warehouse.catalog.create_namespace(namespace, properties)
     return _namespace(namespace, properties)
@@ -68,7 +69,7 @@ def update_namespace(request: Request) -> Reply:
     return Reply({"removed": found.removed, "updated": found.updated, "missing": found.missing})
 
 
-def updated(request: Request) -> Reply:
+def answer_update(request: Request) -> Reply:
     """Return the answer of :func:`update_namespace` for a warehouse that it does not change."""
     removals, updates = _removals_and_updates(request)
     before = request.warehouse.catalog.load_namespace_properties(request.namespace).keys()
@@ -81,6 +82,10 @@ def _removals_and_updates(request: Request) -> tuple[set[str], dict[str, str]]:
 
 
 def _require_seen(request: Request) -> None:
+    """Refuse a namespace if the principal may read neither it nor anything in it: a table shows where it is.
+
+    Raises ``Problem`` (403).
+    """
     if not may_see(request, request.namespace):
         request.require(READ, request.namespace)
 

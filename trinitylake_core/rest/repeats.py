@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from trinitylake_core.rest.namespace_routes import create_namespace, load_namespace, update_namespace, updated
+from trinitylake_core.rest.namespace_routes import answer_update, create_namespace, load_namespace, update_namespace
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, SEPARATOR, Reply, Request
 from trinitylake_core.rest.table_routes import commit_table, create_table, load_table, register_table
@@ -62,7 +62,7 @@ _HOW: Final[dict[Callable[[Request], Reply], Callable[[Request], Reply]]] = {
     create_namespace: lambda request: load_namespace(
         replace(request, path={"namespace": SEPARATOR.join(request.json()["namespace"])})
     ),
-    update_namespace: updated,
+    update_namespace: answer_update,
     create_table: _load_by_name("table", load_table),
     register_table: _load_by_name("table", load_table),
     commit_table: load_table,

@@ -9,6 +9,7 @@ from typing import Any
 from trinitylake_core.errors import StorageError
 
 _PUBLIC_OPTIONS = frozenset({"endpoint_url", "region", "region_name", "profile", "anon", "account_name"})
+# The first group of each is the name that stays in the text; key IDs have none.
 _SECRET_PATTERNS = (
     re.compile(
         r"(?i)(x-amz-(?:signature|credential|security-token)|signature|awsaccesskeyid|access_token|sig)=[^&\s\"'>]+"

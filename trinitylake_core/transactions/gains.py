@@ -171,4 +171,4 @@ def _refuse_malformed(keys: pa.Array, kinds: Iterable[Any], codec: KeyCodec) -> 
     if of_any.all():
         return
     first = int(np.argmin(of_any))
-    codec.split(keys[first].as_py())
+    codec.split(keys[first].as_py())  # raises: no kind begins like it

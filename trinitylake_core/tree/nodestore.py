@@ -139,7 +139,7 @@ class NodeStore:
     def _contents(self, paths: Sequence[str]) -> Iterator[bytes]:
         """Yield node files in the order of ``paths``, from the window if they are expected. Raises ``CorruptNode``."""
         contents: Iterator[Content]
-        if paths and self._expects(paths[0]):
+        if paths and self._expects(paths[0]):  # children of one node are expected all, or none of them
             contents = (self._take_expected(path) or self.storage.read_or_missing(path) for path in paths)
         else:
             contents = (data for _, data in self.storage.read_many(paths))
@@ -276,7 +276,7 @@ class WriteBehind:
 
     def finish(self) -> None:
         """Wait until all files are written. Raises ``StorageError`` if one was not."""
-        self._finish(-1)
+        self._finish(most=-1)  # also files without content
 
     def _finish(self, most: int) -> None:
         while self._files and self._bytes > most:

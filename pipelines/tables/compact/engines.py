@@ -62,10 +62,13 @@ class Engines:
             able: list[PlannedGroup] = []
             left: list[PlannedGroup] = []
             for group in table.groups:
-                can_rewrite = engine.why_not(replace(table, groups=(group,))) is None
-                (able if can_rewrite else left).append(group)
+                if engine.why_not(replace(table, groups=(group,))) is None:
+                    able.append(group)
+                else:
+                    left.append(group)
             merges = table.manifests > 0 and engine.why_not(replace(table, groups=())) is None
             if able or merges:
+                # One is left: an engine that refuses the table, and not every partition, refuses it for one of them.
                 reason = self.why_not(replace(table, groups=(left[0],)))
                 shown = f"{len(left):,} of {len(table.groups):,} partitions are left, one with {left[0].paths[0]}"
                 why = f"{shown}: {reason}"

@@ -124,7 +124,7 @@ def _read_entries(data: bytes, at: int) -> tuple[dict[bytes, bytes], int]:
         count, at = read_long(data, at)
         if not count:
             return entries, at
-        if count < 0:
+        if count < 0:  # then the size of the entries in bytes follows, for readers that skip them
             count = -count
             _, at = read_size(data, at)
         number += count
