@@ -19,9 +19,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import LONG, Row, Work
-from pipelines.integrity.examine import ASKED, KEPT, Examiner, visits
+from pipelines.engine.model import LONG, Row, Rows, Work
+from pipelines.integrity.examine import ASKED, KEPT, Examiner, row_of_counts, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
     GatheredContent,
@@ -54,6 +55,8 @@ _HERE_CHILDREN: Final = 1 << 15
 """What parents record about so many children is held in memory, at most."""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
+_COUNTS: Final = "counts"
+"""Stands there for how many rows were given to work, as the first version, and how many that made, as the last one."""
 _TOGETHER: Final = 4096
 """Changes that are held before their definitions are read."""
 
@@ -122,7 +125,7 @@ class Checks:
         rows = engine.table([{"version": version} for version in versions], _VERSION)
         findings = []
         of_other_shape = []
-        for row in engine.map(work, rows, FOUND, self._storage, each=1).list():
+        for row in _list_found(engine, work, rows, self._storage):
             if row["invariant"] == _OTHER:
                 of_other_shape.append(row["first"])
             else:
@@ -150,6 +153,7 @@ class Checks:
             asked=ASKED,
             kept=KEPT,
             choose=partial(self._choose, content=content, files=also is not None),
+            counted=True,
         )
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
@@ -162,7 +166,7 @@ class Checks:
             few=few,
         )
         try:
-            add_findings(walk.engine, walk.rows(), self._found)
+            self._add_findings(walk)
             nodes = f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}"
             sums = walk.ask(nodes).one()
             if not self._found.enough():
@@ -194,7 +198,7 @@ class Checks:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         most = self._found.most_wanted()
         if most is not None and walk.levels:
-            add_findings(walk.engine, walk.rows(), self._found)
+            self._add_findings(walk)
             most = self._found.most_wanted()
         above = None
         if height == 0 and not content.read_definitions:
@@ -206,7 +210,12 @@ class Checks:
             above=above,
             files=files,
         )
-        return partial(visits, examiner=examiner, most=most)
+        return CountedWork(partial(visits, examiner=examiner, most=most), row_of_counts)
+
+    def _add_findings(self, walk: Walk) -> None:
+        """Add the findings of a walk, level by level: its tables are kept and counted, and a view of them is not."""
+        for level in walk.levels:
+            add_findings(walk.engine, level, self._found)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""
@@ -223,9 +232,30 @@ class Checks:
                 total=len(pairs),
             )
             rows = self._engine.table(pairs, _PAIR)
-            found = self._engine.map(work, rows, FOUND, self._storage, each=1)
-            self._found.rows(found.list())
+            found = _list_found(self._engine, work, rows, self._storage)
+            self._found.rows(found)
         self._progress("contents", len(pairs), len(pairs))
+
+
+def _list_found(engine: Engine, work: Work, versions: Rows, storage: Storage) -> list[Row]:
+    """Return what work finds in versions. Raises ``StorageError``: the engine lost a version, or a finding."""
+    counted = CountedWork(work, _row_of_counts)
+    found: list[Row] = []
+    given = 0
+    made = 0
+    for row in engine.map(counted, versions, FOUND, storage, each=1).list():
+        if row["invariant"] == _COUNTS:
+            given += row["first"]
+            made += row["last"]
+        else:
+            found.append(row)
+    refuse_lost("versions", versions.count(), Counts(given, made, len(found)))
+    return found
+
+
+def _row_of_counts(given: int, made: int) -> Iterator[tuple[Any, ...]]:
+    counts = Violation(invariant=_COUNTS, file="", message="", hint="")
+    yield found_row(counts, given, made)
 
 
 def _roots(

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.engine import Engine, Rows
+from pipelines.engine.counting import Counts, refuse_lost
 from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row
 from pipelines.integrity.examine import (
     ENTRY,
@@ -216,6 +217,8 @@ def add_findings(
         columns = (*VIOLATION, "first", "last")
     query = f"SELECT {', '.join(columns)} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
     taken = engine.sql(query, rows=rows).list()
+    wanted = min(total, found.most)
+    refuse_lost("findings", wanted, Counts(wanted, wanted, len(taken)))
     if version is not None:
         taken = [row | {"first": version, "last": version} for row in taken]
     found.rows(taken)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines import clean, export, tables_clean
+from pipelines import clean, compaction, export, tables_clean, verify
 from pipelines.engine.local import LocalEngine, LocalRows
 from pipelines.engine.model import READ_AHEAD, Row, Rows, Work
 from pipelines.job import dry_run, silent
@@ -18,7 +18,9 @@ from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import TreeSource, walk
 from tests.simulation.engines import HOWS, How, RowFault
 from tests.support.icebergs import rows, with_table
+from tests.support.lakes import FAST
 from tests.support.respelled import needed_by, respell_data
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
@@ -206,3 +208,61 @@ def test_a_spoilt_row_of_a_query_leaves_no_file_out_of_a_copy(
 
 def _names(copy: Path) -> set[str]:
     return {str(each.relative_to(copy)) for each in copy.rglob("*") if each.is_file()}
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Storage:
+    """The storage of a lakehouse whose tree has three levels, and a leaf that is cut short."""
+    lake = Lakehouse.create((tmp_path / "damaged").as_uri(), order=4, storage_options=FAST)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+        for number in range(20):
+            txn.create_table("a", f"t{number:03}")
+    compaction.run(lake.refresh(), compaction.Config(engine="local"))
+    node = lake.refresh().root_node.node
+    while not node.is_leaf:
+        path = node.children[len(node.children) // 2]
+        node = lake.nodes.read(path)
+    leaf = tmp_path / "damaged" / path
+    leaf.write_bytes(leaf.read_bytes()[:50])
+    return lake.storage
+
+
+def _says_it_is_sound(storage: Storage, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> bool | None:
+    """Return whether a verification finds nothing; ``None`` where it says that the engine lost rows."""
+    monkeypatch.setattr(verify, "choose_engine_for_all", lambda *_: engine)
+    try:
+        return verify.run(storage, verify.Config("all", engine="local", definitions=True)).ok
+    except StorageError:
+        return None
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+def test_a_lost_row_calls_no_damaged_lakehouse_sound(
+    damaged: Storage, monkeypatch: pytest.MonkeyPatch, inputs: bool
+) -> None:
+    number = refused = 0
+    while True:
+        engine = LosingEngine(number, inputs=inputs)
+        found = _says_it_is_sound(damaged, engine, monkeypatch)
+        assert found is not True
+        refused += found is None
+        if engine.left >= 0:
+            break
+        number += 1
+    assert refused > number // 2
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_a_query_calls_no_damaged_lakehouse_sound(
+    damaged: Storage, monkeypatch: pytest.MonkeyPatch, how: How, step: int
+) -> None:
+    number = 0
+    while True:
+        engine = SpoiltQueries(number, how)
+        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, engine.spoilt
+        if engine.fault.seen <= number:
+            break
+        number += step
+    assert number > 100
