@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from pipelines import clean, compaction, export, tables_clean, verify
 from pipelines.engine.local import LocalEngine, LocalRows
-from pipelines.engine.model import READ_AHEAD, Row, Rows, Work
+from pipelines.engine.model import READ_AHEAD, Engine, Row, Rows, Work
+from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run, silent
 from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import TreeSource, walk
@@ -24,6 +26,9 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class LosingEngine(LocalEngine):
@@ -81,7 +86,7 @@ def needed(catalog: TrinityLakeCatalog) -> set[str]:
     return {str(each) for each in found}
 
 
-def _plan(catalog: TrinityLakeCatalog, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def _plan(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the paths of what a cleaning would delete with an engine."""
     monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_: engine)
     planned: list[str] = []
@@ -228,7 +233,7 @@ def damaged(tmp_path: Path) -> Storage:
     return lake.storage
 
 
-def _says_it_is_sound(storage: Storage, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> bool | None:
+def _says_it_is_sound(storage: Storage, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> bool | None:
     """Return whether a verification finds nothing; ``None`` where it says that the engine lost rows."""
     monkeypatch.setattr(verify, "choose_engine_for_all", lambda *_: engine)
     try:
@@ -266,3 +271,52 @@ def test_a_spoilt_row_of_a_query_calls_no_damaged_lakehouse_sound(
             break
         number += step
     assert number > 100
+
+
+# -- on Spark ----------------------------------------------------------------------------------------------------------
+
+
+class SpoiltSpark(SparkEngine):
+    """Spark that loses, repeats or swaps one row of all that queries and maps return."""
+
+    def __init__(self, session: SparkSession, number: int, how: How) -> None:
+        super().__init__(lambda: session)
+        self.fault = RowFault(how, number)
+        self._session = session
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
+        """Return the result of work, spoilt if the row is among it."""
+        return self._spoil(super().map(work, rows, schema, *storages, each=each))
+
+    def sql(self, query: str, **tables: Rows) -> SparkRows:
+        """Return the result of a query, spoilt if the row is among it."""
+        return self._spoil(super().sql(query, **tables))
+
+    def _spoil(self, found: SparkRows) -> SparkRows:
+        names = found.frame.columns
+        rows = [tuple(row) for row in found.frame.collect()]
+        spoilt = list(self.fault.spoil(iter(rows)))
+        frame = self._session.createDataFrame(spoilt, found.frame.schema)
+        return SparkRows(frame.select(names), self._kept).keep()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("how", HOWS)
+def test_on_spark_a_spoilt_row_deletes_no_file_that_is_needed_and_calls_no_damage_sound(
+    catalog: TrinityLakeCatalog,
+    needed: set[str],
+    damaged: Storage,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    how: How,
+    first: int,
+) -> None:
+    time.sleep(0.02)
+    for number in range(first * 3, 300, 60):
+        engine = SpoiltSpark(spark, number, how)
+        with monkeypatch.context() as patch, suppress(StorageError):
+            assert not _plan(catalog, engine, patch) & needed, number
+    for number in range(first * 2, 120, 30):
+        with monkeypatch.context() as patch:
+            assert _says_it_is_sound(damaged, SpoiltSpark(spark, number, how), patch) is not True, number
