@@ -116,7 +116,14 @@ def copy_new(
         data = _sound(source, path)
         check(path, data)
         target.write_many([(path, data)])
-        if target.read(path) != data:
+        try:
+            there = target.read(path)
+        except FileMissing:
+            raise StorageError(
+                f"{target.root}{path} was written, and is not there: does something delete files at {target.root}? "
+                "Stop that, and copy again"
+            ) from None
+        if there != data:
             raise StorageError(f"{target.root}{path} does not hold what was written to it; copy it again")
         return len(data)
 

@@ -19,7 +19,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused, UnsafeStorage
+from trinitylake_core.errors import AlreadyExists, Corrupt, FileMissing, NotALakehouse, Refused, UnsafeStorage
 from trinitylake_core.locations import parse, root_path
 from trinitylake_core.spec import BOUNDARY_FILE, PREVIOUS_TXN
 from trinitylake_core.storage import Storage
@@ -78,16 +78,42 @@ class Destination:
 
         Raises:
             UnsafeStorage: the storage ignores exclusive creation; or compare-and-set, and the boundary has to move.
-            Refused: another export to the same place, or a writer, was at work there.
+            Refused: another export to the same place, or a writer, was at work there; or the lakehouse was replaced.
         """
         self.storage.barrier()
         self.storage.prove_exclusive_create()
+        self.refuse_replaced()
         if self.follows and self.boundary == self.first:
             return
         if self.movable() and not self.follows:
             self.claim = claim_boundary(Versions(self.storage), self.first, self.said, self.roots)
             if self.claim is None:
                 raise self.not_alone()
+
+    def refuse_replaced(self) -> None:
+        """Refuse to go on where the lakehouse that the copy was compared with is no longer there. One ``get``.
+
+        The files that it had were left out of the copy, so nothing that is created now would be whole. Its newest root
+        tells: whoever makes a lakehouse in its place makes another one.
+
+        Raises:
+            Refused: it was deleted, or another one is in its place, or another export has removed its versions.
+        """
+        if self.newest is None:
+            return
+        try:
+            data: bytes | None = self.storage.read(self.newest.path)
+        except FileMissing:
+            data = None
+        if data != self.newest.data:
+            raise self.replaced()
+
+    def replaced(self) -> Refused:
+        """Return the error for a lakehouse that went away while the export ran."""
+        return Refused(
+            f"what was at {self.storage.root} was deleted or replaced while the export ran, or another export writes "
+            "there, too; `verify` tells whether what is there now is whole. Stop what works there, and export again"
+        )
 
     def movable(self) -> bool:
         """Return whether the boundary can be moved here. Where no process can move it, no claim is needed.
@@ -121,9 +147,10 @@ class Destination:
         Returns how many roots were removed.
 
         Raises:
-            Refused: another export to the same place put a later version there.
+            Refused: another export to the same place put a later version there, or the lakehouse was replaced.
         """
         versions = Versions(self.storage)
+        self.refuse_replaced()
         lies = self.newest is not None and self.boundary > self.newest.version
         known = {*self.roots, *range(self.first, self.last + 1)}
         if not settle_boundary(versions, self.first, known, grows=not lies, movable=self.movable, claim=self.claim):
@@ -135,7 +162,7 @@ class Destination:
         removed = 0
         if paths:
             removed = len(self.storage.delete_many(paths).deleted)
-        newest = Versions(self.storage).latest().version
+        newest = self.newest_now()
         if newest > self.last:
             raise Refused(
                 f"another export has put version {newest} at {self.storage.root} meanwhile; run one at a time"
@@ -143,6 +170,21 @@ class Destination:
         if newest != self.last:
             raise Corrupt(f"{self.storage.root} does not open at version {self.last}; please report this as a bug")
         return removed
+
+    def newest_now(self) -> int:
+        """Return the newest version, once everything is done.
+
+        Raises:
+            Refused: the last root is gone again. Only a deletion of the lakehouse does that.
+        """
+        versions = Versions(self.storage)
+        try:
+            newest = versions.latest().version
+        except NotALakehouse:
+            raise self.replaced() from None
+        if newest < self.last and versions.try_root(self.last) is None:
+            raise self.replaced()
+        return newest
 
     def withdraw(self, versions: Versions) -> None:
         """Remove the roots that were created where they do not count: another process has replaced the claim."""

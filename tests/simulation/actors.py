@@ -483,7 +483,8 @@ def _exporter(*, begun: bool = False, copied: bool = False, **how: Any) -> Calla
 
         def act() -> str:
             newest, boundary = world.newest.number, world.boundary()
-            done = _export(world, lake, config, newest if config.version is None else config.version)
+            with world.working_at_copy():
+                done = _export(world, lake, config, newest if config.version is None else config.version)
             if config.version is not None:
                 world.kept.append(Kept(running_actor(), config.version, boundary))
             return done
@@ -512,7 +513,12 @@ def _at_copy(act: Callable[[World, Lakehouse], Any]) -> Callable[[World], Action
         if not world.copy.objects:
             _export_older(world, export.Config(engine="local"))
         lake = Lakehouse.open(COPY)
-        return lambda: act(world, lake)
+
+        def run() -> Any:
+            with world.working_at_copy():
+                return act(world, lake)
+
+        return run
 
     return prepare
 

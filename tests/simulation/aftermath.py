@@ -78,7 +78,7 @@ def _copy_used(world: World) -> Iterator[str]:
 
     Tried where one was not completed or roots are missing; any other copy is like any other lakehouse.
     """
-    if world.copy_cleared > 1:  # whoever deletes a lakehouse has to stop its writers first
+    if world.copy_cleared > 1 or world.copy_torn:  # whoever deletes a lakehouse has to stop its writers first
         return
     roots = {each.version for path in world.copy.objects if (each := parse(path)) and each.version is not None}
     boundary = world.copy.objects.get(BOUNDARY_FILE)

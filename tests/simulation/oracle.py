@@ -56,8 +56,9 @@ class Oracle:
         yield from self.world.violations
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
-            self.readers, self.recovered, self.copies, self.copy_kept, self.copy_refused, self.taken_back,
-            self.icebergs, self.rows, self.kept, self.frozen, self.aborted, self.answers, self.fences, self.young,
+            self.readers, self.recovered, self.copies, self.copy_kept, self.copy_torn, self.copy_refused,
+            self.taken_back, self.icebergs, self.rows, self.kept, self.frozen, self.aborted, self.answers, self.fences,
+            self.young,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -67,7 +68,8 @@ class Oracle:
     def ends(self) -> Iterator[str]:
         """Everybody ended, with success or with an error that is right for them."""
         for actor in self.actors:
-            right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if actor.disturbed else ())
+            disturbed = actor.disturbed or actor.name in self.world.copy_torn
+            right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if disturbed else ())
             if kind_of(actor) in WRITES and {kind_of(each) for each in self.actors if each is not actor} == {"compact"}:
                 right = tuple(each for each in right if each not in {CommitConflict, CommitFailedException})
             if kind_of(actor) in WRITES and any(kind_of(each) in FREEZES for each in self.actors):
@@ -394,7 +396,8 @@ class Oracle:
     def copy_kept(self) -> Iterator[str]:
         """What was committed to the copy, acknowledged, is there and whole, until it expires there."""
         acks = [ack for ack in self.world.copy_acks if ack.txn not in self.world.copy_gone]
-        if not acks or self.world.copy_cleared > 1:  # whoever deletes a lakehouse has to stop its writers first
+        # Whoever deletes a lakehouse has to stop first what writes to it.
+        if not acks or self.world.copy_cleared > 1 or self.world.copy_torn:
             return
         files = {path: each.data for path, each in self.world.copy.objects.items()}
         try:
@@ -421,6 +424,15 @@ class Oracle:
         first = boundary if boundary <= newest.version else min(ack.version for ack in acks)
         for version in range(max(first, newest.oldest_version), newest.version + 1):
             yield from self.whole(version, files)
+
+    def copy_torn(self) -> Iterator[str]:
+        """An export whose target was deleted before it created roots there does not report success."""
+        if self.world.copy_cleared != 1:  # when it was deleted once more, the export may have found nothing there
+            return
+        for actor in self.actors:
+            ended = actor.state == "ended" and actor.error is None
+            if ended and kind_of(actor).startswith("export") and actor.name in self.world.copy_torn_roots:
+                yield f"{actor.name} reported success, and what it was compared with was deleted before the roots came"
 
     def whole(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
         """Yield what a version lacks that was committed to the copy, or after such a one."""

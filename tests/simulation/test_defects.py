@@ -57,6 +57,10 @@ DEFECTS: Final[dict[str, Defect]] = {
     "4": Defect(
         "a version is written on top of another lakehouse", "recreate-copy+refresh-copy", "0", _ALONE
     ),
+    "deleted target": Defect(
+        "an export reports success, and its target was deleted and made again meanwhile",
+        "export-history-again+recreate-copy", "0 54>1", _RACE,
+    ),
     "5": Defect(
         "a save whose confirmation lost its answer deletes definitions that were committed",
         "save-again+publish-later", "0 12!lose 13>1", Bounds(1, 1, ("lose",)),

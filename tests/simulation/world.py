@@ -7,7 +7,8 @@ version, and every other root is none, even if a reader takes it for one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -175,6 +176,12 @@ class World:
     """Transactions whose versions were deleted with the lakehouse at the place of the copy."""
     copy_cleared: int = 0
     """How often the lakehouse at the place of the copy was deleted."""
+    copy_busy: set[str] = field(default_factory=set)
+    """Who is at work at the place of the copy."""
+    copy_torn: set[str] = field(default_factory=set)
+    """Who was at work there when the lakehouse was deleted, beside who deleted it: the pages forbid that."""
+    copy_torn_roots: set[str] = field(default_factory=set)
+    """Who of them created a root there afterwards."""
     copy_given_back: bool = False
     """Whether an actor expired versions of the copy, which releases the claim of a dead export."""
     kept: list[Kept] = field(default_factory=list)
@@ -246,6 +253,8 @@ class World:
         named = parse(path)
         if how == "create" and named is not None and named.version is not None and "copy" in running_actor():
             self.copy_own.add(named.version)
+        if how == "create" and named is not None and named.version is not None:
+            self.copy_torn_roots |= self.copy_torn & {running_actor()}
         if how in {"put", "swap"} and data is not None and named is not None and named.version is not None:
             self.violations.append(f"{running_actor()} replaced the root {path} of the copy")
 
@@ -300,9 +309,20 @@ class World:
         path = metadata["snapshots"][-1]["manifest-list"].removeprefix(ROOT)
         self.store.objects[path] = self.store.objects[path]._replace(data=b"garbage")
 
+    @contextmanager
+    def working_at_copy(self) -> Iterator[None]:
+        """Take note that the running actor is at work at the place of the copy."""
+        actor = running_actor()
+        self.copy_busy.add(actor)
+        try:
+            yield
+        finally:
+            self.copy_busy.discard(actor)
+
     def clear_copy(self) -> None:
         """Delete the lakehouse at the place of the copy, at once."""
         self.copy_cleared += 1
+        self.copy_torn |= self.copy_busy - {running_actor()}
         for path, stored in list(self.copy.objects.items()):
             named = parse(path)
             if named is not None and named.version is not None:
