@@ -12,12 +12,15 @@ from typing import Any, Final
 import duckdb
 import fastavro
 import pytest
+from pyiceberg.table.metadata import TableMetadataUtil
 
 from tests.core.test_rest import Client
 from tests.support.engines import by_spark_sql, connected
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.rest import Served, endpoint
+from trinitylake_core.tables import Located
 
 _TABLE: Final = "/v1/lake/namespaces/a/tables/t"
 _DELETED: Final = 2
@@ -44,14 +47,26 @@ class Handmade:
         found: dict[str, Any] = self.client("GET", _TABLE).json()["metadata"]
         return found
 
-    def commit(self, change: Change, *, keep_data: bool = True, manifests: Change = lambda row: row) -> Any:
-        """Add a snapshot whose delete manifests are written anew after a change, and without data at will."""
+    def commit(
+        self,
+        change: Change,
+        *,
+        keep_data: bool = True,
+        keep_deletes: bool = False,
+        manifests: Change = lambda row: row,
+    ) -> Any:
+        """Add a snapshot whose delete manifests are written anew after a change.
+
+        At will it lacks the data, or has the delete manifests of its parent as well.
+        """
         metadata = self.metadata()
         (parent,) = (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"])
         schema, rows = _read(parent["manifest-list"])
         listed = []
         for row in rows:
             if row["content"] == 1:
+                if keep_deletes:
+                    listed.append(row)
                 row = self._rewritten(row, change)  # noqa: PLW2901 - the same manifest after it
             elif not keep_data:
                 continue
@@ -149,6 +164,58 @@ def test_a_data_file_with_two_vectors_is_refused(table: Handmade) -> None:
     answer = table.commit(doubled, keep_data=False)
     assert 400 == answer.status
     assert "two deletion vectors" in answer.json()["error"]["message"]
+
+
+def test_a_second_vector_beside_one_that_stays_is_refused(table: Handmade) -> None:
+    before = table.metadata()
+    answer = table.commit(lambda entry: entry, keep_deletes=True)
+    assert 400 == answer.status
+    assert "two deletion vectors" in answer.json()["error"]["message"]
+    assert before == table.metadata()
+
+
+def test_a_first_vector_beside_those_that_stay_is_taken(table: Handmade) -> None:
+    def of_another_file(entry: Row) -> Row | None:
+        file = entry["data_file"]
+        return (
+            None if _is_of_second_file(entry) else entry | {"data_file": file | {"referenced_data_file": "file:///x"}}
+        )
+
+    assert 200 == table.commit(of_another_file, keep_deletes=True).status
+
+
+def _spend(lake: Lakehouse, before: dict[str, Any], after: dict[str, Any]) -> int:
+    """Return how many files are read to judge what changed between two metadata."""
+    old, new = (TableMetadataUtil.parse_obj(each) for each in (before, after))
+    counts = lake.storage.counts
+    read = counts.get
+    refuse_lost_vectors(Located(lake.storage), "a.t", old, new)
+    return counts.get - read
+
+
+def test_only_manifests_that_a_commit_changes_are_read_and_shared_ones_for_first_vectors(
+    served: Served, table: Handmade, lake: Lakehouse
+) -> None:
+    def run(statement: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        before = table.metadata()
+        with connected(served) as connection:
+            connection.execute(statement)
+        return before, table.metadata()
+
+    lists = 2
+    assert lists == _spend(lake, *run("INSERT INTO l.a.t SELECT * FROM range(30, 40)"))
+    first = 1 + _delete_manifests(table.metadata())
+    assert lists + first == _spend(lake, *run("DELETE FROM l.a.t WHERE id = 31"))
+    before = table.metadata()
+    rewritten = 2 * _delete_manifests(before)
+    assert 200 == table.commit(lambda entry: entry).status
+    assert lists + rewritten == _spend(lake, before, table.metadata())
+
+
+def _delete_manifests(metadata: dict[str, Any]) -> int:
+    (current,) = (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"])
+    _, rows = _read(current["manifest-list"])
+    return sum(row["content"] == 1 for row in rows)
 
 
 def test_vectors_that_move_to_another_manifest_or_go_with_their_data_are_taken(table: Handmade) -> None:

@@ -8,12 +8,13 @@ rows come back without a word, and a compaction makes that final. So a new snaps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
 from trinitylake_core.iceberg import references as refer
@@ -24,6 +25,8 @@ from trinitylake_core.tables import Located, full_uri
 T = TypeVar("T")
 _VERSION: Final = 3
 """The format version that has deletion vectors."""
+_MOST_SHARED: Final = 100
+"""More manifests of deletes that stay are not read to find a second vector: Iceberg's engines merge so many."""
 
 
 class LostVectors(ValidationError):
@@ -48,8 +51,10 @@ def refuse_lost_vectors(
     """Refuse new snapshots that lack the deletion vector of a data file which is still there.
 
     No request for tables below format version 3. Else one ``get`` for the manifest list of the parent; where that
-    names deletes, one for the list of the snapshot; where manifests of deletes have gone, one for each manifest that
-    only one of the two names. Snapshots whose files cannot be read are not judged.
+    names deletes, or the snapshot is no append, one for the list of the snapshot; and one for each manifest of deletes
+    that only one of the two names. Where data files get their first vector, one for each manifest of deletes that
+    both name, of at most :data:`_MOST_SHARED`; where a vector has gone, one for each manifest of data files that only
+    one names. Snapshots whose files cannot be read are not judged.
 
     Args:
         located: where the files of the table are.
@@ -85,27 +90,29 @@ class _Comparison:
 
     def refuse_lost(self) -> None:
         older = self._manifests(self.parent)
-        if older is None or not older.deletes:
+        if older is None or not (older.deletes or self._may_add_deletes()):
             return
         newer = self._manifests(self.snapshot)
         if newer is None:
             return
         gone = {uri: size for uri, size in older.deletes.items() if uri not in newer.deletes}
-        if not gone:
-            return
         come = {uri: size for uri, size in newer.deletes.items() if uri not in older.deletes}
         vectors_before = self._read(gone, refer.vectors_in)
         vectors_after = self._read(come, refer.vectors_in)
         if vectors_before is None or vectors_after is None:
             return
-        deleted = _rows_by_file(vectors_after)
-        lost = {}
-        for each in vectors_before:
-            if deleted.get(each.data_file, 0) < each.rows:
-                lost[each.data_file] = each.rows
+        rows_before, rows_after = _rows_by_file(vectors_before), _rows_by_file(vectors_after)
+        lost = {file: rows for file, rows in rows_before.items() if rows_after.get(file, 0) < rows}
         if lost:
-            self._refuse_alive(lost, deleted, older, newer)
+            self._refuse_alive(lost, rows_after, older, newer)
         self._refuse_doubled(vectors_after)
+        shared = {uri: size for uri, size in newer.deletes.items() if uri in older.deletes}
+        self._refuse_second(rows_after.keys() - rows_before.keys(), shared)
+
+    def _may_add_deletes(self) -> bool:
+        """Whether the writer does not say that it has only added data."""
+        summary = self.snapshot.summary
+        return summary is None or summary.operation is not Operation.APPEND
 
     def _refuse_alive(
         self, lost: Mapping[str, int], deleted: Mapping[str, int], older: _Manifests, newer: _Manifests
@@ -114,11 +121,15 @@ class _Comparison:
         # What the manifests of both snapshots name is there in both.
         gone = {uri: size for uri, size in older.data.items() if uri not in newer.data}
         come = {uri: size for uri, size in newer.data.items() if uri not in older.data}
-        files_before = self._read(gone, refer.files_in)
-        files_after = self._read(come, refer.files_in)
+
+        def found_in(data: bytes, uri: str) -> list[str]:
+            return [each.uri for each in refer.files_in(data, uri) if each.uri in lost]
+
+        files_before = self._read(gone, found_in)
+        files_after = self._read(come, found_in)
         if files_before is None or files_after is None:
             return
-        removed = {each.uri for each in files_before} - {each.uri for each in files_after}
+        removed = set(files_before) - set(files_after)
         alive = sorted(lost.keys() - removed)
         if not alive:
             return
@@ -134,11 +145,29 @@ class _Comparison:
         seen: set[str] = set()
         for each in vectors:
             if each.data_file in seen:
-                raise LostVectors(
-                    f"snapshot {self.snapshot.snapshot_id} of {self.name} has two deletion vectors for "
-                    f"{each.data_file}; a data file has one, and no engine would read the table"
-                )
+                raise self._doubled(each.data_file)
             seen.add(each.data_file)
+
+    def _refuse_second(self, first: AbstractSet[str], shared: Mapping[str, int]) -> None:
+        """Refuse the snapshot if data files that get their first vector have one in manifests that stay.
+
+        Those that had a vector in a manifest that has gone have none in others: the parent was right.
+        """
+        if not first or len(shared) > _MOST_SHARED:
+            return
+
+        def seconds_in(data: bytes, uri: str) -> list[refer.Vector]:
+            return [each for each in refer.vectors_in(data, uri) if each.data_file in first]
+
+        for each in self._read(shared, seconds_in) or ():
+            raise self._doubled(each.data_file)
+
+    def _doubled(self, data_file: str) -> LostVectors:
+        return LostVectors(
+            f"snapshot {self.snapshot.snapshot_id} of {self.name} has two deletion vectors for {data_file}; a data "
+            "file has one, and no engine would read the table. The writer has to merge the older vector into the "
+            "newer one, and to remove it: load the table again, and delete these rows again"
+        )
 
     def _manifests(self, snapshot: Snapshot) -> _Manifests | None:
         uri = full_uri(snapshot.manifest_list)
