@@ -371,7 +371,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
     return step(
         scope,
         BACKUP,
-        _backed_up,
+        _back_up,
         after=[SNAPSHOTS],
         description=f"A complete copy{where}, with all retained versions and all snapshots; it opens as "
         "a lakehouse of its own. Copies only new files, and reads each one back to compare it. Versions expire only "
@@ -384,12 +384,18 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _backed_up(launch: Launch) -> Result:
+def _back_up(launch: Launch) -> Result:
     policy = launch.settings.backup
-    target, tables = ("", False) if policy is None else (policy.target, policy.tables)
+    if policy is None:
+        target = ""
+        tables = False
+    else:
+        target = policy.target
+        tables = policy.tables
     there = launch.settings.resolved_target_options(target)
     how = export.Config(history=True, tables=tables, engine=launch.engine)
     done = export.run(launch.lake, target, how, launch.spark, **launch.writes, storage_options=there)
     metadata = reports.of_report(done)
     launch.context.log.info(metadata["outcome"])
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
+    version = dg.DataVersion(str(done.plan.version))
+    return dg.MaterializeResult(metadata=metadata, data_version=version)

@@ -7,7 +7,7 @@ sensor evaluates these, too, and records every result that changes.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -301,15 +301,23 @@ def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.Asset
     if not settings.snapshots:
         return _result(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
     graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
-    late = snapshot.overdue(graces, lake.snapshots(), clock.utc_now())
-    lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
-    if late:
-        job = f"{settings.slug}_maintenance"
-        lines.append(f"check the runs of {job} and its schedule, then launch it")
-    message = "; ".join(lines) or f"every required snapshot exists: {', '.join(graces)}"
-    newest = max((each.created_at for each in lake.snapshots()), default=None)
-    shown = None if newest is None else dg.MetadataValue.timestamp(newest)
-    return _result(SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown)
+    snapshots = lake.snapshots()
+    late = snapshot.overdue(graces, snapshots, clock.utc_now())
+    newest = max((each.created_at for each in snapshots), default=None)
+    return _result(
+        SNAPSHOTS_FRESH,
+        _describe_late(late, settings.slug) if late else f"every required snapshot exists: {', '.join(graces)}",
+        passed=not late,
+        missing=len(late),
+        newest_snapshot=None if newest is None else dg.MetadataValue.timestamp(newest),
+    )
+
+
+def _describe_late(late: Iterable[snapshot.Overdue], slug: str) -> str:
+    """Return which snapshots are missing, and what to do about it."""
+    parts = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
+    parts.append(f"check the runs of {slug}_maintenance and its schedule, then launch it")
+    return "; ".join(parts)
 
 
 def _result(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.AssetCheckResult:

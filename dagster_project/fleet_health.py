@@ -91,15 +91,18 @@ def find_failing_lakehouses(known: Known) -> dict[str, dict[str, str]]:
     for name, reason in known.bad.items():
         failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
     now = time.time()
-    work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
-    for outcome in DeadlinePool().each(work, _POLL_SECONDS, _NO_DEADLINE_SECONDS):
+    polls = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
+    for outcome in DeadlinePool().each(polls, _POLL_SECONDS, _NO_DEADLINE_SECONDS):
+        name = outcome.name
         if outcome.error is not None:
-            trouble = checks.trouble_of(outcome.error, known.good[outcome.name])
-            failing[checks.REACHABLE][outcome.name] = trouble.text
+            trouble = checks.trouble_of(outcome.error, known.good[name])
+            failing[checks.REACHABLE][name] = trouble.text
             continue
         for _, result in outcome.get().results:
-            if not result.passed:
-                failing[str(result.check_name)][outcome.name] = str(result.description)
+            if result.passed:
+                continue
+            of_check = failing[str(result.check_name)]
+            of_check[name] = str(result.description)
     return failing
 
 

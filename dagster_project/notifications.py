@@ -59,15 +59,22 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
     )
     def send(context: dg.RunFailureSensorContext) -> None:
         run = context.dagster_run
-        ours = LAKEHOUSE_TAG in run.tags or run.job_name.startswith(f"{FLEET}_")
-        ours = ours or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
-        if only_ours and not ours:
+        if only_ours and not _is_ours(run):
             return
         found = crash_retry.outlook(context.instance, run)
-        if not (found.wanted and found.repeats):
-            post(checked_url(look_up(notifications.webhook)), message(context, found, notifications))
+        if found.wanted and found.repeats:
+            return
+        url = checked_url(look_up(notifications.webhook))
+        post(url, message(context, found, notifications))
 
     return [send]
+
+
+def _is_ours(run: dg.DagsterRun) -> bool:
+    """Whether a run is one of a lakehouse or of the fleet: by its tag, by its job, or by an asset that it makes."""
+    if LAKEHOUSE_TAG in run.tags or run.job_name.startswith(f"{FLEET}_"):
+        return True
+    return any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
 def send(notifications: Notifications, news: Mapping[str, Trouble | int], asset: dg.AssetKey, *, fleet: bool) -> None:

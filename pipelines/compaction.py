@@ -234,10 +234,12 @@ class _Compaction(JobRun[Config, Report]):
         tree = self.rewriter.ref_of(self.base.node)
         self.top = self.rewriter.open(tree)
         if self.config.full or tree.height == 0:
-            return tree, self.rewriter.frontier(tree, tasks)
-        chosen = self.choose(self.top) or ()
-        paying = [self.top.refs[index] for index in sorted(chosen)]
-        return tree, self.rewriter.split_heavy(paying, tasks)
+            dirty = self.rewriter.frontier(tree, tasks)
+        else:
+            chosen = self.choose(self.top) or ()
+            paying = [self.top.refs[index] for index in sorted(chosen)]
+            dirty = self.rewriter.split_heavy(paying, tasks)
+        return tree, dirty
 
     def choose(self, work: Work) -> Collection[int] | None:
         """Choose the children of a node to flush."""

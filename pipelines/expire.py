@@ -387,16 +387,23 @@ class _Expiration(JobRun[Config, Report]):
         marked = len(before.snapshots), len(marking.saved.paths)
         return Freed(count, total.files, total.bytes, sweep.nodes_read, tuple(each[:_FREED_SHOWN]), *marked)
 
+    def describe_rules(self) -> Iterator[str]:
+        """Yield why a version goes: what each rule that is given says of it."""
+        if self.rules.keep_last is not None:
+            yield f"not among the newest {self.rules.keep_last}"
+        if self.rules.age_seconds is not None:
+            yield f"older than {describe_duration(self.rules.age_seconds)}"
+
     def write_plan(self, uri: str, boundary: int) -> None:
-        keep_last, age = self.rules.keep_last, self.rules.age_seconds
-        rules = [f"not among the newest {keep_last}"] if keep_last is not None else []
-        rules += [f"older than {describe_duration(age)}"] if age is not None else []
-        found = self.roots_below(boundary, self.oldest)
-        rows = [plans.PlanRow(file, f"version {file.version}: {', '.join(rules)}") for file in found]
-        total = (len(rows), sum(file.bytes for file in found))
-        plans.write(
-            uri, self.options, plans.header("expire", self.backend, self.retained, total, oldest_version=boundary), rows
-        )
+        rules = ", ".join(self.describe_rules())
+        rows: list[plans.PlanRow] = []
+        size = 0
+        for file in self.roots_below(boundary, self.oldest):
+            rows.append(plans.PlanRow(file, f"version {file.version}: {rules}"))
+            size += file.bytes
+        total = len(rows), size
+        header = plans.header("expire", self.backend, self.retained, total, oldest_version=boundary)
+        plans.write(uri, self.options, header, rows)
         self.report = replace(self.report, plan=uri)
         self.watch.lap("write")
 

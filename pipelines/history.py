@@ -95,15 +95,22 @@ def selector(author: str | None, reason: str | None) -> Callable[[Member], bool]
 
     A version may be of several transactions (group commit): the two must be of the same one.
     """
-    parts = {"*": ".*", "?": "."}
-    pattern = re.compile("".join(parts.get(each) or re.escape(each) for each in author or "*"), re.DOTALL)
+    pattern = _compile_pattern(author or "*")
+    wanted = (reason or "").casefold()
 
     def selects(member: Member) -> bool:
         if author is not None and not pattern.fullmatch(member.author or ""):
             return False
-        return reason is None or reason.casefold() in (member.reason or "").casefold()
+        return wanted in (member.reason or "").casefold()
 
     return selects
+
+
+def _compile_pattern(text: str) -> re.Pattern[str]:
+    """Return what matches a whole text: ``*`` is any number of characters, ``?`` is one, all others are themselves."""
+    meanings = {"*": ".*", "?": "."}
+    parts = [meanings.get(each) or re.escape(each) for each in text]
+    return re.compile("".join(parts), re.DOTALL)
 
 
 def changes_objects(info: VersionInfo) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from pipelines.job import (
@@ -206,15 +207,17 @@ class Report:
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield what is planned, or what became of each table, and those that were not compacted."""
+        rows: list[Sequence[Any]] = []
         if self.dry_run:
             columns = ("table", "engine", "partitions", "files", "after", "bytes", "delete_files", "reason", "refs")
-            shown = [replace(each, bytes=Size(each.bytes)) for each in self.planned]
-            rows = [[getattr(each, name) for name in columns[:-1]] for each in shown]
-            names = [", ".join(each.refs) for each in self.planned]
-            yield Table("planned", columns, [[*row, refs] for row, refs in zip(rows, names, strict=True)])
+            cells = attrgetter(*columns[:-1])
+            for each in self.planned:
+                shown = replace(each, bytes=Size(each.bytes))
+                rows.append([*cells(shown), ", ".join(each.refs)])
+            yield Table("planned", columns, rows)
         else:
             columns = ("table", "outcome", "engine", "files", "after", "bytes", "bytes_after", "seconds", "proved")
-            rows = [[getattr(each, name) for name in columns] for each in self.outcomes]
+            rows = [attrgetter(*columns)(each) for each in self.outcomes]
             yield Table("compacted", columns, rows, detail=True)
         yield Table("failures", ("table", "reason"), list(self.failures.items()))
 

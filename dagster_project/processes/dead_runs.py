@@ -43,16 +43,30 @@ def without_process(instance: dg.DagsterInstance, location: str) -> dict[str, dg
     """
     if not _PROCESSES.is_dir() or not isinstance(instance.run_launcher, dg.DefaultRunLauncher):
         return {}
-    found, running = {}, dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
-    for run in instance.get_runs(running):
-        if run.remote_job_origin and run.remote_job_origin.location_name == location:
-            records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
-            events = [each.event_log_entry.dagster_event for each in records]
-            pids = [each.engine_event_data.metadata.get("pid") for each in events if each is not None]
-            recorded = [int(str(pid.value)) for pid in pids if pid is not None]
-            if recorded and _gone(recorded[-1]):
-                found[run.run_id] = run
+    at_work = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
+    found = {}
+    for run in instance.get_runs(at_work):
+        origin = run.remote_job_origin
+        if origin is None or origin.location_name != location:
+            continue
+        pid = _recorded_pid(instance, run)
+        if pid is not None and _gone(pid):
+            found[run.run_id] = run
     return found
+
+
+def _recorded_pid(instance: dg.DagsterInstance, run: dg.DagsterRun) -> int | None:
+    """Return the process of a run that Dagster recorded last; ``None`` if it recorded none. One query."""
+    records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
+    last = None
+    for record in records:
+        event = record.event_log_entry.dagster_event
+        if event is None:
+            continue
+        pid = event.engine_event_data.metadata.get("pid")
+        if pid is not None:
+            last = int(str(pid.value))
+    return last
 
 
 class Undertaker:

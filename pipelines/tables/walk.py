@@ -422,19 +422,24 @@ def _held(path: str, label: str, refs: References, root: str) -> Found:
 
 def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, strict: bool) -> Found:
     """Yield what is in manifest lists, or in manifests. One ``get`` each."""
-    located, root, names = Located(storage), storage.root, _Names(storage.root)
-    listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
+    root = storage.root
+    located = Located(storage)
+    names = _Names(root)
+
+    def parse_all(data: bytes, uri: str) -> list[tuple[str, str, int | None]]:
+        return list(parse(data, uri))  # here, so that its errors are those of the reading
 
     def read(row: Row) -> Any:
-        return _parse_file(row["path"], located, listed, strict=strict, least=row["size"] or 0)
+        return _parse_file(row["path"], located, parse_all, strict=strict, least=row["size"] or 0)
 
     for row, inner in _contents(rows, read, storage):
-        path, former = row["path"], row["about"]
+        path = row["path"]
         if isinstance(inner, Lost):
-            yield inner.role, path, path, "", f"its {role} {uri_of(root, path)} {inner.why}", None
+            why = f"its {role} {uri_of(root, path)} {inner.why}"
+            yield inner.role, path, path, "", why, None
             continue
         yield from _beside(root, path)
-        yield from names.rows(path, inner, former)
+        yield from names.rows(path, inner, row["about"])
 
 
 def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:

@@ -133,12 +133,14 @@ class TrinityLakeCatalog(MetastoreCatalog):
         return made
 
     def _stand_on(self, name: str, lake: Lakehouse, properties: dict[str, str]) -> None:
-        defaults = file_io_properties(lake.root, lake.storage.spec()[1])
+        _, options = lake.storage.spec()
+        defaults = file_io_properties(lake.root, options)
         super().__init__(name, **{**defaults, **properties})
         self._backend = lake.backend
-        self._group = lake.group() if properties.get(GROUP_COMMITS, "").lower() == "true" else None
-        allowed = [each.strip() for each in properties.get(ALLOWED_LOCATIONS, "").split(",") if each.strip()]
-        locations = Locations(lake.root, properties.get(WAREHOUSE_LOCATION), allowed)
+        is_grouped = properties.get(GROUP_COMMITS, "").lower() == "true"
+        self._group = lake.group() if is_grouped else None
+        warehouse = properties.get(WAREHOUSE_LOCATION)
+        locations = Locations(lake.root, warehouse, _allowed_locations(properties))
         self._places = Places(lake.storage, locations, self.properties)
         self._index = TableIndex(lake.backend)
         self._claims = Claims()
@@ -818,6 +820,12 @@ def _reason_of_rewrite(names: Sequence[ObjectName]) -> str:
     """Return what the history says of a rewrite."""
     named = ", ".join(str(each) for each in names[:_NAMED])
     return f"compact {named}" if len(names) <= _NAMED else f"compact {named}, ... ({len(names)} tables)"
+
+
+def _allowed_locations(properties: dict[str, str]) -> list[str]:
+    """Return the prefixes in which tables and views may name any place."""
+    listed = properties.get(ALLOWED_LOCATIONS, "").split(",")
+    return [each.strip() for each in listed if each.strip()]
 
 
 def _open_past(lake: Lakehouse, properties: dict[str, str]) -> Lakehouse | None:

@@ -131,17 +131,17 @@ def _resolve(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequenc
     for update in updates:
         match update:
             case AddSchemaUpdate():
-                found += schemas.added(update, "schema_")
+                found += schemas.resolve_addition(update, "schema_")
             case AddPartitionSpecUpdate():
-                found += specs.added(update, "spec")
+                found += specs.resolve_addition(update, "spec")
             case AddSortOrderUpdate():
-                found += orders.added(update, "sort_order")
+                found += orders.resolve_addition(update, "sort_order")
             case SetCurrentSchemaUpdate():
-                found.append(schemas.chosen(update, "schema_id"))
+                found.append(schemas.resolve_choice(update, "schema_id"))
             case SetDefaultSpecUpdate():
-                found.append(specs.chosen(update, "spec_id"))
+                found.append(specs.resolve_choice(update, "spec_id"))
             case SetDefaultSortOrderUpdate():
-                found.append(orders.chosen(update, "sort_order_id"))
+                found.append(orders.resolve_choice(update, "sort_order_id"))
             case SetPropertiesUpdate():
                 properties |= update.updates.keys()
                 found.append(update)
@@ -163,19 +163,32 @@ class _Numbered:
         self._meaning = meaning
         self._ids: dict[int, int] = {}
 
-    def added(self, update: Any, field: str) -> list[Any]:
+    def resolve_addition(self, update: Any, field: str) -> list[Any]:
         """Return an update that adds a thing under a free ID; nothing, if the table has it."""
         thing = getattr(update, field)
-        meaning, own = self._meaning(thing), getattr(thing, self._number)
+        own = getattr(thing, self._number)
+        meaning = self._meaning(thing)
         known = self._by_meaning.get(meaning)
-        taken = self._by_meaning.values()
-        free = max(taken, default=-1) + 1 if own in taken else own
-        self._by_meaning[meaning] = self._ids[own] = self._ids[_LAST_ADDED] = free if known is None else known
         if known is not None:
+            self._remember(own, known)
             return []
-        return [update.model_copy(update={field: thing.model_copy(update={self._number: free})})]
+        free = self._free_id(own)
+        self._by_meaning[meaning] = free
+        self._remember(own, free)
+        numbered = thing.model_copy(update={self._number: free})
+        return [update.model_copy(update={field: numbered})]
 
-    def chosen(self, update: Any, field: str) -> Any:
+    def _free_id(self, wanted: int) -> int:
+        """Return an ID that nothing has: the one that the client gave, if it can be."""
+        taken = self._by_meaning.values()
+        return max(taken) + 1 if wanted in taken else wanted
+
+    def _remember(self, given: int, number: int) -> None:
+        """Remember which ID in the table the one stands for that the client gave, and that it was the last."""
+        self._ids[given] = number
+        self._ids[_LAST_ADDED] = number
+
+    def resolve_choice(self, update: Any, field: str) -> Any:
         """Return an update that chooses a thing by its ID in the table."""
         given = getattr(update, field)
         return update.model_copy(update={field: self._ids.get(given, given)})

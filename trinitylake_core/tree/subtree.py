@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from operator import itemgetter
+from typing import Final, Protocol
 
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
@@ -173,12 +173,12 @@ def heaviest_children(target_bytes: int) -> Policy:
     return choose
 
 
-class _Light(NamedTuple):
-    """A child that is not worth a flush by itself: its pending messages, their bytes, and its place in the node."""
+_Light = tuple[int, int, int]
+"""A child that is not worth a flush by itself: its pending messages, their bytes, and its place in the node.
 
-    messages: int
-    size: int
-    place: int
+No class with names: this is made for every child of every node that a compaction reads.
+"""
+_MESSAGES: Final = itemgetter(0)
 
 
 class PayingChildren:
@@ -232,22 +232,25 @@ class PayingChildren:
             return dirty_children(work)
         chosen: set[int] = set()
         light: list[_Light] = []
-        for index, ref in enumerate(work.refs):
+        messages = 0
+        size = 0
+        for place, ref in enumerate(work.refs):
             if self._pays(ref):
-                chosen.add(index)
-            elif messages := len(ref.pending):
-                light.append(_Light(messages, ref.pending.nbytes(), index))
-        light.sort(key=attrgetter("messages"))
-        messages = sum(each.messages for each in light)
-        size = sum(each.size for each in light)
+                chosen.add(place)
+            elif waiting := len(ref.pending):
+                waiting_bytes = ref.pending.nbytes()
+                light.append((waiting, waiting_bytes, place))
+                messages += waiting
+                size += waiting_bytes
+        light.sort(key=_MESSAGES)
         while light:
             has_room = messages <= self._kept
             if has_room and (most_bytes is None or size <= most_bytes):
                 break
-            heaviest = light.pop()
-            chosen.add(heaviest.place)
-            messages -= heaviest.messages
-            size -= heaviest.size
+            waiting, waiting_bytes, place = light.pop()  # the heaviest
+            chosen.add(place)
+            messages -= waiting
+            size -= waiting_bytes
         return chosen or None
 
     def _pays(self, ref: Ref) -> bool:

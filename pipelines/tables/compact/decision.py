@@ -93,16 +93,32 @@ def decide_group(group: FileGroup, target: int, rules: GroupRules, now_millis: i
 
     Small files are rewritten, and where delete files apply, all: only a rewrite of each lets those go.
     """
-    files, size = group.small_files, group.small_bytes
     if group.delete_files:
-        files, size = group.files, group.bytes
-    after = max(1, -(-size // max(1, target)))
+        files = group.files
+        size = group.bytes
+    else:
+        files = group.small_files
+        size = group.small_bytes
+    after = files_of_size(size, target)
     gain = files - after + group.delete_files
     cost = 2 * size + _REQUEST_BYTES * (files + after)
     wanted, reason = _judge(group, files, gain, rules)
-    if wanted and group.newest_millis > now_millis - millis(rules.settled_seconds) and rules.settled_seconds:
+    if wanted and _is_hot(group, rules, now_millis):
         wanted, reason = False, HOT
     return GroupDecision(wanted, reason, files, size, after, gain, cost)
+
+
+def files_of_size(size: int, target: int) -> int:
+    """Return how many files of the target size so many bytes make: one at least."""
+    return max(1, -(-size // max(1, target)))
+
+
+def _is_hot(group: FileGroup, rules: GroupRules, now_millis: int) -> bool:
+    """Whether the rules wait for a group to settle, and a file came to it since."""
+    if not rules.settled_seconds:
+        return False
+    settled_millis = now_millis - millis(rules.settled_seconds)
+    return group.newest_millis > settled_millis
 
 
 def _judge(group: FileGroup, files: int, gain: int, rules: GroupRules) -> tuple[bool, str]:

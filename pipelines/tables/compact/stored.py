@@ -10,7 +10,7 @@ from typing import Any, Final
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import gc_roots
 from pipelines.sweep.listing import Listed
-from pipelines.tables.compact.decision import GroupDecision
+from pipelines.tables.compact.decision import GroupDecision, files_of_size
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -56,10 +56,12 @@ class StoredTable:
 
 
 def _planned_group(stored: _Group, key: GroupKey, group: FileGroup, target: int) -> PlannedGroup:
-    files, size = len(stored.sizes), sum(stored.sizes.values())
-    after = max(1, -(-size // max(1, target)))
+    paths = tuple(stored.sizes)
+    sizes = tuple(stored.sizes.values())
+    files = len(paths)
+    size = sum(sizes)
+    after = files_of_size(size, target)
     decision = GroupDecision(True, _PLANNED, files, size, after, files - after, max(1, 2 * size))
-    paths, sizes = tuple(stored.sizes), tuple(stored.sizes.values())
     return PlannedGroup(key.spec_id, paths, sizes, decision, group.delete_files, group.deletes_elsewhere)
 
 
