@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationError
 
 from tests.simulation.actors import FREEZES, ICEBERGS, KINDS, WRITES
 from tests.simulation.clocks import AGES
@@ -74,6 +74,8 @@ class Oracle:
                 right = tuple(each for each in right if each not in {CommitConflict, CommitFailedException})
             if kind_of(actor) in WRITES and any(kind_of(each) in FREEZES for each in self.actors):
                 right += (LakehouseFrozen, CommitFailedException)
+            if kind_of(actor) == "set-ref" and any(kind_of(each) == "rename" for each in self.actors):
+                right += (ValidationError,)  # the table that has its name now does not have the snapshot
             if actor.ahead_millis:
                 right += (ClocksDisagree,)
             may_be_unknown = actor.preempted or self.world.boundary_moved or self.world.damaged

@@ -85,6 +85,7 @@ COURTEOUS: Final = (
 GROUPS: Final = (
     "group+write", "group+group", "group+clean", "group+compact", "group+expire", "group+freeze-thaw", "group+purge",
     "group+write-stale", "group+rollback", "request+request", "request+group", "request+rollback", "request+write",
+    "rename+set-ref",
 )  # fmt: skip
 """Pairs of which one commits in a group."""
 TRIPLES: Final = (
