@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.copy.copying import BATCH, NEW, copy_new
-from pipelines.engine.counting import Counts, refuse_lost, refuse_other_names
+from pipelines.engine.counting import Counts, refuse_lost, refuse_other_names, refuse_other_number
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import everything, table_shards
@@ -138,7 +138,6 @@ class CopyPlan:
         meant = self._find_respelled(walk_of_tables, sides[0])
         named = _Named(walked.ask, walk_of_tables, meant, self._leave_out(starts, left_out))
         reached = self._find_reached(named).keep()
-        names = self._count_reached(named)
         listed = self.engine.sql(
             """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -147,7 +146,6 @@ class CopyPlan:
             here=sides[0],
             target=sides[1],
         ).keep()
-        walked.drop()
         others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep()
         looked_up = self.engine.map(
             _look_up,
@@ -163,7 +161,8 @@ class CopyPlan:
             listed=listed,
             others=looked_up,
         ).keep()
-        refuse_other_names(self.engine, "files to compare", names, compared, "path")
+        names = self._refuse_other_files(named, compared)
+        walked.drop()
         self._refuse_missing(compared)
         query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
             sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
@@ -268,17 +267,19 @@ class CopyPlan:
             absent=named.absent,
         )
 
-    def _count_reached(self, named: _Named) -> int:
-        """Return how many files :meth:`_find_reached` is to find.
+    def _refuse_other_files(self, named: _Named, compared: Rows) -> int:
+        """Refuse to go on with other files than those that :meth:`_find_reached` is to find; return how many they are.
 
-        The names are counted by queries of their own: a row that one of the others lost would not be copied.
+        The names are counted by queries of their own: a row that one of the others lost would not be copied. Raises
+        ``StorageError``.
         """
         every = [named.ask(f"SELECT path FROM walked WHERE {_OF_TREES}")]
         if named.tables.found:
             every.append(self._names_of_tables(named, "path"))
-        query = f"SELECT count(DISTINCT e.path) AS files FROM every e WHERE {_NOT_ABSENT}"
-        counted = self.engine.sql(query, every=union(self.engine, every, "path"), absent=named.absent)
-        return int(counted.one()["files"])
+        query = f"SELECT e.path FROM every e WHERE {_NOT_ABSENT}"
+        names = union(self.engine, every, "path")
+        what = "files to compare"
+        return refuse_other_names(self.engine, what, compared, "path", query, every=names, absent=named.absent)
 
     def _names_of_tables(self, named: _Named, columns: str) -> Rows:
         """Return what the metadata of tables name below the root, and could be read."""
@@ -310,7 +311,7 @@ class CopyPlan:
             return 0, 0, 0
         query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
-        refuse_other_names(self.engine, f"{kind}s to copy", count, files, "path")
+        refuse_other_number(self.engine, f"{kind}s to copy", count, files, "path")
         work = partial(copy_new, check=_check)
         sums = dict.fromkeys(NEW.names, 0)
         for row in self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).stream():

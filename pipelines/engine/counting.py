@@ -67,13 +67,24 @@ def keep_counted(engine: Engine, what: str, query: str, key: str, **tables: Rows
         StorageError: the engine lost, repeated or swapped rows.
     """
     kept = engine.sql(query, **tables).keep(key, repeatable=True)
-    asked = engine.sql(f"SELECT count(DISTINCT q.{key}) AS names FROM ({query}) q", **tables).one()["names"]
-    refuse_other_names(engine, what, asked, kept, key)
+    refuse_other_names(engine, what, kept, key, query, **tables)
     return kept
 
 
-def refuse_other_names(engine: Engine, what: str, asked: int, kept: Rows, key: str) -> None:
-    """Refuse kept rows that are not as many as there were to be, each once. Raises ``StorageError``."""
+def refuse_other_names(engine: Engine, what: str, kept: Rows, key: str, asked_query: str, **tables: Rows) -> int:
+    """Refuse kept rows that are not those that a query asks for, each once by its ``key``; return how many there are.
+
+    One query, for each costs Spark a job. Raises ``StorageError``: the engine lost, repeated or swapped rows.
+    """
+    query = f"""SELECT (SELECT count(DISTINCT q.{key}) FROM ({asked_query}) q) AS asked, count(*) AS every,
+        count(DISTINCT k.{key}) AS names FROM kept k"""
+    found = engine.sql(query, kept=kept, **tables).one()
+    refuse_lost(what, found["asked"], Counts(found["names"], found["asked"], found["every"]))
+    return int(found["asked"])
+
+
+def refuse_other_number(engine: Engine, what: str, asked: int, kept: Rows, key: str) -> None:
+    """Refuse rows that are not as many as there were to be, each once by its ``key``. Raises ``StorageError``."""
     query = f"SELECT count(*) AS every, count(DISTINCT k.{key}) AS names FROM kept k"
     found = engine.sql(query, kept=kept).one()
     refuse_lost(what, asked, Counts(found["names"], asked, found["every"]))

@@ -160,9 +160,8 @@ class TableSweep(Sweep):
     def _listed_names(self, where: str) -> Rows:
         """Return the listed files of which something is true, with their size, counted by a query of their own."""
         names = self.engine.sql(f"SELECT path, bytes AS size FROM files WHERE {where}", files=self._listed)
-        query = f"SELECT count(DISTINCT path) AS files FROM files WHERE {where}"
-        asked = self.engine.sql(query, files=self._listed).one()["files"]
-        refuse_other_names(self.engine, "listed files", asked, names, "path")
+        query = f"SELECT path FROM files WHERE {where}"
+        refuse_other_names(self.engine, "listed files", names, "path", query, files=self._listed)
         return names
 
     def remove_live(self) -> Totals:

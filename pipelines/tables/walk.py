@@ -224,8 +224,8 @@ class TableWalk:
         self._asked.setdefault(role, []).append(pending)
         what = _NOUNS.get(role, f"{role}s")
         paths = named.select(self._engine, tables, "path")
-        asked = self._engine.sql(f"SELECT count(DISTINCT a.path) AS files {every}", every=paths, **known).one()["files"]
-        refuse_other_names(self._engine, f"names of {what}", asked, pending, "path")
+        query = f"SELECT a.path {every}"
+        refuse_other_names(self._engine, f"names of {what}", pending, "path", query, every=paths, **known)
         files = pending.count()
         self.read[role] = self.read.get(role, 0) + files
         counted = CountedWork(work, _as_rows)

@@ -183,7 +183,7 @@ def test_a_lost_row_leaves_no_file_out_of_a_copy(
     assert not (tmp_path / "copy").exists() or not list((tmp_path / "copy").rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_a_query_leaves_no_file_out_of_a_copy(
     catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How, step: int
