@@ -120,7 +120,8 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> verify.Report:
             health = settings.health
-            engine = choose_engine("auto", watch.spark, lake.stats().objects or 0, health.spark_from_objects)
+            objects = lake.stats().objects or 0
+            engine = choose_engine("auto", watch.spark, objects, health.spark_from_objects)
             how = verify.Config(engine=engine.name, tables=health.tables or None)
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 

@@ -175,13 +175,16 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
 
 
 def _diff(launch: Launch) -> reports.Metadata:
-    options, other = launch.options, launch.lake
-    if options.other is not None:
+    options = launch.options
+    if options.other is None:
+        other = launch.lake
+    else:
         there = launch.settings.resolved_target_options(normalise_root(options.other))
         other = Lakehouse.open(options.other, storage_options=there, damaged=True)
     old = version_ref.at(launch.lake, options.before, "before")
     new = version_ref.at(other, options.after, "after")
-    return reports.of_report(diff.report(old, new, options, launch.spark, limit=options.limit, **launch.more))
+    found = diff.report(old, new, options, launch.spark, limit=options.limit, **launch.more)
+    return reports.of_report(found)
 
 
 def _verify(launch: Launch) -> reports.Metadata:

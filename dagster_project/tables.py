@@ -104,14 +104,23 @@ def _evaluate_tables(check: str, problems: Iterable[tuple[str, str]], fails: str
     It warns, and does not stop the steps that delete: whoever writes one table must not end the maintenance of all.
     """
     found = list(problems)
-    names = ", ".join(name for name, _ in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+    if not found:
+        return dg.AssetCheckResult(
+            check_name=check,
+            passed=True,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"no table {fails}",
+        )
+    names = [name for name, _ in found[:_NAMED]]
+    if len(found) > _NAMED:
+        names.append("...")
     rows = [{"table": name, "why": why} for name, why in found[: reports.PLAN_LIMIT]]
     return dg.AssetCheckResult(
         check_name=check,
-        passed=not found,
+        passed=False,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{count(len(found), 'table')} {fails}: {names}. {remedy}" if found else f"no table {fails}",
-        metadata={"tables": reports.table(rows, ("table", "why"))} if rows else {},
+        description=f"{count(len(found), 'table')} {fails}: {', '.join(names)}. {remedy}",
+        metadata={"tables": reports.table(rows, ("table", "why"))},
     )
 
 

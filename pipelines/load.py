@@ -366,8 +366,9 @@ class _Load(JobRun[Config, Report]):
         blocks = min(children, loading.block_count(self.engine.tasks()))
         ends = [children * block // blocks for block in range(blocks + 1)]
         rows: list[Row] = []
-        for number, (start, stop) in enumerate(pairwise(ends)):
-            rows.append({"number": number, "start": start, "stop": stop, "weight": stop - start})
+        for start, stop in pairwise(ends):
+            row = {"number": len(rows), "start": start, "stop": stop, "weight": stop - start}
+            rows.append(row)
         return rows
 
     def compare(self, new: Rows) -> tuple[Rows, Counts]:

@@ -208,7 +208,8 @@ class _Expiration:
         self.found: list[tuple[str, str, Expiring, Any, str]] = []
         self.watch = Stopwatch()
         self.meter = Meter(lake.storage)
-        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
+        plan = config.plan or config.plan_to
+        self.options = plans.options_of(plan, config.plan_options, lake.storage)
         self.by_plan = None if config.plan is None else self.read_plan(config.plan)
 
     def run(self, review: Review[Report] | None, cancel: Cancel) -> Report:

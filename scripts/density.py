@@ -32,7 +32,7 @@ MAX_NODES_A_LINE: Final = 9.0
 MAX_DENSE_FUNCTIONS: Final = 0
 MAX_PARTICIPLES: Final = 30
 
-DENSE_NODES_A_LINE: Final = 17
+DENSE_NODES_A_LINE: Final = 16
 """Above this a function of :data:`DENSE_FROM_LINES` code lines is dense."""
 DENSE_FROM_LINES: Final = 8
 

@@ -281,10 +281,12 @@ def _cut_children(lake: Lakehouse, wanted: Wanted, parts: int) -> list[Part]:
     """Return runs of those children of the root that hold anything that is wanted."""
     children = _children_in(lake.root_node.node, wanted.ranges(lake.codec))
     size = max(1, -(-len(children) // parts))
-    found = []
+    found: list[Part] = []
     for start in range(0, len(children), size):
         run = children[start : start + size]
-        found.append(Part(run[0], run[-1] + 1, first=start == 0))
+        is_first = start == 0
+        part = Part(run[0], run[-1] + 1, first=is_first)
+        found.append(part)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from pipelines.trees.walk import FOREVER, Start
@@ -238,21 +239,22 @@ class RetentionRules:
 
         REQUIRES: ``created_at`` ascends.
         """
-
-        def found() -> Iterator[RetentionReason]:
-            newest, oldest = versions[-1], versions.start
-            yield _reason(NEWEST, "", newest, newest)
-            if self.keep_last is not None:
-                yield _reason(KEEP_LAST, str(self.keep_last), max(oldest, newest - max(self.keep_last, 1) + 1), newest)
-            if self.age_seconds is not None:
-                first = _first_since(created_at, versions, now_millis - millis(self.age_seconds))
-                yield _reason(OLDER_THAN, describe_duration(self.age_seconds), first, newest)
-            ttl = self.ttl_millis
-            yield _reason(
-                TTL, describe_duration(ttl / 1000), _first_since(created_at, versions, now_millis - ttl), newest
-            )
-
-        return sorted((each for each in found() if each.versions > 0), key=lambda each: each.first)
+        newest = versions[-1]
+        found = [_reason(NEWEST, "", newest, newest)]
+        if self.keep_last is not None:
+            first = max(versions.start, self.first_by_count(versions))
+            found.append(_reason(KEEP_LAST, str(self.keep_last), first, newest))
+        if self.age_seconds is not None:
+            age = describe_duration(self.age_seconds)
+            since = now_millis - millis(self.age_seconds)
+            first = _first_since(created_at, versions, since)
+            found.append(_reason(OLDER_THAN, age, first, newest))
+        ttl = describe_duration(self.ttl_millis / 1000)
+        since = now_millis - self.ttl_millis
+        first = _first_since(created_at, versions, since)
+        found.append(_reason(TTL, ttl, first, newest))
+        found.sort(key=attrgetter("first"))
+        return [each for each in found if each.versions > 0]
 
 
 def _reason(rule: str, setting: str, first: int, newest: int) -> RetentionReason:

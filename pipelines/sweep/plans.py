@@ -115,15 +115,17 @@ def header(
 def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[PlanRow]) -> None:
     """Write a plan; an older one of this name is replaced. One ``put``. Memory: the compressed file."""
     above, name = split_uri(uri)
-    schema = _SCHEMA.with_metadata({_METADATA: json.dumps(asdict(head)).encode()})
+    described = json.dumps(asdict(head)).encode()
+    schema = _SCHEMA.with_metadata({_METADATA: described})
+    remaining = ({**row.file._asdict(), "reason": row.reason} for row in rows)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "plan.parquet"
         with parquet.ParquetWriter(path, schema) as writer:
-            remaining = iter(rows)
             while some := list(islice(remaining, _ROWS)):
-                made = [{**row.file._asdict(), "reason": row.reason} for row in some]
-                writer.write_table(pa.Table.from_pylist(made, schema=schema))
-        open_storage(above, options).replace(name, path.read_bytes())
+                table = pa.Table.from_pylist(some, schema=schema)
+                writer.write_table(table)
+        data = path.read_bytes()
+    open_storage(above, options).replace(name, data)
 
 
 class StoredPlan:

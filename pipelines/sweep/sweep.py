@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -374,9 +375,11 @@ class Sweep:
         query = """SELECT last, sum(files) AS files, sum(bytes) AS bytes FROM (
             SELECT last, 1 AS files, 0 AS bytes FROM reach WHERE first = last
             UNION ALL SELECT last, 0 AS files, bytes FROM sized WHERE first = last) e GROUP BY last"""
-        versions = {row["last"]: _size(row) for row in self.engine.sql(query, reach=reach, sized=sized).list()}
-        total = Size(reach.count(), _size(self.engine.sql(f"SELECT {_SUMS} FROM sized f", sized=sized).one()).bytes)
-        return total, dict(sorted(versions.items()))
+        rows = self.engine.sql(query, reach=reach, sized=sized).list()
+        rows.sort(key=itemgetter("last"))
+        of_versions = {row["last"]: _size(row) for row in rows}
+        sums = self.engine.sql(f"SELECT {_SUMS} FROM sized f", sized=sized).one()
+        return Size(reach.count(), _size(sums).bytes), of_versions
 
     def sizes(self, newest: int, boundary: int) -> dict[str, Size]:
         """Return how many files the ``newest`` version reaches, only ``history`` does, and ``nothing`` does."""

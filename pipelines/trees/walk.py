@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.leafbatch import decode_many
+from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, decode_head
 from trinitylake_core.tree.search import MAX_HEIGHT
 
@@ -121,36 +122,62 @@ def _visit(asked: Row, data: bytes | FileMissing, *, files: bool, figures: bool)
         CorruptNode: missing, damaged, or of another height than its parents or children record. A walk that others
             act on must not guess: what hangs below a node that counts as a leaf would be deleted.
     """
-    path, wanted, first, last = asked["path"], asked["height"], asked["first"], asked["last"]
+    path = asked["path"]
+    first = asked["first"]
+    last = asked["last"]
     if isinstance(data, FileMissing):
         raise CorruptNode(f"node file {path!r} is missing, but a tree points to it", path=path, invariant="I10")
-    many = not figures and len(data) > _MANY_BYTES
-    node, waiting = decode_head(data, path) if many else (decode(data, path), None)
-    if node.height is None or node.height > MAX_HEIGHT:
-        raise CorruptNode(f"node file {path!r} does not say its height", path=path, invariant="I8")
-    if wanted not in {ROOT, node.height}:
-        message = f"node file {path!r} has height {node.height} where {wanted} is expected"
-        raise CorruptNode(message, path=path, invariant="I8")
-    if (node.height > 0) != bool(node.children):
-        message = f"node file {path!r} says it has height {node.height}, and has {len(node.children)} children"
-        raise CorruptNode(message, path=path, invariant="I8")
-    yield NODE, path, node.height, first, last, node.nbytes
+    if figures or len(data) <= _MANY_BYTES:
+        node = decode(data, path)
+        waiting = None
+    else:
+        node, waiting = decode_head(data, path)
+    height = _height_of(node, path, asked["height"])
+    yield NODE, path, height, first, last, node.nbytes
     if figures:
-        counted = {KEYS: len(node.keys), MESSAGES: len(node.buffer), TEXT_BYTES: node.estimated_bytes()}
-        yield from ((role, path, node.height, first, last, size) for role, size in counted.items())
+        yield KEYS, path, height, first, last, len(node.keys)
+        yield MESSAGES, path, height, first, last, len(node.buffer)
+        yield TEXT_BYTES, path, height, first, last, node.estimated_bytes()
     for place, child in enumerate(node.children):
-        yield CHILD, child, node.height - 1, first, last, place
+        yield CHILD, child, height - 1, first, last, place
     if files:
-        values = node.buffer.values if waiting is None else waiting.drop_null().to_pylist()
-        named = [*node.values, *(value for value in values if value is not None)]
-        definition = node.system.get(spec.LAKEHOUSE_DEF)
-        if definition is not None:
-            named.append(definition)
-        elif _is_root_of_version(path):  # it may name one in a way that is not known here
-            message = f"root {path!r} does not name a lakehouse definition"
-            raise CorruptNode(message, path=path, invariant="I13")
-        for each in named:
+        for each in _files_named(node, path, waiting):
             yield NAMED, each, None, first, last, None
+
+
+def _height_of(node: Node, path: str, wanted: int) -> int:
+    """Return the height of a node; raise ``CorruptNode`` if it cannot be that, or is not the ``wanted`` one."""
+    height = node.height
+    if height is None or height > MAX_HEIGHT:
+        raise CorruptNode(f"node file {path!r} does not say its height", path=path, invariant="I8")
+    if wanted not in {ROOT, height}:
+        message = f"node file {path!r} has height {height} where {wanted} is expected"
+        raise CorruptNode(message, path=path, invariant="I8")
+    has_children = bool(node.children)
+    if has_children != (height > 0):
+        message = f"node file {path!r} says it has height {height}, and has {len(node.children)} children"
+        raise CorruptNode(message, path=path, invariant="I8")
+    return height
+
+
+def _files_named(node: Node, path: str, waiting: pa.StringArray | None) -> list[str]:
+    """Return the files that a node names; ``waiting`` are the values of its messages, if they were left as a column.
+
+    Raises:
+        CorruptNode: a root that names no lakehouse definition: it may name one in a way that is not known here.
+    """
+    named = list(node.values)
+    if waiting is None:
+        named += [value for value in node.buffer.values if value is not None]
+    else:
+        named += waiting.drop_null().to_pylist()
+    definition = node.system.get(spec.LAKEHOUSE_DEF)
+    if definition is not None:
+        named.append(definition)
+    elif _is_root_of_version(path):
+        message = f"root {path!r} does not name a lakehouse definition"
+        raise CorruptNode(message, path=path, invariant="I13")
+    return named
 
 
 def _is_root_of_version(path: str) -> bool:
@@ -234,9 +261,10 @@ def walk(
     node, and ``StorageError`` where the engine lost rows.
     """
     visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
-    rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
-    counted = CountedWork(visit, _as_rows)
-    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: counted, "path, role", counted=True)
+    oldest_first = sorted(starts, key=attrgetter("first"))
+    rows = [{**asdict(each), "height": ROOT} for each in oldest_first]
+    work = CountedWork(visit, _as_rows)
+    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: work, "path, role", counted=True)
     return descend(engine, trees.storage, visitor, rows, progress, known=known)
 
 

@@ -245,6 +245,8 @@ def _attempt(
 def finish_root(base: Root | None, draft: Draft, stamp: int, target_bytes: int) -> Node:
     """Return the root node of a draft with all its system rows set. A node may have ``target_bytes``."""
     carried = base.node.system if base is not None else {}
+    is_settled = draft.node.subtree_messages == 0
+    fits = draft.node.estimated_bytes() <= target_bytes
     rows: dict[str, str | None] = {
         spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
         spec.LAKEHOUSE_DEF_COPY: carried.get(spec.LAKEHOUSE_DEF_COPY),
@@ -258,12 +260,14 @@ def finish_root(base: Root | None, draft: Draft, stamp: int, target_bytes: int) 
         spec.REQUESTS_UNTIL_MILLIS: str(0 if base is None else base.requests_until_millis),
         spec.OPERATION: spec.OP_BULK if draft.is_bulk else draft.operation,
         spec.BULK_OPERATION: draft.operation if draft.is_bulk else None,
-        spec.SETTLED_AT_MILLIS: str(stamp) if draft.node.subtree_messages == 0 else carried.get(spec.SETTLED_AT_MILLIS),
-        spec.FITS: str(target_bytes) if draft.node.estimated_bytes() <= target_bytes else None,
+        spec.SETTLED_AT_MILLIS: str(stamp) if is_settled else carried.get(spec.SETTLED_AT_MILLIS),
+        spec.FITS: str(target_bytes) if fits else None,
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),
     }
-    rows |= ({} if draft.counts is None else draft.counts.rows()) | draft.system
+    if draft.counts is not None:
+        rows |= draft.counts.rows()
+    rows |= draft.system
     draft.node.system = {name: value for name, value in rows.items() if value is not None}
     return draft.node
 

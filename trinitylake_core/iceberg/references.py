@@ -61,6 +61,8 @@ _DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True), Column(517, option
 """The same of a manifest list, ``partition_spec_id``, and ``content``, which version 1 lacks."""
 _OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
 _DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
+_NOT_DESCRIBED: Final = (None, None, None, None, None)
+"""What a row has of a file where it is null."""
 """The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
 _OF_VECTOR: Final = (*_MANIFEST[1].inside, Column(103), Column(143, optional=True), Column(144, optional=True))
 _VECTORS: Final = (Column(0), Column(2, _OF_VECTOR))
@@ -304,10 +306,11 @@ class DescribedFile(NamedTuple):
 
 def described_files_in(data: bytes, location: str) -> Iterator[DescribedFile]:
     """Yield the files in a manifest with what is known of each, without DELETED ones. Raises ``UnreadableTable``."""
-    for number, (status, file, snapshot_id) in enumerate(avro_rows(data, location, _DESCRIBED), 1):
+    for number, row in enumerate(avro_rows(data, location, _DESCRIBED), 1):
+        status, file, snapshot_id = row
         if status == _DELETED:
             continue
-        path, size, content, rows, partition = file or (None, None, None, None, None)
+        path, size, content, rows, partition = file or _NOT_DESCRIBED
         found = _file_in_row(number, status, path, size, content, location)
         if rows is None or rows < 0:
             raise UnreadableTable(f"row {number}: its record_count is no number of rows", path=location)

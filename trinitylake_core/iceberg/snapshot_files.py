@@ -97,12 +97,14 @@ class SnapshotReader:
         return {each.uri: each.size for each in listed}
 
     def _manifests_of(self, snapshot: Mapping[str, Any]) -> Iterator[list[refer.DescribedFile]]:
+        """Yield what each manifest of a snapshot holds. One ``get`` for each that no other snapshot had."""
         sizes = self._sizes_of_manifests(snapshot)
 
         def read(uri: str) -> tuple[str, list[refer.DescribedFile]]:
             storage, path = self._located.find(uri)
             data = read_file(storage, path, uri, least=sizes[uri])
-            return uri, list(refer.described_files_in(data, uri))
+            files = list(refer.described_files_in(data, uri))
+            return uri, files
 
         unread = sorted(sizes.keys() - self._known.keys())
         self._known.update(self._located.storage.map(unread, read))

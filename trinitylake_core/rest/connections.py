@@ -234,11 +234,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE} or self._has_request:
             self.abort()
             return
-        status = self._parser.refused_with if self._parser.refused_with in _REASONS else 400
+        status = self._parser.refused_with
+        if status not in _REASONS:
+            status = 400
         error = {"message": _REASONS[status], "type": _KINDS[status], "code": status}
         body = json.dumps({"error": error}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        answer = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
+        reason = HTTPStatus(status).phrase.encode()
+        answer = h11.Response(status_code=status, headers=headers, reason=reason)
         for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

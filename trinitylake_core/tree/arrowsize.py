@@ -93,21 +93,24 @@ def _batch(data: bytes | memoryview, begin: int) -> tuple[int, int]:
 def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
     """Return the memory size of one record batch, which begins at a place and has metadata of a size."""
     _, batch = _batch(data, begin)
-    at, count = _vector(data, batch, 1)
-    columns: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # rows and NULLs of each
-    at, count = _vector(data, batch, 2)
-    buffers: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # where each begins in the body, and its size
-    starts = buffers[::2]
-    sizes: Sequence[int] = buffers[1::2]
+    rows, nulls = _pairs(data, batch, 1)  # of each column
+    starts, sizes = _pairs(data, batch, 2)  # of each buffer in the body
     is_compressed = _field(data, batch, 3) != 0
     if is_compressed:
         body = begin + metadata
         sizes = [_expanded_size(data, body + start, size) for start, size in zip(starts, sizes, strict=True)]
-    if any(number < 0 for number in (*sizes, *columns)):
+    if min((*sizes, *rows, *nulls), default=0) < 0:
         raise ValueError("a size is negative")
-    rows = sum(columns[::2])
-    nulls = sum(columns[1::2])
-    return sum(sizes) + _ROW_BYTES * rows + _TEXT_BYTES * (rows - nulls)
+    values = sum(rows)
+    texts = values - sum(nulls)
+    return sum(sizes) + _ROW_BYTES * values + _TEXT_BYTES * texts
+
+
+def _pairs(data: bytes | memoryview, table: int, number: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the first and the second number of each pair in a vector of a table."""
+    at, count = _vector(data, table, number)
+    numbers: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)
+    return numbers[::2], numbers[1::2]
 
 
 def _expanded_size(data: bytes | memoryview, at: int, size: int) -> int:

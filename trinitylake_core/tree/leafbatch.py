@@ -246,10 +246,12 @@ def _lay_out(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> Co
         system = _system_rows(count, path, stamp)
         names += system.keys()
         texts += system.values()
+    entries = leaves.columns
     heads = Columns.of(names, texts)
-    rows = _rows_of_files(leaves, len(heads) // len(paths), order)
-    keys = pa.concat_arrays([as_views(leaves.columns.keys), as_views(heads.keys)])
-    values = pa.concat_arrays([as_views(leaves.columns.values), as_views(heads.values)])
+    heads_a_file = len(heads) // len(paths)
+    rows = _rows_of_files(leaves, heads_a_file, order)
+    keys = pa.concat_arrays([as_views(entries.keys), as_views(heads.keys)])
+    values = pa.concat_arrays([as_views(entries.values), as_views(heads.values)])
     return Columns(_copy_rows(keys, rows), _copy_rows(values, rows))
 
 

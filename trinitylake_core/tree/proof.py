@@ -230,13 +230,14 @@ def _widen(within: Range, messages: Messages) -> Range:
 
 def _refuse_astray(node: Node, children: Sequence[Range]) -> None:
     """Raise ``Corrupt`` if the children of a new node are not as many, or do not lie where they must."""
-    count = len(node.keys) + 1
-    is_complete = len(children) == count and len(set(node.children)) == count
-    if not is_complete or any(low >= high for low, high in children):
+    wanted = len(node.keys) + 1
+    different = len(set(node.children))
+    has_empty = any(low >= high for low, high in children)
+    if has_empty or len(children) != wanted or different != wanted:
         raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
-    for index, key in enumerate(node.keys):
-        _, high_before = children[index]
-        low_behind, _ = children[index + 1]
+    for key, before, behind in zip(node.keys, children[:-1], children[1:], strict=True):
+        _, high_before = before
+        low_behind, _ = behind
         if high_before > key or low_behind <= key:
             raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")
 

@@ -55,7 +55,8 @@ def fleet(call: Call) -> Result:
     if path is None:
         raise InvalidInput("there is no lakehouses.yaml here or above; name a file: trinitylake fleet FILE")
     members = list(_read_members(path, call))
-    done = surveys.run(members, Config(seconds=float(options.timeout)))
+    how = Config(seconds=float(options.timeout))
+    done = surveys.run(members, how)
     code = FOUND_PROBLEMS if done.unreachable else DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)

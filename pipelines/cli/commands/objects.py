@@ -73,11 +73,13 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
         ObjectNotFound: there is none.
         InvalidInput: there are several; the message lists them.
     """
-    found = []
-    for key, name in keys_of(lake, list_readings(text, kind, namespace)).items():
+    readings = keys_of(lake, list_readings(text, kind, namespace))
+    found: list[ObjectEntry] = []
+    for key, name in readings.items():
         path = lookup(lake.nodes, lake.root_node.node, key)
-        if path is not None:
-            found.append(ObjectEntry(name.kind, name.namespace, name.name, key, path))
+        if path is None:
+            continue
+        found.append(ObjectEntry(name.kind, name.namespace, name.name, key, path))
     if not found:
         shown = text if namespace is None else f"{namespace}.{text}"
         raise ObjectNotFound(f"there is no {kind or 'object'} {shown!r} in version {lake.version}")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.cli import report
@@ -54,10 +55,15 @@ def ls(call: Call) -> Result:
     if call.options.long:
         return _list_long(lake, entries)
     # Only one of the three is read, so they can share the iterator.
-    shown = report.table(["kind", "name"], ([each.kind, qualify_name(each.namespace, each.name)] for each in entries))
-    rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
+    shown = report.table(["kind", "name"], map(_name_row, entries))
+    columns = "kind", "namespace", "name"
+    rows = report.table(list(columns), map(attrgetter(*columns), entries))
     data = {"root": lake.root, "version": lake.version, "objects": entries}
     return Result(data, or_else(in_order(shown), "no objects"), table=rows)
+
+
+def _name_row(entry: ObjectEntry) -> list[str]:
+    return [entry.kind, qualify_name(entry.namespace, entry.name)]
 
 
 def _list_long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
@@ -197,16 +203,18 @@ def stats(call: Call) -> Result:
     from pipelines.engine_choice import choose_engine_for_all
 
     lake = call.at()
+    options = call.options
     figures = lake.stats()
-    if call.options.exact:
+    if options.exact:
         counts = lake.count_objects()
         figures = replace(figures, objects=counts.total, **counts._asdict(), uncertain=0)
     found = {"root": lake.root, **asdict(figures), "read_only": lake.read_only}
-    if call.options.deep or call.options.storage:
-        engine = choose_engine_for_all(call.options.engine, call.spark, lake.root_node)
-        deep = health.deep(lake, engine, call.progress, storage=call.options.storage)
-        found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
-    if call.options.tables:
+    if options.deep or options.storage:
+        engine = choose_engine_for_all(options.engine, call.spark, lake.root_node)
+        deep = asdict(health.deep(lake, engine, call.progress, storage=options.storage))
+        deep.pop("summary", None)
+        found |= deep
+    if options.tables:
         found["weights"] = _weigh_tables(lake)
     return Result(found, report.fields(_show_counts(found, figures.uncertain)))
 
@@ -288,14 +296,15 @@ _TREE_OPTIONS: Final = (
 def tree(call: Call) -> Result:
     """Show the tree level by level."""
     lake = call.at()
-    levels = list(_read_levels(lake, call.options.depth, call.progress))
+    options = call.options
+    levels = list(_read_levels(lake, options.depth, call.progress))
     facts = {"version": lake.version, "order": lake.definition.order}
-    header = [name.replace("_", " ") for name in Level.__slots__]
-    shown = report.table(header, [level.cells_for_people() for level in levels])
-    exact = report.table(header, [level.cells() for level in levels])
     data = {"root": lake.root, **facts, "levels": levels}
-    lines = in_order(report.fields(facts), shown)
-    return Result(data, lines, table=exact)
+    header = [name.replace("_", " ") for name in Level.__slots__]
+    rounded = [level.cells_for_people() for level in levels]
+    lines = in_order(report.fields(facts), report.table(header, rounded))
+    exact = [level.cells() for level in levels]
+    return Result(data, lines, table=report.table(header, exact))
 
 
 def _read_levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:

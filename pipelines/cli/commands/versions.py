@@ -224,5 +224,6 @@ def _change_lines(change: dict[str, Any]) -> Iterator[str]:
         return
     for each in change["differences"]:
         sides = [report.plain(each[side]) for side in ("old", "new") if side in each]
-        what = f"{each['change']} {each['what']} {report.plain(each['name'])}"
-        yield f"    {what}: {' -> '.join(sides)}"
+        values = " -> ".join(sides)
+        named = report.plain(each["name"])
+        yield f"    {each['change']} {each['what']} {named}: {values}"

@@ -90,7 +90,10 @@ def read_plan(uri: str, options: Mapping[str, Any], lake: Lakehouse) -> dict[str
         row = _ROW.fullmatch(file.path)
         if row is None:
             raise InvalidInput(f"the plan {uri} names {file.path!r}, which is no file of a table")
-        table = found.setdefault(row["uuid"], StoredTable(int(row["snapshot"])))
-        group = table.groups.setdefault(int(row["group"]), _Group(int(row["spec"])))
+        snapshot = int(row["snapshot"])
+        table = found.setdefault(row["uuid"], StoredTable(snapshot))
+        number = int(row["group"])
+        spec_id = int(row["spec"])
+        group = table.groups.setdefault(number, _Group(spec_id))
         group.sizes[row["uri"]] = file.bytes
     return found
