@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import tables_compact
+from pipelines import expire, tables_clean, tables_compact, tables_expire
 from pipelines.job import NEVER_CANCELLED
 from pipelines.session import SessionConfig, get_session
 from pipelines.tables.compact import model
@@ -217,6 +217,8 @@ def _rewrite_badly(root: str) -> None:
         engine._TableRewrite._ask = ask  # type: ignore[method-assign]
         assert model.WRONG == wrong.outcome
         assert "others have written since" in wrong.reason
+        assert "keeps its old files" in wrong.reason
+        assert 1 == len(spark.lake.refresh().snapshots())
         assert {"Row(x=99, p=0)", "(99, 0)"} & set(spark.rows("t"))
 
         # one partition of a plan, and no other
@@ -244,6 +246,49 @@ def _fields(table: PlannedTable) -> dict[str, Any]:
 
 def test_what_is_not_proved_is_taken_back_unless_somebody_wrote_since(lake: Lakehouse) -> None:
     _with_spark(lake, _rewrite_badly)
+
+
+def _rewrite_beside_an_expiry(root: str) -> None:
+    with _started(root) as spark:
+        spark.run("CREATE TABLE l.a.t (x INT)")
+        for number in range(3):
+            spark.run(f"INSERT INTO l.a.t VALUES ({number})")
+        call = engine._TableRewrite._call
+
+        def call_and_expire(self: Any, *given: str) -> None:
+            call(self, *given)
+            tables_expire.run(spark.lake.refresh(), tables_expire.Config(older_than_seconds=0, keep_last=1))
+
+        engine._TableRewrite._call = call_and_expire  # type: ignore[method-assign, assignment]
+        [unproved] = spark.compact(spark.plan("t"), prove=model.HASH)
+        engine._TableRewrite._call = call  # type: ignore[method-assign]
+        assert model.UNPROVEN == unproved.outcome, unproved
+        [kept] = spark.lake.refresh().snapshots()
+        assert f"snapshot {kept.name} of the lakehouse keeps its old files" in unproved.reason
+
+
+def _count_rows_and_files(lake: Lakehouse, **at: str) -> tuple[int, int]:
+    table = TrinityLakeCatalog.over(lake, **at).load_table("a.t")
+    return len(table.scan().to_arrow()), len(list(table.scan().plan_files()))
+
+
+def test_what_an_unproved_rewrite_replaced_stays_until_its_snapshot_is_dropped(lake: Lakehouse) -> None:
+    _with_spark(lake, _rewrite_beside_an_expiry)
+    [kept] = lake.refresh().snapshots()
+    later = int(time.time() * 1000) + 30 * 86_400_000
+
+    def clean() -> int:
+        expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=later))
+        time.sleep(1.1)  # a cleaning with age zero keeps what is of its own second
+        config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+        return tables_clean.run(lake.refresh(), config).deleted
+
+    clean()
+    assert (3, 3) == _count_rows_and_files(lake, snapshot=kept.name)
+    assert (3, 1) == _count_rows_and_files(lake)
+    lake.drop_snapshot(kept.name)
+    assert clean() >= 3
+    assert (3, 1) == _count_rows_and_files(lake)
 
 
 def _run_the_job(root: str) -> None:

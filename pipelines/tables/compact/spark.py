@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final
@@ -29,13 +29,15 @@ from pipelines.tables.compact.statements import (
 )
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
-from trinitylake_core.errors import FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
+from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
 from trinitylake_core.iceberg.snapshot_files import LiveFile, SnapshotReader
 from trinitylake_core.tables import Located
 
 _GROUP_BYTES: Final = 1 << 30
 """Spark rewrites so many bytes as one job at the least; Iceberg's own default is 100 GB, which fills disks."""
 _LONGEST: Final = 300
+KEPT_PREFIX: Final = "before-compaction-"
+"""Snapshots of the lakehouse that keep what an unproved rewrite replaced begin so; the version follows."""
 _RACES: Final = ("CommitFailedException", "ValidationException", "Cannot commit", "Missing required files")
 _MEMORY: Final = ("OutOfMemoryError", "No space left on device")
 
@@ -164,6 +166,7 @@ class _TableRewrite:
         self._settings = engine.settings
         self._table = table
         self._failed = Outcome(table.name, model.UNREADABLE, engine.name)
+        self._began_at = lake.version
 
     def run(self) -> Outcome:
         """Rewrite the table; what its own files and writers cause is its outcome."""
@@ -180,6 +183,7 @@ class _TableRewrite:
 
         try:
             before = self._read()
+            self._began_at = self._own.lakehouse.version
             if before.uuid != self._table.uuid or before.current is None:
                 return replace(self._failed, outcome=model.LOST, reason="another table has its name now")
             stopped = self._call_procedures(before)
@@ -304,7 +308,7 @@ class _TableRewrite:
         after = self._read()
         if after.since(before) is None and any(map(self._is_ours, after.document.get("snapshots") or ())):
             why = f"it was rewritten, and snapshot {before}, at which that began, has expired: nothing proves its rows"
-            return replace(self._failed, outcome=model.UNPROVEN, reason=why)
+            return replace(self._failed, outcome=model.UNPROVEN, reason=f"{why}; {self._keep_old_files()}")
         runs, is_alone = self._runs_since(after, before)
         left = self._groups_left(after)
         if not runs:
@@ -335,7 +339,8 @@ class _TableRewrite:
         except (StatementFailed, StatementTimeout) as error:
             kind = model.UNPROVEN
             why = f"it was rewritten, and what would prove it failed: {error}"[:_LONGEST]
-            return replace(done, outcome=kind, reason=f"{why}; compare it with snapshot {before}")
+            why = f"{why}; compare it with snapshot {before}; {self._keep_old_files()}"
+            return replace(done, outcome=kind, reason=why)
         return replace(done, proved=self._settings.prove)
 
     def _groups_left(self, after: SnapshotReader) -> int:
@@ -445,7 +450,22 @@ class _TableRewrite:
                 is_alone = False
         if is_alone:
             return f"{why}; the table is at snapshot {before} again"
-        return f"{why}; others have written since, so it stays: compare it with snapshot {before}, and roll it back"
+        why = f"{why}; others have written since, so it stays: compare it with snapshot {before}, and roll it back"
+        return f"{why}; {self._keep_old_files()}"
+
+    def _keep_old_files(self) -> str:
+        """Have the version at which the rewrite began stay, until a person drops it; return what the person is told.
+
+        Else the old files, which alone could prove the rows or bring them back, would go with that version. One
+        commit: a snapshot of the lakehouse, the same for all tables that began at one version.
+        """
+        name = f"{KEPT_PREFIX}{self._began_at}"
+        try:
+            with suppress(AlreadyExists):
+                self._lake.create_snapshot(name, version=self._began_at, reason="a compaction was not proved")
+        except TrinityLakeError as error:
+            return f"its old files go when their version expires: {error}"
+        return f"snapshot {name} of the lakehouse keeps its old files until you drop it"
 
 
 def _reason_in(message: str) -> str:
