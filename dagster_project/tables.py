@@ -249,7 +249,7 @@ def _compaction_of(stanza: Tables) -> tables_compact.Config:
             partial=chosen.partial,
             at_once=chosen.tables,
             seconds=seconds,
-            endpoint=None if chosen.endpoint is None else chosen.endpoint.resolved(),
+            endpoint=None if chosen.endpoint is None else chosen.endpoint.with_environment(),
         ),
         budget_bytes=chosen.budget.bytes,
     )

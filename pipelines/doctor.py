@@ -117,7 +117,7 @@ def _lost_files(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]]) -> list
 
     def ask(named: tuple[str, TableDef]) -> tuple[str, bool | None]:
         name, table = named
-        return name, files.lost(table)
+        return name, files.has_lost_files(table)
 
     lost = []
     for name, is_lost in lake.storage.map(tables, ask):

@@ -33,7 +33,7 @@ from pipelines.job import (
 from pipelines.summary import Table, describe_deletion, describe_no_change, failures_table, files_of
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
-from pipelines.sweep.listing import ROOT, Listed, listed
+from pipelines.sweep.listing import ROOT, Listed, listed_file
 from pipelines.sweep.sweep import Deleted, Marking, Sweep, delete
 from trinitylake_core import Lakehouse, clock, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
@@ -415,12 +415,12 @@ class _Expiration(JobRun[Config, Report]):
         count = boundary - self.oldest
         counted = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
         summary = commit_summary(reason=self.config.reason, **counted)
-        change = ExpirationChange(self.backend, boundary, summary, self.edited)
+        change = ExpirationChange(self.backend, boundary, summary, self.without_snapshots)
         root = commit(self.backend, self.retained.newest, change, before_commit=self.cancel.check)
         self.report = replace(self.report, version_after=root.version)
         return root.oldest_version
 
-    def edited(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:
+    def without_snapshots(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:
         """Return a definition without the expired snapshots; asked again after a lost race."""
         refuse_guarded(definition)
         if definition.txn_ttl_millis > self.rules.ttl_millis:
@@ -455,7 +455,7 @@ class _Expiration(JobRun[Config, Report]):
 
     def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
         """Return root files by version, ascending. One ``list`` a page."""
-        files = (listed(info.path, info.size, info.modified_millis) for info in self.backend.storage.list("_"))
+        files = (listed_file(info.path, info.size, info.modified_millis) for info in self.backend.storage.list("_"))
         found = [each for each in files if each.kind == ROOT and first <= (each.version or 0) < boundary]
         return sorted(found, key=lambda each: each.version or 0)
 

@@ -179,7 +179,7 @@ class TablesCleaning(clean.Cleaning):
             InvalidInput, PlanOutdated: as ``clean`` does; and the directory of a file belongs to another table now.
         """
         agreed = super().take_from_plan(plan, marked, cutoff)
-        planned = dict(map(_planned_owners, plan.named(plans.TABLE)))
+        planned = dict(map(_planned_owners, plan.names_of_kind(plans.TABLE)))
         for directory, owners in self.sweep.owners().items():
             before = planned.get(directory, set())
             known = {owner[:2] for owner in before}

@@ -252,7 +252,7 @@ class _Expiration:
         plan = plans.StoredPlan(uri, self.options)
         plans.refuse_other(plan.header, _JOB, self.lake.backend, gc_roots(self.lake.backend))
         planned = PlannedSnapshots({}, {}, {})
-        for text in plan.named(plans.TABLE):
+        for text in plan.names_of_kind(plans.TABLE):
             try:
                 table = json.loads(text)
                 planned.tables[table["uuid"]] = PlannedTable(table["name"], table["metadata"])
@@ -260,7 +260,7 @@ class _Expiration:
                 raise InvalidInput(
                     f"the plan {uri} names a table in a way that is not known; make a new plan"
                 ) from None
-        for path in plan.named(_SNAPSHOT):
+        for path in plan.names_of_kind(_SNAPSHOT):
             found = _ROW.fullmatch(path)
             if found is None or found["uuid"] not in planned.tables:
                 raise InvalidInput(

@@ -204,7 +204,7 @@ class CompactEndpoint(Model):
         NamedEndpoint(self.uri, self.warehouse)
         return self
 
-    def resolved(self) -> NamedEndpoint:
+    def with_environment(self) -> NamedEndpoint:
         """Return the endpoint with the environment filled in."""
         return NamedEndpoint(self.uri, self.warehouse, look_up(self.token) or "")
 

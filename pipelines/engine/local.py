@@ -45,9 +45,9 @@ class LocalRows:
         """Yield all rows in the order of their columns."""
         return iter(self._make())
 
-    def stored(self) -> str:
+    def table_name(self) -> str:
         """Return the name of a table or a view of these rows."""
-        return self.keep().stored()
+        return self.keep().table_name()
 
     def stream(self) -> Iterator[dict[str, Any]]:
         """Yield all rows."""
@@ -83,7 +83,7 @@ class _Stored(LocalRows):
         self._kind = kind
         self._name = name
 
-    def stored(self) -> str:
+    def table_name(self) -> str:
         return self._name
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
@@ -152,7 +152,7 @@ class LocalEngine:
         weights = groups.weights(weight)
         total = sum(weights)
         with self._new_table(schema.names, key) as kept:
-            made = _GroupRows(self, kept.stored(), len(schema))
+            made = _GroupRows(self, kept.table_name(), len(schema))
             shared = worker_pool.SharedWork(work, groups, weights, *storages, at_once=ahead, results=made)
             worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: progress(shared.done_weight, total))
         return kept
@@ -166,7 +166,7 @@ class LocalEngine:
     def sql(self, query: str, **tables: Rows) -> LocalRows:
         """Return the result of a query of tables, as a view."""
         name = f"v{next(self._numbers)}"
-        stored = {each: _local(rows).stored() for each, rows in tables.items()}
+        stored = {each: _local(rows).table_name() for each, rows in tables.items()}
         with _room_errors():
             self.execute(f"CREATE VIEW {name} AS {place_names(query, stored)}")
             columns = [column[0] for column in self.execute(f"SELECT * FROM {name} LIMIT 0").description]
@@ -177,7 +177,7 @@ class LocalEngine:
         with self._new_table(names, key) as kept:
             place = f"({', '.join('?' * len(names))})"
             inserts = [
-                f"INSERT INTO {kept.stored()} VALUES {', '.join([place] * many)}" for many in range(_TOGETHER + 1)
+                f"INSERT INTO {kept.table_name()} VALUES {', '.join([place] * many)}" for many in range(_TOGETHER + 1)
             ]
             remaining, done = iter(rows), 0
             while some := list(islice(remaining, _TOGETHER)):
@@ -192,7 +192,7 @@ class LocalEngine:
     def copy(self, names: Sequence[str], source: str, key: str) -> LocalRows:
         """Copy a table or a view into a table. Raises ``StorageError`` if there is no room for it."""
         with self._new_table(names, key) as kept:
-            self.execute(f"INSERT INTO {kept.stored()} SELECT * FROM {source}")
+            self.execute(f"INSERT INTO {kept.table_name()} SELECT * FROM {source}")
         return kept
 
     @contextmanager
@@ -230,7 +230,7 @@ class _Groups:
     def __init__(self, engine: LocalEngine, rows: LocalRows, by: str) -> None:
         self._engine = engine
         self._names = rows.names
-        self._from = f"FROM {rows.stored()}"
+        self._from = f"FROM {rows.table_name()}"
         self._by = by
         self._numbers: list[int] = []
 

@@ -128,9 +128,9 @@ def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
-def covered(spark: SparkSession, storage: Storage) -> Storage:
+def storage_of_tasks(spark: SparkSession, storage: Storage) -> Storage:
     """Return a storage for tasks that write: one without barriers where the next one of this process covers theirs."""
-    return storage.covered() if on_one_machine(spark) else storage
+    return storage.without_barriers() if on_one_machine(spark) else storage
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -265,7 +265,7 @@ class SparkEngine:
         else:
             groups = max((row[by] for row in found.given), default=0) + 1
         frame = compat.by_group(found.frame, groups, by)
-        to = [covered(self._spark, storage) for storage in storages]
+        to = [storage_of_tasks(self._spark, storage) for storage in storages]
         return SparkRows(map_batches(frame, partial(_group_as_batches, work, schema), schema, *to), self._kept).keep()
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:

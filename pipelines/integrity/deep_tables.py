@@ -24,7 +24,7 @@ from pipelines.tables.walk import (
     UNREADABLE,
     Lost,
     TableWalk,
-    tried,
+    ask_for_file,
     uri_of,
 )
 from pipelines.trees.walk import FOREVER, NAMED, Walk
@@ -92,7 +92,7 @@ def _ask_for_files(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str 
     def ask(row: Row) -> tuple[str | None, str, str | None]:
         path = row["path"]
         size = row["size"]
-        there = tried(path, located, lambda store, inside: store.info(inside).size)
+        there = ask_for_file(path, located, lambda store, inside: store.info(inside).size)
         what = f"its file {uri_of(storage.root, path)}"
         if isinstance(there, Lost):
             return there.role, path, f"{what} {there.why}"

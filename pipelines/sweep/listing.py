@@ -107,7 +107,7 @@ def kind_of(path: str) -> tuple[str, int | None]:
     return (parsed.kind, None) if parsed.kind in CANDIDATES else (FIXED, None)
 
 
-def listed(path: str, size: int, modified_millis: int | None) -> Listed:
+def listed_file(path: str, size: int, modified_millis: int | None) -> Listed:
     """Return a listed file with its kind."""
     return Listed(path, size, modified_millis, *kind_of(path))
 
@@ -192,7 +192,7 @@ def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted = ever
 
 
 def _of_info(info: FileInfo) -> Listed:
-    return listed(info.path, info.size, info.modified_millis)
+    return listed_file(info.path, info.size, info.modified_millis)
 
 
 # -- inventories ---------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[
             if "://" in text and not text.startswith(root):
                 continue
             path = text.removeprefix(root)
-            yield listed(path, int(size or 0), _millis(modified))
+            yield listed_file(path, int(size or 0), _millis(modified))
 
 
 def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from pyarrow import parquet
 from pipelines.engine.model import LONG, TEXT
 from pipelines.job import Review, dry_run
 from pipelines.sweep.kept_roots import GcRoots
-from pipelines.sweep.listing import Listed, listed, split_uri
+from pipelines.sweep.listing import Listed, listed_file, split_uri
 from trinitylake_core import clock
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
@@ -146,7 +146,7 @@ class StoredPlan:
         if self.header.format != _FORMAT or self._file.metadata.num_rows != self.header.files:
             raise InvalidInput(f"the plan {uri} is incomplete, or was made by another release; make a new one")
 
-    def named(self, kind: str) -> Iterator[str]:
+    def names_of_kind(self, kind: str) -> Iterator[str]:
         """Yield what the rows of a kind name, as it was written."""
         for batch in self._file.iter_batches(_ROWS, columns=["path", "kind"]):
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -157,7 +157,7 @@ class StoredPlan:
         for batch in self._file.iter_batches(_ROWS, columns=["kind", "path", "bytes", "modified_millis"]):
             for kind, *row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 if kind != TABLE:
-                    yield listed(*row)
+                    yield listed_file(*row)
 
 
 def refuse_other(head: Header, job: str, backend: LakehouseBackend, retained: GcRoots) -> None:

@@ -201,7 +201,7 @@ class Sweep:
     def _note_unknown(self, size: Size) -> None:
         """Note the files that the format does not define, and name some of them."""
         query = f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}"
-        rows = self.engine.sql(query, files=self._listed).list()
+        rows = self.engine.sql(query, files=self._all_files).list()
         some = tuple(row["path"] for row in rows)
         self.unknown = UnknownFiles(size.files, size.bytes, self.unknown.directories, some)
 
@@ -212,7 +212,7 @@ class Sweep:
 
     def _note_transactions(self) -> None:
         """Take the saved transactions from the first listing."""
-        self._transactions = self._transactions_in(self._listed)
+        self._transactions = self._transactions_in(self._all_files)
 
     def _in_shards(self, top: Shards, wanted: Wanted = everything) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
@@ -280,7 +280,7 @@ class Sweep:
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
         names = f"SELECT f.* FROM files f WHERE {self._may_go(boundary)}"
-        unreached = self._without_live(names, files=self._listed).keep()
+        unreached = self._without_live(names, files=self._all_files).keep()
         young = f"SELECT {_SUMS} FROM files f WHERE modified_millis >= {cutoff_millis}"
         unknown = f"SELECT {_SUMS} FROM files f WHERE modified_millis IS NULL"
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
@@ -298,7 +298,7 @@ class Sweep:
 
     def remove_live(self) -> Totals:
         """Take what has been marked since off the orphans; return the totals of what is left."""
-        return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed))
+        return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._orphan_rows))
 
     def _keep_orphans(self, orphans: Rows) -> Totals:
         self._orphans = orphans.keep()
@@ -311,20 +311,20 @@ class Sweep:
         return self.engine.sql(" AND ".join([query, *absent]), **tables, **live)
 
     @property
-    def _listed(self) -> Rows:
+    def _all_files(self) -> Rows:
         if self._files is None:
             raise RuntimeError("nothing was listed yet")
         return self._files
 
     @property
-    def _doomed(self) -> Rows:
+    def _orphan_rows(self) -> Rows:
         if self._orphans is None:
             raise RuntimeError("nothing was subtracted yet")
         return self._orphans
 
     def orphans(self) -> Iterator[Listed]:
         """Yield the orphans."""
-        for row in self._doomed.stream():
+        for row in self._orphan_rows.stream():
             yield Listed(**row)
 
     # -- plans ---------------------------------------------------------------------------------------
@@ -341,14 +341,14 @@ class Sweep:
         found: list[str] = []
         for live in self._live:
             query = f"SELECT l.path FROM live l JOIN orphans o ON o.path = l.path LIMIT {SHOWN}"
-            found += [row["path"] for row in self.engine.sql(query, live=live, orphans=self._doomed).list()]
+            found += [row["path"] for row in self.engine.sql(query, live=live, orphans=self._orphan_rows).list()]
         return found[:SHOWN]
 
     def confirm_plan(self, cutoff_millis: int) -> tuple[Totals, int]:
         """Keep of a plan what is still listed and old enough; return its totals, and how many files are gone."""
         there = "EXISTS (SELECT 1 FROM planned p WHERE p.path = f.path)"
-        tables = {"files": self._listed, "planned": self._doomed}
-        planned = self.engine.sql("SELECT count(DISTINCT path) AS files FROM planned", planned=self._doomed).one()
+        tables = {"files": self._all_files, "planned": self._orphan_rows}
+        planned = self.engine.sql("SELECT count(DISTINCT path) AS files FROM planned", planned=self._orphan_rows).one()
         known = self.engine.sql(f"SELECT {_SUMS} FROM files f WHERE {there}", **tables).one()
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis} AND {there}"
         return self._keep_orphans(self._without_live(old, **tables)), planned["files"] - known["files"]
@@ -357,9 +357,9 @@ class Sweep:
 
     def act(self) -> Deleted:
         """Delete the orphans."""
-        total, done = self._doomed.count(), Deleted()
+        total, done = self._orphan_rows.count(), Deleted()
         if total:
-            files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._doomed)
+            files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._orphan_rows)
             for row in self.engine.map(delete_rows, files, DELETED, self._storage, each=BATCH).stream():
                 done.add(Deleted(**{**row, "failures": dict(row["failures"])}))
                 self._progress("delete", done.attempted, total)
@@ -371,7 +371,7 @@ class Sweep:
         """Return the files that only versions below one reach, and by version what no other version reaches."""
         reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
         ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"
-        sized = self.engine.sql(ours, files=self._listed, reach=reach).keep()
+        sized = self.engine.sql(ours, files=self._all_files, reach=reach).keep()
         query = """SELECT last, sum(files) AS files, sum(bytes) AS bytes FROM (
             SELECT last, 1 AS files, 0 AS bytes FROM reach WHERE first = last
             UNION ALL SELECT last, 0 AS files, bytes FROM sized WHERE first = last) e GROUP BY last"""
@@ -388,7 +388,7 @@ class Sweep:
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
             WHERE t.last IS NULL AND {self._may_go(boundary)}
             OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
-        found = self.engine.sql(query, files=self._listed, tags=self._tags().keep("path")).list()
+        found = self.engine.sql(query, files=self._all_files, tags=self._tags().keep("path")).list()
         nothing = {each: Size() for each in ("newest", "history", "nothing")}
         return nothing | {row["reach"]: _size(row) for row in found}
 

@@ -153,7 +153,7 @@ class TableFiles:
             return None
         return True
 
-    def lost(self, table: TableDef) -> bool | None:
+    def has_lost_files(self, table: TableDef) -> bool | None:
         """Whether the metadata file, or the manifest list of its oldest snapshot, is gone; ``None`` if unknown.
 
         One ``get`` and one ``head``. Whatever expires snapshots deletes the oldest manifest lists first.

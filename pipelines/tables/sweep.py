@@ -159,9 +159,9 @@ class TableSweep(Sweep):
 
     def _listed_names(self, where: str) -> Rows:
         """Return the listed files of which something is true, with their size, counted by a query of their own."""
-        names = self.engine.sql(f"SELECT path, bytes AS size FROM files WHERE {where}", files=self._listed)
+        names = self.engine.sql(f"SELECT path, bytes AS size FROM files WHERE {where}", files=self._all_files)
         query = f"SELECT path FROM files WHERE {where}"
-        refuse_other_names(self.engine, "listed files", names, "path", query, files=self._listed)
+        refuse_other_names(self.engine, "listed files", names, "path", query, files=self._all_files)
         return names
 
     def remove_live(self) -> Totals:
@@ -173,7 +173,7 @@ class TableSweep(Sweep):
         query = """SELECT o.* FROM orphans o JOIN again a ON a.path = o.path
             WHERE a.modified_millis = o.modified_millis AND a.bytes = o.bytes"""
         again = self._first_listing().keep("path")
-        return self._keep_orphans(self.engine.sql(query, orphans=self._doomed, again=again))
+        return self._keep_orphans(self.engine.sql(query, orphans=self._orphan_rows, again=again))
 
     @property
     def read(self) -> dict[str, int]:
@@ -189,18 +189,18 @@ class TableSweep(Sweep):
         held = {DIRECTORY if each.stops_all else each.directory for each in doubts} - {""}
         if DIRECTORY in held:
             query = "SELECT DISTINCT f.path FROM files f"
-            self._live.append(keep_counted(self.engine, "files", query, "path", files=self._listed))
+            self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files))
         elif held:
             table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS).keep("path")
             query = "SELECT DISTINCT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
-            self._live.append(keep_counted(self.engine, "files", query, "path", files=self._listed, held=table))
+            self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files, held=table))
 
     def owners(self) -> dict[str, list[tuple[str, str, str]]]:
         """Return the tables in whose directories orphans lie, by directory: label, UUID and metadata file of each."""
         if not self._tables.found:
             return {}
         claims = self._tables.ask(f"SELECT DISTINCT path, label, about, parent FROM found WHERE role = {CLAIM!r}")
-        lying = self.engine.sql(f"SELECT DISTINCT {_OWN_DIRECTORY} AS path FROM orphans o", orphans=self._doomed)
+        lying = self.engine.sql(f"SELECT DISTINCT {_OWN_DIRECTORY} AS path FROM orphans o", orphans=self._orphan_rows)
         query = """SELECT c.path, c.label, c.about, c.parent FROM lying d JOIN claims c ON c.path = d.path
             ORDER BY c.path, c.label, c.about, c.parent"""
         owners: dict[str, list[tuple[str, str, str]]] = {}

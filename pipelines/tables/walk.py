@@ -463,7 +463,9 @@ def _parse_file(path: str, located: Located, parse: Parse, *, strict: bool, leas
 
     uri = uri_of(located.storage.root, path)
     try:
-        return tried(path, located, lambda storage, inside: parse(read_file(storage, inside, uri, least=least), uri))
+        return ask_for_file(
+            path, located, lambda storage, inside: parse(read_file(storage, inside, uri, least=least), uri)
+        )
     except Corrupt as error:
         return Lost(UNREADABLE, f"cannot be read: {error}")
     except StorageError as error:
@@ -472,7 +474,7 @@ def _parse_file(path: str, located: Located, parse: Parse, *, strict: bool, leas
         return Lost(UNREADABLE, f"cannot be read now: {error}; try again when the storage answers", failed=True)
 
 
-def tried(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> Any:
+def ask_for_file(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> Any:
     """Return the answer about a file, or a :class:`Lost` where it is missing or cannot be reached.
 
     Raises ``StorageError`` if the storage of the lakehouse fails; that of others may refuse to be read.

@@ -459,7 +459,7 @@ def test_too_many_files_to_remember_are_synced_together(
 
 def test_what_helpers_without_barriers_wrote_is_covered_by_every_later_barrier(root: str, order: _Order) -> None:
     storage = open_storage(root)
-    helper = open_storage(*storage.covered().spec())
+    helper = open_storage(*storage.without_barriers().spec())
     for number in range(2):
         helper.write_many([(f"d/{number}", b"x")])
         helper.barrier()
@@ -476,13 +476,13 @@ def test_without_a_barrier_that_reaches_them_helpers_sync_for_themselves(
     root: str, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_by_one = open_storage(root, {"sync": "files"})
-    assert one_by_one.covered() is one_by_one
+    assert one_by_one.without_barriers() is one_by_one
     monkeypatch.setattr(durability, "_syncfs", None)
     storage = open_storage(root)
-    assert storage.covered() is storage
+    assert storage.without_barriers() is storage
     storage.barrier()
     assert [] == order.events
-    assert not open_storage(root, {"durable": False}).covered().spec()[1]["durable"]
+    assert not open_storage(root, {"durable": False}).without_barriers().spec()[1]["durable"]
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,10 @@ def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
     syncfs, link = durability.sync_filesystem, os.link
     monkeypatch.setattr(durability, "sync_filesystem", lambda path: (events.append("sync"), syncfs(path)))
     monkeypatch.setattr(os, "link", lambda *names, **where: (events.append("link"), link(*names, **where)))
-    covered, asked = LocalStorage.covered, list[LocalStorage]()
-    monkeypatch.setattr(LocalStorage, "covered", lambda self: asked.append(covered(self)) or asked[-1])
+    without_barriers, asked = LocalStorage.without_barriers, list[LocalStorage]()
+    monkeypatch.setattr(
+        LocalStorage, "without_barriers", lambda self: asked.append(without_barriers(self)) or asked[-1]
+    )
 
     def told(phase: str, done: int, total: int | None) -> None:
         if phase == "flush subtrees" and done == total:

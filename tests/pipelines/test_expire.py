@@ -303,7 +303,7 @@ def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:
     definition.CopyFrom(lake.definition)
     definition.properties["maintenance.delete.enabled"] = "FALSE"
     with pytest.raises(Refused):
-        work.edited(definition)
+        work.without_snapshots(definition)
 
 
 def test_the_ledger_tells_what_was_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pipelines.engine import Engine, open_engine
 from pipelines.engine import local as local_engine
 from pipelines.job import silent
-from pipelines.sweep.listing import ROOT, UNKNOWN, Listed, listed
+from pipelines.sweep.listing import ROOT, UNKNOWN, Listed, listed_file
 from pipelines.sweep.sweep import Size, Sweep
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk
 from tests.support.lakes import compacted, filled, new_lake, reopened
@@ -38,7 +38,7 @@ def files_at_random(pick: Random, count: int) -> list[Listed]:
     paths = [pick.choice([node_path(), definition_path("table", "ns", "t"), root_path(pick.randrange(9))])
              for _ in range(count)] + ["0000/0000/other", "somebody/else"]  # fmt: skip
     ages = [None, CUTOFF - 1, CUTOFF, CUTOFF + 1]
-    found = [listed(path, pick.randrange(100), pick.choice(ages)) for path in paths]
+    found = [listed_file(path, pick.randrange(100), pick.choice(ages)) for path in paths]
     return found + [each._replace(modified_millis=pick.choice(ages)) for each in pick.sample(found, count // 4)]
 
 
@@ -108,7 +108,7 @@ def test_a_plan_keeps_what_is_listed_old_enough_and_not_live(tmp_path: Path, eng
     sweep.list_files(inventory_of(files, tmp_path), {})
     planned = pick.sample(sorted(path for path in known if known[path].kind not in {UNKNOWN, ROOT}), 80)
     missing = [node_path() for _ in range(7)]
-    sweep.load(listed(path, 1, 0) for path in [*planned, *missing])
+    sweep.load(listed_file(path, 1, 0) for path in [*planned, *missing])
     live = set(planned[:30])
     sweep.mark([], live)
     totals, gone = sweep.confirm_plan(CUTOFF)

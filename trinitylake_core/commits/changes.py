@@ -233,13 +233,13 @@ class ExpirationChange(NewDefinition):
         summary: dict[str, Any],
         edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
     ) -> None:
-        def edited(before: LakehouseDef, base: Root) -> LakehouseDef:
+        def edit_definition(before: LakehouseDef, base: Root) -> LakehouseDef:
             del base
             definition, about = edit(before)
             self._summary = summary | about
             return definition
 
-        super().__init__(backend, spec.OP_EXPIRE, summary, edited)
+        super().__init__(backend, spec.OP_EXPIRE, summary, edit_definition)
         self._oldest = oldest_version
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:

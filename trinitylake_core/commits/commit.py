@@ -162,7 +162,7 @@ class _Doubt:
     is_left: bool
     version: int = 0
 
-    def lost(self, version: int) -> None:
+    def note_lost_answer(self, version: int) -> None:
         """Note that the answer to the creation of a version was lost, and that another root has the name by now."""
         self.is_left, self.version = True, version
 
@@ -235,7 +235,7 @@ def _attempt(
         backend.storage.create(path, data)
     except AlreadyExists as taken:
         if taken.after_lost_answer:
-            doubt.lost(base.version + 1)
+            doubt.note_lost_answer(base.version + 1)
         return None
     root = Root(base.version + 1, path, node, data)
     confirm_commit(backend.versions, root)

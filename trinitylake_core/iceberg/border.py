@@ -424,7 +424,7 @@ else:
     """PyIceberg's updates of tables, with statistics whose blobs may be of any type."""
 
 
-def validated(model: type[_Model], value: object) -> _Model:
+def validate_as(model: type[_Model], value: object) -> _Model:
     """Return a JSON value as a model. Raises ``ValidationError``: it does not fit."""
     with in_our_words(f"this is no {model.__name__}"):
         opened = version3.with_passed_types(value) if isinstance(value, dict) else value

@@ -251,7 +251,7 @@ class Places:
         is_full = full_uri(stored) != stored or "://" in stored
         return stored if is_full else f"{self.base}{stored}"
 
-    def stored(self, location: str) -> tuple[str, str]:
+    def type_and_location(self, location: str) -> tuple[str, str]:
         """Return table type and ``metadata_location`` as a definition has them: a path, or a full URI outside."""
         path = path_below(self.storage.root, location)
         return ("EXTERNAL", full_uri(location)) if path is None else ("MANAGED", path)

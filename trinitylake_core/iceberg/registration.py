@@ -204,7 +204,7 @@ class _Registration:
             self._report.note_refused(str(name), str(error))
 
     def _put(self, name: ObjectName, new: Stored) -> None:
-        _, stored = self._attempt.places.stored(new.metadata_location)
+        _, stored = self._attempt.places.type_and_location(new.metadata_location)
         try:
             here = self._attempt.txn.table(*name)
         except ObjectNotFound:
@@ -237,4 +237,4 @@ class _Registration:
 
     def _fields(self, new: Stored, old: TableDef | None = None) -> dict[str, Any]:
         self._attempt.take_over(new.metadata, new.metadata_location, None)
-        return table_fields(new.metadata, self._attempt.places.stored(new.metadata_location), old)
+        return table_fields(new.metadata, self._attempt.places.type_and_location(new.metadata_location), old)

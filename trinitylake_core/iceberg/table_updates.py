@@ -46,7 +46,7 @@ def meet_requirements(name: str, current: Stored | None, requirements: Sequence[
             requirement.validate(None if current is None else current.metadata)
 
 
-def updated(name: str, current: Stored | None, updates: Sequence[TableUpdate]) -> TableMetadata:
+def update_metadata(name: str, current: Stored | None, updates: Sequence[TableUpdate]) -> TableMetadata:
     """Return the metadata of a table with the updates of a commit; without ``current`` those of a new table.
 
     Raises:

@@ -37,7 +37,7 @@ from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_index import identity_of, identity_of_metadata
-from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, updated
+from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.tables import ICEBERG, Located, metadata_uri
 
@@ -177,7 +177,7 @@ def _add_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
         raise TableAlreadyExistsError(f"View with same name already exists: {name}") from None
     try:
         made = attempt.txn.create_table(
-            *name, **table_fields(new.metadata, attempt.places.stored(new.metadata_location))
+            *name, **table_fields(new.metadata, attempt.places.type_and_location(new.metadata_location))
         )
     except AlreadyExists:
         raise TableAlreadyExistsError(f"Table already exists: {name}") from None
@@ -202,7 +202,7 @@ def _put_definition(attempt: Attempt, name: ObjectName, new: Stored, *, overwrit
 def _change_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
     """Make the definition of a table name other metadata of it."""
     old = definition_of_table(attempt.txn, name)
-    stored = attempt.places.stored(new.metadata_location)
+    stored = attempt.places.type_and_location(new.metadata_location)
     made = attempt.txn.alter_table(*name, **table_fields(new.metadata, stored, old))
     attempt.note(name, identity_of(attempt.places.storage.root, made))
 
@@ -269,7 +269,7 @@ def _update_metadata(places: Places, commit: Commit, current: Stored | None) -> 
     meet_requirements(name, current, commit.requirements)
     if current is None and not commit.creates:
         raise no_table(*commit.name)
-    metadata = updated(name, current, commit.updates)
+    metadata = update_metadata(name, current, commit.updates)
     return Stored(metadata, places.new_metadata_file(metadata, number_of_next_file(current)))
 
 

@@ -11,7 +11,7 @@ from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from trinitylake_core.definitions import ViewDef
-from trinitylake_core.iceberg.border import in_our_words, validated, without_code
+from trinitylake_core.iceberg.border import in_our_words, validate_as, without_code
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.iceberg.view_metadata import current, schema_of
 from trinitylake_core.tables import VIEW_METADATA_LOCATION
@@ -70,12 +70,12 @@ def view_from_definition(namespace: str, name: str, definition: ViewDef, default
             "version-log": older.get("version-log") or [log_entry(version)],
             "properties": {key: value for key, value in definition.properties.items() if not key.startswith(PREFIX)},
         }
-        return without_code(validated(ViewMetadata, fields))
+        return without_code(validate_as(ViewMetadata, fields))
 
 
 def log_entry(version: ViewVersion) -> ViewHistoryEntry:
     """Return the entry of the log by which a version became the current one."""
-    return validated(ViewHistoryEntry, {"timestamp-ms": version.timestamp_ms, "version-id": version.version_id})
+    return validate_as(ViewHistoryEntry, {"timestamp-ms": version.timestamp_ms, "version-id": version.version_id})
 
 
 def _current_version(namespace: str, definition: ViewDef) -> ViewVersion:
@@ -85,14 +85,14 @@ def _current_version(namespace: str, definition: ViewDef) -> ViewVersion:
     stored["representations"] = [
         {"type": "sql", "sql": each.sql, "dialect": each.dialect} for each in definition.sql_representations
     ]
-    return validated(ViewVersion, stored)
+    return validate_as(ViewVersion, stored)
 
 
 def _current_schema(definition: ViewDef, version: ViewVersion, older: list[Any]) -> Schema:
     """Return the schema of the definition; with the IDs that the client gave it, where they are stored beside it."""
     schema = schema_to_iceberg(definition.schema).model_copy(update={"schema_id": version.schema_id})
     for each in older:
-        stored = validated(Schema, each)
+        stored = validate_as(Schema, each)
         if stored.schema_id == schema.schema_id and _with_ids_from_one(stored).as_struct() == schema.as_struct():
             return stored
     return schema

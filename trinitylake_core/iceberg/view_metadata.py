@@ -19,7 +19,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import IcebergBaseModel
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
-from trinitylake_core.iceberg.border import validated
+from trinitylake_core.iceberg.border import validate_as
 from trinitylake_core.iceberg.schemas import schema_meaning
 
 _LAST_ADDED: Final = -1
@@ -79,7 +79,7 @@ def set_by(updates: Sequence[ViewUpdate]) -> list[str]:
     return names
 
 
-def updated(metadata: ViewMetadata, updates: Sequence[ViewUpdate], millis: int) -> ViewMetadata:
+def update_metadata(metadata: ViewMetadata, updates: Sequence[ViewUpdate], millis: int) -> ViewMetadata:
     """Return the metadata after the updates of one commit, at ``millis`` by the log of versions.
 
     IDs of schemas and versions that are taken are assigned again, as two clients that replace a view at the same time
@@ -180,7 +180,7 @@ class _Change:
         if number == self._now.current_version_id:
             return
         millis = version.timestamp_ms if number in self._added else self._millis
-        entry = validated(ViewHistoryEntry, {"timestamp-ms": millis, "version-id": number})
+        entry = validate_as(ViewHistoryEntry, {"timestamp-ms": millis, "version-id": number})
         self._set(current_version_id=number, version_log=[*self._now.version_log, entry])
 
 

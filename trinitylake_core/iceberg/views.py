@@ -32,7 +32,7 @@ from trinitylake_core.iceberg.view_metadata import (
     ViewUpdate,
     refuse_repeated_dialects,
     set_by,
-    updated,
+    update_metadata,
 )
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.tables import VIEW_METADATA_LOCATION, path_below
@@ -89,7 +89,7 @@ def new_view(schema: Schema, version: ViewVersion, location: str, properties: Pr
         "version-log": [log_entry(version)],
         "properties": dict(properties),
     }
-    return border.validated(ViewMetadata, fields)
+    return border.validate_as(ViewMetadata, fields)
 
 
 # -- changing ----------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
         requirement.validate_view(before.metadata)
     border.refuse_code(set_by(updates), f"view {name}")
     with border.in_our_words(f"the commit to view {name}"):
-        metadata = updated(before.metadata, updates, clock.now_millis())
+        metadata = update_metadata(before.metadata, updates, clock.now_millis())
     if metadata == before.metadata:
         return before
     location = places.new_metadata_file(metadata, metadata.current_version_id)

@@ -64,7 +64,7 @@ class Request:
         with _PARSING_LARGE:
             return parse_object(self.body)
 
-    def parsed(self, model: type[_Model], **defaults: Any) -> _Model:
+    def read_body(self, model: type[_Model], **defaults: Any) -> _Model:
         """Return the body as one of PyIceberg's models. Raises ``BadRequestError``, ``Problem`` (400)."""
         fields = defaults | self.json()
         if len(self.body) < _LARGE_BODY_BYTES:

@@ -56,10 +56,10 @@ class Rename(BaseModel):
 
 def list_tables(request: Request) -> Reply:
     """Return the tables of a namespace that the principal may read."""
-    return listed(request, request.warehouse.catalog.list_tables(request.namespace))
+    return page_of_names(request, request.warehouse.catalog.list_tables(request.namespace))
 
 
-def listed(request: Request, found: list[Identifier]) -> Reply:
+def page_of_names(request: Request, found: list[Identifier]) -> Reply:
     """Return a page of tables or views."""
     if not may_see(request, request.namespace):
         request.require(READ, request.namespace)
@@ -70,7 +70,7 @@ def listed(request: Request, found: list[Identifier]) -> Reply:
 
 def create_table(request: Request) -> Reply:
     """Create a table; staged, only its metadata are made, and a commit creates it."""
-    wanted = request.parsed(CreateTableRequest, **_ABSENT)
+    wanted = request.read_body(CreateTableRequest, **_ABSENT)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
     make = request.warehouse.catalog.stage_table if wanted.stage_create else request.warehouse.catalog.create_table
@@ -87,7 +87,7 @@ def create_table(request: Request) -> Reply:
 
 def register_table(request: Request) -> Reply:
     """Add a table that is already written."""
-    wanted = request.parsed(Register)
+    wanted = request.read_body(Register)
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
@@ -116,7 +116,7 @@ def has_table(request: Request) -> Reply:
 def commit_table(request: Request) -> Reply:
     """Apply the updates of a commit to one table."""
     request.require(WRITE, request.identifier)
-    commit = request.parsed(Commit)
+    commit = request.read_body(Commit)
     _require_manage_to_create(request, request.identifier, commit)
     made = request.warehouse.catalog.commit_tables([(request.identifier, commit.requirements, commit.updates)])[0]
     return _at(request, made.metadata_location, made.metadata)
@@ -125,10 +125,10 @@ def commit_table(request: Request) -> Reply:
 def commit_tables(request: Request) -> Reply:
     """Apply the updates of several tables as one version, or none of them."""
     commits = []
-    for each in request.parsed(Commits).changes:
+    for each in request.read_body(Commits).changes:
         if each.identifier is None:
             raise Problem(400, "BadRequestException", "each of 'table-changes' needs an 'identifier'")
-        identifier = named(each.identifier)
+        identifier = name_in_body(each.identifier)
         request.require(WRITE, identifier)
         _require_manage_to_create(request, identifier, each)
         commits.append((identifier, each.requirements, each.updates))
@@ -162,14 +162,14 @@ def rename_table(request: Request) -> Reply:
 
 def renaming(request: Request) -> tuple[Identifier, Identifier]:
     """Return the old and the new name, if the principal may manage both."""
-    wanted = request.parsed(Rename)
-    source, destination = named(wanted.source), named(wanted.destination)
+    wanted = request.read_body(Rename)
+    source, destination = name_in_body(wanted.source), name_in_body(wanted.destination)
     request.require(MANAGE, source)
     request.require(MANAGE, destination)
     return source, destination
 
 
-def named(identifier: TableIdentifier) -> Identifier:
+def name_in_body(identifier: TableIdentifier) -> Identifier:
     """Return the name that a body contains."""
     return (*namespace_of(identifier.namespace.root), identifier.name)
 

@@ -13,7 +13,7 @@ from trinitylake_core.iceberg.views import StoredView
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, Reply, Request
-from trinitylake_core.rest.table_routes import listed, renaming
+from trinitylake_core.rest.table_routes import page_of_names, renaming
 
 
 class RegisterView(BaseModel):
@@ -32,12 +32,12 @@ class ViewCommit(BaseModel):
 
 def list_views(request: Request) -> Reply:
     """Return the views of a namespace that the principal may read."""
-    return listed(request, request.warehouse.catalog.list_views(request.namespace))
+    return page_of_names(request, request.warehouse.catalog.list_views(request.namespace))
 
 
 def create_view(request: Request) -> Reply:
     """Create a view."""
-    wanted = request.parsed(CreateViewRequest, location=None)
+    wanted = request.read_body(CreateViewRequest, location=None)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
     view = request.warehouse.catalog.create_view_as_is(
@@ -48,7 +48,7 @@ def create_view(request: Request) -> Reply:
 
 def register_view(request: Request) -> Reply:
     """Create a view that is already written."""
-    wanted = request.parsed(RegisterView)
+    wanted = request.read_body(RegisterView)
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
@@ -64,7 +64,7 @@ def load_view(request: Request) -> Reply:
 def commit_view(request: Request) -> Reply:
     """Apply the updates of a commit to a view."""
     request.require(WRITE, request.identifier)
-    commit = request.parsed(ViewCommit)
+    commit = request.read_body(ViewCommit)
     view = request.warehouse.catalog.commit_view(request.identifier, (commit.requirements, commit.updates))
     return _answer_with(request, view)
 

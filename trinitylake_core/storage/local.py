@@ -94,7 +94,7 @@ class LocalStorage(BaseStorage):
         if self._durable and self._unsynced.any():
             self._retrying("sync", "", self._unsynced.flush)
 
-    def covered(self) -> LocalStorage:
+    def without_barriers(self) -> LocalStorage:
         """Return this storage without barriers, if a barrier of this object reaches all files of the file system."""
         if not self._durable or not self._unsynced.cover_others():
             return self

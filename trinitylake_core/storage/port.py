@@ -195,7 +195,7 @@ class Storage(abc.ABC):
     def barrier(self) -> None:
         """Wait until all that was written through this object is durable. No request on an object store."""
 
-    def covered(self) -> Storage:
+    def without_barriers(self) -> Storage:
         """Return this storage for processes of this machine that need no :meth:`barrier` of their own.
 
         From now on a barrier of this object, and each file that it creates, also makes durable what those processes
