@@ -77,13 +77,16 @@ def repeats_sensor(jobs: Sequence[AssetJob]) -> dg.SensorDefinition:
             return dg.SkipReason(found.why or f"run {run.run_id} was not scheduled")
         tags = {name: value for name, value in run.tags.items() if name.startswith(_OURS)}
         schedule = _schedule(run)
-        tags |= {} if schedule is None else {SCHEDULE_TAG: schedule}
+        if schedule is not None:
+            tags[SCHEDULE_TAG] = schedule
+        tags[REPEAT_TAG] = str(found.repeats + 1)
+        tags[OF_TAG] = run.run_id
         return dg.RunRequest(
             run_key=f"{run.run_id} again",
             job_name=run.job_name,
             partition_key=run.tags.get(PARTITION_TAG),
             asset_selection=None if run.asset_selection is None else sorted(run.asset_selection),
-            tags={**tags, REPEAT_TAG: str(found.repeats + 1), OF_TAG: run.run_id},
+            tags=tags,
         )
 
     return again

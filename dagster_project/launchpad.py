@@ -105,10 +105,11 @@ def check_config(
 
 def _schema(kind: Any) -> Any:
     """Return the type of a field for Dagster. A time is a text; a version may be a number or a text."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in {Union, UnionType} and {int, str} <= set(arguments):
-        return dg.Any  # Dagster has no type for that; the dataclass refuses everything else
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin in {Union, UnionType}:
+        if {int, str} <= set(arguments):
+            return dg.Any  # Dagster has no type for that; the dataclass refuses everything else
         kinds = [each for each in arguments if each not in {NoneType, datetime}]
         schema = str if str in kinds else _schema(kinds[0])
         return dg.Noneable(schema) if NoneType in arguments else schema

@@ -263,15 +263,22 @@ class LakehouseTick:
             return Decision(False, f"{found.pays.reason}; compaction.enabled is false in lakehouses.yaml")
         if not found.pays.wanted:
             return found.pays
-        partition, asset = self.scope.partition(settings.name), assets.key(self.scope, assets.COMPACTION)
-        only = dg.AssetRecordsFilter(asset, asset_partitions=None if partition is None else [partition])
-        compacted = [each.timestamp for each in self.context.instance.fetch_materializations(only, limit=1).records]
-        last = max(before.requested_at, self.terminated_at(settings), *compacted)
+        last = max(before.requested_at, self.terminated_at(settings), self._compacted_at(settings))
         waits = compaction_policy.too_soon(settings.compaction, last, self.now)
         if waits is not None:
             return waits
         run = run_at_work(self.scope, settings, self.context.instance)
-        return found.pays if run is None else Decision(False, f"run {run} of this lakehouse has not finished yet")
+        if run is not None:
+            return Decision(False, f"run {run} of this lakehouse has not finished yet")
+        return found.pays
+
+    def _compacted_at(self, settings: LakehouseSettings) -> float:
+        """Return when Dagster recorded the last compaction of a lakehouse; 0 if it recorded none. One query."""
+        asset = assets.key(self.scope, assets.COMPACTION)
+        partition = self.scope.partition(settings.name)
+        only = dg.AssetRecordsFilter(asset, asset_partitions=None if partition is None else [partition])
+        records = self.context.instance.fetch_materializations(only, limit=1).records
+        return records[0].timestamp if records else 0.0
 
     def terminated_at(self, settings: LakehouseSettings) -> float:
         """Return when a compaction of a lakehouse was last terminated, in epoch seconds; 0 if none was.

@@ -239,19 +239,22 @@ class _Expiration(JobRun[Config, Report]):
     """One run."""
 
     def __post_init__(self) -> None:
-        lake, config, review = self.lake, self.config, self.review
+        lake = self.lake
+        config = self.config
         self.now = clock.now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
-        acts = review is not dry_run
+        acts = self.review is not dry_run
         self.retained: GcRoots = gc_roots(lake.backend, heal=acts)
-        self.backend.versions.refuse_hole(self.retained.newest.version)
-        if acts:
-            refuse_guarded(self.retained.definition)
-        self.oldest = self.retained.boundary
-        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
         newest = self.retained.newest.version
+        definition = self.retained.definition
+        self.backend.versions.refuse_hole(newest)
+        if acts:
+            refuse_guarded(definition)
+        self.oldest = self.retained.boundary
+        plan = config.plan or config.plan_to
+        self.options = plans.options_of(plan, config.plan_options, lake.storage)
         self.versions = range(self.oldest, newest + 1)
-        self.rules = RetentionRules(*config.rules(), self.retained.definition.txn_ttl_millis)
+        self.rules = RetentionRules(*config.rules(), definition.txn_ttl_millis)
         self.report = Report(lake.root, False, newest, None, self.oldest, self.oldest, plan=config.plan)
 
     def run(self) -> Report:

@@ -393,15 +393,18 @@ class _Load(JobRun[Config, Report]):
         kinds: dict[str, list[Row]] = defaultdict(list)
         for row in found:
             kinds[row["what"]].append(row)
-        if kinds[loading.TWICE]:
-            first, second, *_ = kinds[loading.TWICE]
+        twice = kinds[loading.TWICE]
+        missing = kinds[loading.MISSING]
+        there = kinds[loading.THERE]
+        if twice:
+            first, second, *_ = twice
             where = f"{self.describe_place(first)} and {self.describe_place(second)}"
             raise InvalidInput(f"{self.describe_object(first)} appears twice: {where}; nothing was loaded")
-        if kinds[loading.MISSING]:
-            self.refuse_missing(kinds[loading.MISSING])
-        if kinds[loading.THERE] and self.config.existing == REFUSE:
+        if missing:
+            self.refuse_missing(missing)
+        if there and self.config.existing == REFUSE:
             number = sum(row["objects"] for row in kinds[loading.ALL_THERE])
-            self.refuse_there(kinds[loading.THERE], number)
+            self.refuse_there(there, number)
 
     def refuse_missing(self, rows: Sequence[Row]) -> None:
         names = []

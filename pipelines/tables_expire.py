@@ -308,16 +308,18 @@ class _Expiration:
     def plan_losses(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:
         """Return the losses of each table."""
         planned = []
-        looked = zip(tables, self.lake.storage.map(tables, self.losing), strict=True)
-        for done, (table, (name, found)) in enumerate(looked):
-            self.progress("metadata", done + 1, len(tables))
+        losses = self.lake.storage.map(tables, self.losing)
+        for done, (table, (name, found)) in enumerate(zip(tables, losses, strict=True), 1):
+            self.progress("metadata", done, len(tables))
             if found is None:
                 self.forbidden.append(name)
             elif isinstance(found, str):
                 self.failures[name] = found
             elif found.snapshots or found.refs:
                 planned.append(found)
-                self.losers.setdefault(self.rules_of(table), []).append((*table[0].split("."), table[1]))
+                namespace, own, _ = table
+                identifier = (*namespace.split("."), own)
+                self.losers.setdefault(self.rules_of(table), []).append(identifier)
         return tuple(planned)
 
     def note_missing(self, tables: list[tuple[str, str, TableDef]]) -> None:

@@ -97,14 +97,18 @@ class Listed(NamedTuple):
 
 def kind_of(path: str) -> tuple[str, int | None]:
     """Return the kind of a file by its name, and the version of a root."""
-    if path.startswith(DIRECTORY) and (table_file := _TABLE_FILE.fullmatch(path)):
-        return next(kind for kind, found in table_file.groupdict().items() if found), None
+    if path.startswith(DIRECTORY):
+        table_file = _TABLE_FILE.fullmatch(path)
+        if table_file is not None:
+            return next(kind for kind, found in table_file.groupdict().items() if found), None
     parsed = parse(path)
-    if parsed is None or (parsed.kind == ROOT and parsed.legacy):
+    if parsed is None:
         return UNKNOWN, None
     if parsed.kind == ROOT:
-        return ROOT, parsed.version
-    return (parsed.kind, None) if parsed.kind in CANDIDATES else (FIXED, None)
+        return (UNKNOWN, None) if parsed.legacy else (ROOT, parsed.version)
+    if parsed.kind in CANDIDATES:
+        return parsed.kind, None
+    return FIXED, None
 
 
 def listed_file(path: str, size: int, modified_millis: int | None) -> Listed:

@@ -25,6 +25,7 @@ from trinitylake_core import clock
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
 from trinitylake_core.storage import Storage, open_storage, options_for, same_place
+from trinitylake_core.versions import Root
 
 R = TypeVar("R")
 _METADATA: Final = b"trinitylake.plan"
@@ -172,12 +173,15 @@ def refuse_other(head: Header, job: str, backend: LakehouseBackend, retained: Gc
     is_same = head.lakehouse_id == retained.definition.id and same_place(head.root, backend.storage.root)
     if not is_same:
         raise InvalidInput(f"this plan was made for another lakehouse, {head.root} with ID {head.lakehouse_id}")
-    if retained.newest.version < head.version or retained.boundary < head.boundary:
+    newest = retained.newest
+    if newest.version < head.version or retained.boundary < head.boundary:
         raise PlanOutdated(
             f"the plan was made at version {head.version}, boundary {head.boundary}, and the lakehouse is back at "
-            f"version {retained.newest.version}, boundary {retained.boundary}; make a new plan"
+            f"version {newest.version}, boundary {retained.boundary}; make a new plan"
         )
     if head.version >= retained.boundary:
-        root = retained.newest if head.version == retained.newest.version else backend.versions.try_root(head.version)
+        root: Root | None = newest
+        if head.version != newest.version:
+            root = backend.versions.try_root(head.version)
         if root is None or (root.txn or "") != head.txn:
             raise PlanOutdated(f"version {head.version} is not the one that the plan was made at; make a new plan")

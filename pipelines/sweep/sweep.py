@@ -483,8 +483,10 @@ class Marking:
             check(again)
             if again.boundary < before.boundary:
                 raise PlanOutdated(f"the boundary fell from {before.boundary} to {again.boundary}; nothing was deleted")
-            since = again.starts(since=before) + gc_roots_at(self._backend, fence.version, fence).starts(since=before)
-            return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
+            at_fence = gc_roots_at(self._backend, fence.version, fence)
+            since = again.starts(since=before) + at_fence.starts(since=before)
+            unique = dict.fromkeys(saved.starts + since)
+            return [each for each in unique if each.path not in known]
 
         self._mark(starts)
         if self._backend.newest().oldest_version > fence.oldest_version:

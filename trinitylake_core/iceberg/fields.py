@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import SortField
 from pyiceberg.transforms import IdentityTransform
 
 from trinitylake_core.definitions import TableDef
@@ -58,16 +62,26 @@ def _total(snapshot: Snapshot | None, name: str) -> str | None:
 
 def _keys(metadata: TableMetadata) -> dict[str, list[int]]:
     """Return identifier columns, and those that the table is partitioned and sorted by as they are."""
+    schema = metadata.schema()
     spec = metadata.specs()[metadata.default_spec_id]
-    order = next((each for each in metadata.sort_orders if each.order_id == metadata.default_sort_order_id), None)
-    sources = [] if order is None else [each.source_id for each in order.fields if _is_plain(each)]
-    partitions = [each.source_id for each in spec.fields if _is_plain(each)]
-    known = metadata.schema()._lazy_id_to_field  # noqa: SLF001 - a partition may be by a column that was dropped
+    partitions = _plain_columns(spec.fields, schema)
+    sorting: list[int] = []
+    for order in metadata.sort_orders:
+        if order.order_id == metadata.default_sort_order_id:
+            sorting = _plain_columns(order.fields, schema)
+            break
     return {
-        "primary_keys": list(metadata.schema().identifier_field_ids),
-        "distribution_keys": [number for number in dict.fromkeys(partitions) if number in known],
-        "sort_keys": [number for number in dict.fromkeys(sources) if number in known],
+        "primary_keys": list(schema.identifier_field_ids),
+        "distribution_keys": partitions,
+        "sort_keys": sorting,
     }
+
+
+def _plain_columns(fields: Iterable[PartitionField | SortField], schema: Schema) -> list[int]:
+    """Return the columns that fields take as they are, each once, without those that were dropped."""
+    known = schema._lazy_id_to_field  # noqa: SLF001 - a partition may be by a column that was dropped
+    columns = dict.fromkeys(each.source_id for each in fields if _is_plain(each))
+    return [number for number in columns if number in known]
 
 
 def _is_plain(field: Any) -> bool:

@@ -77,7 +77,10 @@ def file_io_properties(root: str, options: Mapping[str, Any]) -> dict[str, str]:
     found |= {io.PY_IO_IMPL: _FILE_IO, LAKEHOUSE_ROOT: root}
     if not scheme.startswith("s3"):
         return found
-    found |= {theirs: _text(options[ours]) for theirs, ours in _SAME.items() if options.get(ours) is not None}
+    for theirs, ours in _SAME.items():
+        value = options.get(ours)
+        if value is not None:
+            found[theirs] = _text(value)
     if "region_name" in options:
         found.setdefault(io.S3_REGION, _text(options["region_name"]))
     path_style = options.get("path_style", "endpoint_url" in options)

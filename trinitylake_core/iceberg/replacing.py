@@ -123,22 +123,26 @@ def live_files(located: Located, table: Stored) -> LiveFiles:
     snapshot = table.metadata.current_snapshot()
     if snapshot is None:
         return LiveFiles(files, (), located)
-    storage, path = located.find(snapshot.manifest_list)
-    data = read_file(storage, path, snapshot.manifest_list)
-    sizes = {each.uri: each.size for each in refer.listed_in(data, snapshot.manifest_list)}
-    files.hold(snapshot.manifest_list, data)
+    manifest_list = snapshot.manifest_list
+    storage, path = located.find(manifest_list)
+    data = read_file(storage, path, manifest_list)
+    sizes = {each.uri: each.size for each in refer.listed_in(data, manifest_list)}
+    files.hold(manifest_list, data)
 
     def read(uri: str) -> tuple[str, bytes, frozenset[str]]:
         place, name = located.find(uri)
         content = read_file(place, name, uri, least=sizes[uri])
-        return uri, content, frozenset(each.uri for each in refer.described_files_in(content, uri))
+        uris = frozenset(each.uri for each in refer.described_files_in(content, uri))
+        return uri, content, uris
 
     named: dict[str, frozenset[str]] = {}
     for uri, content, uris in located.storage.map(list(sizes), read):
         files.hold(uri, content)
         named[uri] = uris
-    listed = border.manifests_in(files, snapshot.manifest_list)
-    return LiveFiles(files, tuple((each, named[full_uri(each.manifest_path)]) for each in listed), located)
+    manifests: list[tuple[Any, frozenset[str]]] = []
+    for each in border.manifests_in(files, manifest_list):
+        manifests.append((each, named[full_uri(each.manifest_path)]))
+    return LiveFiles(files, tuple(manifests), located)
 
 
 # -- the new snapshot ----------------------------------------------------------------------------------
@@ -288,13 +292,14 @@ class _Replacement:
 
     def _summary(self, parent: Snapshot | None) -> Summary:
         """Return the summary of the snapshot, with the sums of the table after it."""
-        specs, schema = self._metadata.specs(), self._metadata.schema()
+        specs = self._metadata.specs()
+        schema = self._metadata.schema()
         sums = SnapshotSummaryCollector()
         for file in self._rewrite.added:
             sums.add_file(file.entry, schema, specs[file.entry.spec_id])
         for file in self._rewrite.replaced:
             sums.remove_file(file.entry, schema, specs[file.entry.spec_id])
         known = Summary(operation=Operation.OVERWRITE, **sums.build(), **self._rewrite.facts)
-        before = None if parent is None or parent.summary is None else parent.summary
+        before = None if parent is None else parent.summary
         summed = update_snapshot_summaries(known, before)  # which knows no REPLACE
         return Summary(operation=Operation.REPLACE, **summed.additional_properties)

@@ -105,11 +105,13 @@ def load_tables(view: CatalogView, places: Places, names: Sequence[ObjectName]) 
     found: list[tuple[ObjectName, str]] = []
     for name in names:
         with suppress(NoSuchTableError):
-            found.append((name, location_of_metadata(view, places, name)))
+            location = location_of_metadata(view, places, name)
+            found.append((name, location))
 
     def load(each: tuple[ObjectName, str]) -> tuple[ObjectName, Stored]:
         name, location = each
-        return name, Stored(places.read(location), location)
+        metadata = places.read(location)
+        return name, Stored(metadata, location)
 
     return places.storage.map(found, load)
 

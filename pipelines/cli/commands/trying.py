@@ -86,10 +86,7 @@ def ui(call: Call) -> Result:
     options = call.options
     if not 0 < options.port <= _PORT_MAX:
         raise InvalidInput(f"{options.port} is no port: those are 1 to {_PORT_MAX}")
-    path = find_file() if options.file is None else Path(options.file)
-    if path is None or not path.is_file():
-        where = "here or above" if path is None else f"at {path}"
-        raise InvalidInput(f"there is no lakehouses.yaml {where}; `trinitylake try DIR` makes one, with a lakehouse")
+    path = _existing_file(options.file)
     raw_stanzas(read(path), path)  # a file without lakehouses would start a Dagster that shows nothing but its error
     require_dagster()
     path = path.absolute()
@@ -105,6 +102,18 @@ def ui(call: Call) -> Result:
     say(f"Dagster is starting at http://{options.host}:{options.port}; Ctrl-C stops it")
     code = _run_until_ended(words, environment)
     return Result(data, [f"Dagster ended with exit code {code}"], code)
+
+
+def _existing_file(given: str | None) -> Path:
+    """Return the file of lakehouses that was given, or else the one here or above. Raises ``InvalidInput``: none."""
+    path = find_file() if given is None else Path(given)
+    if path is None:
+        where = "here or above"
+    elif path.is_file():
+        return path
+    else:
+        where = f"at {path}"
+    raise InvalidInput(f"there is no lakehouses.yaml {where}; `trinitylake try DIR` makes one, with a lakehouse")
 
 
 def _run_until_ended(words: list[str], environment: Mapping[str, str]) -> int:
