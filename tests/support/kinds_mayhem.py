@@ -301,11 +301,17 @@ class KindsByRest(KindsByPyIceberg, ByRest):
 
 
 class KindsByDuckDB(ByDuckDB):
-    """DuckDB: no table of format version 1."""
+    """DuckDB: no table of format version 1.
+
+    Through an endpoint in its own process, so that it never waits for the answer of one that is killed: DuckDB deletes
+    the files of a commit whose answer it does not get, also if that was committed.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _begin_with(self, lambda kind: kind not in _NOT_BY_DUCKDB)
+        self._opened = endpoint(self.plan.open())
+        self._at = self._opened.__enter__()
 
     def rewrite(self, name: str, numbers: list[int]) -> None:
         """Delete rows; not of files of an older spec, of which it alone applies its deletes.
@@ -319,7 +325,7 @@ class KindsByDuckDB(ByDuckDB):
 
     def _run(self, change: Change, *statements: str) -> None:
         def run() -> None:
-            with connected(self.plan.served(self.seed)) as connection:
+            with connected(self._at) as connection:
                 connection.execute("SET unsafe_iceberg_ignore_sort_order = true")  # else it writes no such table
                 try:
                     for each in ("BEGIN", *statements, "COMMIT"):

@@ -24,6 +24,7 @@ from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.iceberg import border
+from trinitylake_core.iceberg.applied import is_applied
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.iceberg.errors import MetadataMissing, no_table
@@ -215,6 +216,8 @@ def _change_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
 def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stored:
     """Apply the updates of a commit to the newest metadata of a table, if they still meet the requirements.
 
+    One that has been applied already, and is sent again, changes nothing.
+
     ``staged`` are the tables that this process made for clients to create.
 
     Raises:
@@ -231,6 +234,8 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
         current = None
     if current is None:
         return _create_by_commit(attempt, commit, staged)
+    if is_applied(commit.updates, current.metadata):
+        return current
     new = _update_metadata(attempt.places, commit, current)
     if new.metadata == current.metadata:
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
