@@ -16,7 +16,8 @@ from tests.simulation.explore import Bounds, explore, random_run, shrunk
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.replay import told
 from tests.simulation.scenarios import Scenario, run
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import DURATIONS, Schedule
+from trinitylake_core.errors import CommitConflict
 
 Told = Callable[[str, object], None]
 _TOLD: Final = 3
@@ -268,6 +269,13 @@ def test_random_schedules() -> None:
 def test_many_random_schedules(thousand: int) -> None:
     """The same, twenty thousand times."""
     _seeds(range(thousand * 1000, thousand * 1000 + 1000))
+
+
+def test_a_key_from_the_future_is_refused_beside_a_compaction() -> None:
+    """The clock of the endpoint is two days behind: its conflict is none that the compaction made."""
+    ran = run(Scenario(("compact", "request-again"), (0, -2 * DURATIONS["day"])), Schedule(1))
+    assert isinstance(ran.actors[1].error, CommitConflict)
+    assert not ran.violations
 
 
 def test_a_finding_does_not_hide_the_next(record_property: Told) -> None:
