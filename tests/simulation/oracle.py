@@ -445,6 +445,8 @@ class Oracle:
         if root is None:
             yield f"the copy has no root of version {version}"
             return
+        if self.world.is_damaged(version, root):
+            return
         try:
             found = tree(root, files)
         except KeyError as missing:
@@ -465,7 +467,7 @@ class Oracle:
         certain = {each.name for each in self.actors if each.error and not isinstance(each.error, StorageError)}
         for path, stored in self.world.copy.objects.items():
             named = parse(path)
-            if named is None or named.version is None:
+            if named is None or named.version is None or self.world.is_damaged(named.version, stored.data):
                 continue
             txn = node_file(stored.data).system.get("txn", "")
             actor = self.world.copy_tried.get(txn)
@@ -478,8 +480,7 @@ class Oracle:
         if root is None:
             yield f"the copy has no root of version {version}"
             return
-        there = self.objects.get(root_path(version))  # it may have expired since it was copied
-        if version in self.world.damaged and (there is None or root == there.data):
+        if self.world.is_damaged(version, root):
             return
         try:
             found = tree(root, files)

@@ -278,6 +278,13 @@ def test_a_key_from_the_future_is_refused_beside_a_compaction() -> None:
     assert not ran.violations
 
 
+def test_a_copy_with_a_damaged_root_is_committed_to() -> None:
+    """A history takes along a root that cannot be read, and the oracle knows it at the copy, too."""
+    ran = run(Scenario(("recover-garbage", "export-history-again", "refresh-copy")), Schedule())
+    assert [actor.error for actor in ran.actors] == [None, None, None]
+    assert not ran.violations
+
+
 def test_a_finding_does_not_hide_the_next(record_property: Told) -> None:
     """Two pairs find the rule that is taken out, and both are named."""
     pairs = ("recreate-copy+refresh-copy", "recreate-copy+refresh-copy+idle")

@@ -265,6 +265,11 @@ class World:
         self.store.objects[path] = stored._replace(data=DAMAGES[how](self, self.history[version]))
         self.damaged.add(version)
 
+    def is_damaged(self, version: int, data: bytes) -> bool:
+        """Return whether the bytes of a root at the copy are those of a damaged one, which a history takes along."""
+        stored = self.store.objects.get(root_path(version))  # it may have expired since it was copied
+        return version in self.damaged and (stored is None or data == stored.data)
+
     def lose(self, versions: Sequence[int], hint: int) -> None:
         """Remove the roots of some versions, as only a store can that breaks its promise, and set the hint back."""
         for version in versions:
@@ -325,7 +330,8 @@ class World:
         self.copy_torn |= self.copy_busy - {running_actor()}
         for path, stored in list(self.copy.objects.items()):
             named = parse(path)
-            if named is not None and named.version is not None:
+            version = None if named is None else named.version
+            if version is not None and not self.is_damaged(version, stored.data):
                 self.copy_gone.add(node_file(stored.data).system.get("txn", ""))
             self.copy.remove(path)
 
