@@ -14,7 +14,7 @@ from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import commit_buffer_bytes
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafrun import Columns, is_exact, plan_merge
+from trinitylake_core.tree.leafrun import Columns, in_order, is_exact, plan_merge
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -127,8 +127,20 @@ def _flush(node: Node, of_root: Policy, of_others: Policy, rewriter: Rewriter) -
 
 def _build(node: Node, rewriter: Rewriter) -> Node:
     """Return the root of a new tree of the entries of a leaf and the messages in it, which were too many for it."""
-    old = Columns.of(node.keys, node.values)
     changes = node.pending.columns()
+    if node.keys or changes.values.null_count or not in_order(changes.keys, None, None):
+        entries = _merge(Columns.of(node.keys, node.values), changes)
+    else:
+        entries = changes  # where nothing was, each of them is an entry as it stands
+    if rewriter.proof is not None:
+        rewriter.proof.fed_columns(entries)
+    tree = rewriter.build([entries])
+    rewriter.open(tree)
+    return rewriter.node_of(tree)
+
+
+def _merge(old: Columns, changes: Columns) -> Columns:
+    """Return old entries with changes carried out. Raises ``Corrupt``: the proof of the result failed."""
     both = Columns.join([old, changes])
     old = both.slice(0, len(old))
     plan = plan_merge(old, changes)
@@ -136,8 +148,4 @@ def _build(node: Node, rewriter: Rewriter) -> Node:
     entries = Columns(*merged)
     if not is_exact(old, changes, entries, plan, None, None):
         raise Corrupt(_FAILED)
-    if rewriter.proof is not None:
-        rewriter.proof.fed_columns(entries)
-    tree = rewriter.build([entries])
-    rewriter.open(tree)
-    return rewriter.node_of(tree)
+    return entries
