@@ -163,7 +163,8 @@ def test_other_things_in_place_of_a_root_with_one_preemption(record_property: To
 def test_no_writer_fails_because_of_a_compaction(record_property: Told) -> None:
     """Whoever meets compactions alone never meets a conflict: one more rule of the oracle, broken by none of these."""
     pairs = ("compact+write", "compact+group", "append+compact", "compact+publish", "compact+compact+write")
-    _explored(pairs, Bounds(1), record_property)
+    conflicts_with_itself = "compact+group-same"
+    _explored((*pairs, conflicts_with_itself), Bounds(1), record_property)
 
 
 @pytest.mark.slow
