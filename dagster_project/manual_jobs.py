@@ -495,7 +495,11 @@ def _configuration_to_act(step: str, row: ManualJob, given: Mapping[str, Any], p
     What counts back from the newest version, or from now, becomes the version or the time that was planned.
     """
     usual = {each.name: each.default for each in fields(row.options)}
-    config = {name: each for name, each in given.items() if each not in (usual.get(name), None, "", [], {})}
+    config: dict[str, Any] = {}
+    for name, each in given.items():
+        is_chosen = each not in (usual.get(name), None, "", [], {})
+        if is_chosen:
+            config[name] = each
     version = str(given.get("version"))
     counts_back = HEAD.fullmatch(version) or AGE.fullmatch(version)
     if counts_back or "timestamp" in config:

@@ -366,8 +366,10 @@ class FleetTick(LakehouseTick):
             if self.before and failing == _failing(self.before, check):
                 continue
             reasons = fleet_health.recorded_reasons(instance, asset, check)
-            polled = [(name, each) for name, results in self.results.items() for _, each in results]
-            reasons |= {name: str(each.description) for name, each in polled if each.check_name == check}
+            for name, results in self.results.items():
+                for _, each in results:
+                    if each.check_name == check:
+                        reasons[name] = str(each.description)
             result = fleet_health.evaluate_fleet(
                 asset, check, {name: reasons.get(name, "") for name in failing}, len(self.states)
             )

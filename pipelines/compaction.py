@@ -219,14 +219,16 @@ class _Compaction(JobRun[Config, Report]):
     """One attempt at one version."""
 
     def __post_init__(self) -> None:
+        nodes = self.backend.nodes
         self.base: Root = self.lake.root_node
-        self.writer = NodeWriter(self.backend.nodes)
+        self.writer = NodeWriter(nodes)
         stamp = max(clock.now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True, partial=not self.config.full)
         definition = self.backend.definition(self.base)
-        self.paying = PayingChildren(self.writer.order, commit_buffer_bytes(definition) // 2)
-        self.nodes_read = self.backend.nodes.counts.nodes_read
-        self.bytes_read = self.backend.nodes.counts.bytes_read
+        kept_bytes = commit_buffer_bytes(definition) // 2
+        self.paying = PayingChildren(self.writer.order, kept_bytes)
+        self.nodes_read = nodes.counts.nodes_read
+        self.bytes_read = nodes.counts.bytes_read
 
     def open(self, tasks: int) -> tuple[Ref, list[Ref]]:
         """Return the tree, opened at its top, and its dirty subtrees."""

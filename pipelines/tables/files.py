@@ -216,11 +216,16 @@ class TableFiles:
 
 def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableState, ...]:
     """Return the locations of the tables that changes bring back, or change. One ``get`` each, for the definition."""
-    named = [each for each in changes if each.kind == TABLE and each.new_path is not None]
-    found = storage.read_many([each.new_path or "" for each in named])
-    tables = (
-        (each.namespace, each.name or "", decode_table(data, path))
-        for each, (path, data) in zip(named, found, strict=True)
-        if not isinstance(data, FileMissing)
-    )
-    return tuple(TableFiles(storage).states(tables))
+    named: list[Change] = []
+    paths: list[str] = []
+    for each in changes:
+        if each.kind == TABLE and each.new_path is not None:
+            named.append(each)
+            paths.append(each.new_path)
+
+    def read_tables() -> Iterator[Named]:
+        for each, (path, data) in zip(named, storage.read_many(paths), strict=True):
+            if not isinstance(data, FileMissing):
+                yield each.namespace, each.name or "", decode_table(data, path)
+
+    return tuple(TableFiles(storage).states(read_tables()))

@@ -196,12 +196,15 @@ class TableWalk:
         known = len(self.found)
         definitions = _Named(f"role = {NAMED}", "path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size")
         self._stage(DEFINITION, self._definitions, levels, definitions)
-        inner = (
-            partial(_inner, role=LIST, parse=_in_list, strict=self._strict),
-            partial(_inner, role=MANIFEST, parse=_in_manifest, strict=self._strict),
-        )
-        for role, work in ((METADATA, self._metadata), (LIST, inner[0]), (MANIFEST, inner[1])):
-            self._stage(role, work, self.found[known:], _Named(f"role = {role!r}", "path, label, about, size"))
+        # Each names the files of the next one.
+        works = {
+            METADATA: self._metadata,
+            LIST: partial(_inner, role=LIST, parse=_in_list, strict=self._strict),
+            MANIFEST: partial(_inner, role=MANIFEST, parse=_in_manifest, strict=self._strict),
+        }
+        for role, work in works.items():
+            named = _Named(f"role = {role!r}", "path, label, about, size")
+            self._stage(role, work, self.found[known:], named)
         return self.found[known:]
 
     def _forget_since(self, known: int, asked: dict[str, int]) -> None:
@@ -408,16 +411,20 @@ def _held(path: str, label: str, refs: References, root: str) -> Found:
     other table's files, as far as nothing refers to them.
     """
     inside = directory_of(path)
-    named = [each for each in (_inside(root, uri) for uri in sorted(refs.directories)) if each]
-    directories = [inside] if inside else named
-    if not inside:
-        yield from ((DOUBT, each, path, label, "its metadata lie elsewhere", None) for each in named)
-    elif not _is_here(root, refs.location):
-        why = f"its metadata say that it lies at {refs.location}: it was copied, or moved"
-        yield DOUBT, inside, path, label, why, None
-    if refs.forbidden:
-        yield from ((DOUBT, each, path, label, _FORBIDDEN, None) for each in directories)
-    yield from ((CLAIM, each, path, label, refs.uuid, None) for each in directories)
+    if inside:
+        directories = [inside]
+    else:
+        below = [_inside(root, uri) for uri in sorted(refs.directories)]
+        directories = [each for each in below if each]
+    for directory in directories:
+        if not inside:
+            yield DOUBT, directory, path, label, "its metadata lie elsewhere", None
+        elif not _is_here(root, refs.location):
+            why = f"its metadata say that it lies at {refs.location}: it was copied, or moved"
+            yield DOUBT, directory, path, label, why, None
+        if refs.forbidden:
+            yield DOUBT, directory, path, label, _FORBIDDEN, None
+        yield CLAIM, directory, path, label, refs.uuid, None
 
 
 def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, strict: bool) -> Found:

@@ -157,12 +157,19 @@ def verify(call: Call) -> Result:
     share_of_tables = None
     if options.tables:
         share_of_tables = 1.0 if options.sample is None else options.sample
-    config = call.config(verifying.Config, versions=_versions_to_verify(call), tables=share_of_tables)
+    versions = _versions_to_verify(call)
+    config = call.config(verifying.Config, versions=versions, tables=share_of_tables)
     storage = open_storage(call.root, call.options_for(call.root))
     done = verifying.run(storage, config, call.spark, progress=call.progress)
-    data = {name: getattr(done, name) for name in _OF_VERIFICATION}
-    data["findings"] = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
-    return Result(data, in_order(*summarise(done)), DONE if done.ok else FOUND_PROBLEMS)
+    code = DONE if done.ok else FOUND_PROBLEMS
+    return Result(_facts_of(done), in_order(*summarise(done)), code)
+
+
+def _facts_of(done: verifying.Report) -> dict[str, Any]:
+    """Return what is printed as JSON of a verification."""
+    facts = {name: getattr(done, name) for name in _OF_VERIFICATION}
+    facts["findings"] = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
+    return facts
 
 
 def _versions_to_verify(call: Call) -> str | int:
