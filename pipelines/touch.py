@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Review
 from pipelines.summary import Table
@@ -77,9 +77,4 @@ def run(
     change = SameContent(spec.OP_ALTER, commit_summary(reason=config.reason))
     made = commit(backend, newest, change, before_commit=check)
     lake.catch_up()
-    return Report(
-        root=lake.root,
-        version=made.version - 1,
-        dry_run=False,
-        version_after=made.version,
-    )
+    return replace(planned, version=made.version - 1, dry_run=False, version_after=made.version)

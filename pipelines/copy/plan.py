@@ -168,8 +168,10 @@ class CopyPlan:
             sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
         sums = self.engine.sql(query, compared=compared).list()
-        summed = sum(row["files"] for row in {row["kind"]: row for row in sums}.values())
-        refuse_lost("files to compare", names, Counts(summed, summed, sum(row["files"] for row in sums)))
+        files_by_kind = {row["kind"]: row["files"] for row in sums}
+        once = sum(files_by_kind.values())
+        every = sum(row["files"] for row in sums)  # more, where the engine repeats the row of a kind
+        refuse_lost("files to compare", names, Counts(once, once, every))
         of_listings = 2 * len(_PREFIXES)
         of_look_ups = 2 * others.count()
         of_tables = sum(walk_of_tables.read.values())

@@ -323,7 +323,7 @@ def _refuse_other_children(found: Walk, pending: Rows, known: Sequence[Rows], he
 
     The names are counted by a query of their own, so that one row which the engine loses or swaps is seen.
     """
-    names = found.ask(f"SELECT DISTINCT path FROM walked WHERE role = {CHILD} AND height = {height}")
+    names = found.ask(f"SELECT path FROM walked WHERE role = {CHILD} AND height = {height}")
     named = _leave_out(found.engine, names, known)
     query = "SELECT n.path FROM named n"
     refuse_other_names(found.engine, "children of nodes", pending, "path", query, named=named)
