@@ -95,9 +95,8 @@ class _Comparison:
         newer = self._manifests(self.snapshot)
         if newer is None:
             return
-        gone = {uri: size for uri, size in older.deletes.items() if uri not in newer.deletes}
-        come = {uri: size for uri, size in newer.deletes.items() if uri not in older.deletes}
-        vectors_before = self._read(gone, refer.vectors_in)
+        vectors_before = self._read(_only_in(older.deletes, newer.deletes), refer.vectors_in)
+        come = _only_in(newer.deletes, older.deletes)
         vectors_after = self._read(come, refer.vectors_in)
         if vectors_before is None or vectors_after is None:
             return
@@ -106,7 +105,7 @@ class _Comparison:
         if lost:
             self._refuse_alive(lost, rows_after, older, newer)
         self._refuse_doubled(vectors_after)
-        shared = {uri: size for uri, size in newer.deletes.items() if uri in older.deletes}
+        shared = _only_in(newer.deletes, come)
         self._refuse_second(rows_after.keys() - rows_before.keys(), shared)
 
     def _may_add_deletes(self) -> bool:
@@ -118,15 +117,13 @@ class _Comparison:
         self, lost: Mapping[str, int], deleted: Mapping[str, int], older: _Manifests, newer: _Manifests
     ) -> None:
         """Refuse the snapshot if a data file that lost its vector did not go as well."""
-        # What the manifests of both snapshots name is there in both.
-        gone = {uri: size for uri, size in older.data.items() if uri not in newer.data}
-        come = {uri: size for uri, size in newer.data.items() if uri not in older.data}
 
         def found_in(data: bytes, uri: str) -> list[str]:
             return [each.uri for each in refer.files_in(data, uri) if each.uri in lost]
 
-        files_before = self._read(gone, found_in)
-        files_after = self._read(come, found_in)
+        # What the manifests of both snapshots name is there in both.
+        files_before = self._read(_only_in(older.data, newer.data), found_in)
+        files_after = self._read(_only_in(newer.data, older.data), found_in)
         if files_before is None or files_after is None:
             return
         removed = set(files_before) - set(files_after)
@@ -196,6 +193,11 @@ class _Comparison:
                 return None
             found += part
         return found
+
+
+def _only_in(these: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    """Return the manifests that others do not have, with their sizes."""
+    return {uri: size for uri, size in these.items() if uri not in others}
 
 
 def _rows_by_file(vectors: Iterable[refer.Vector]) -> dict[str, int]:

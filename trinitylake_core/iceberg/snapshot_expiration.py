@@ -149,7 +149,7 @@ def expiring(
             kept.add(ref.snapshot_id)
             referenced.add(ref.snapshot_id)
         else:
-            line = list(_ancestors(ref.snapshot_id, snapshots))
+            line = list(ancestors(ref.snapshot_id, snapshots))
             kept |= _kept_of_branch(ref, line, own, now_millis)
             referenced |= {each.snapshot_id for each in line}
     if metadata.current_snapshot_id is not None:  # whatever the branch main is said to be
@@ -222,7 +222,7 @@ def _kept_of_branch(
     return kept
 
 
-def _ancestors(snapshot_id: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Snapshot]:
+def ancestors(snapshot_id: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Snapshot]:
     """Yield a snapshot and those before it; a circle of them ends."""
     yielded: set[int] = set()
     while snapshot_id in snapshots and snapshot_id not in yielded:
