@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from pipelines.trees.places import KeyScale
-from trinitylake_core.tree.leafflush import FEWEST_ROWS, SHORTEST
+from trinitylake_core.tree.leafflush import FEWEST_LEAVES, FEWEST_ROWS
 from trinitylake_core.tree.leafrun import FILL, ROOMY
 from trinitylake_core.tree.node import Node, text_bytes
 from trinitylake_core.tree.proof import EVERYWHERE, ranges
@@ -102,8 +102,11 @@ def predict(
     if node.is_leaf:
         rows_of_root = max(0.0, len(node.keys) + growth.each * len(node.buffer))
     else:
-        for part in dirty_parts(node, paying) if parts is None else parts:
-            _add_part(sums, part, growth, order, paying)
+        dirty = [*(dirty_parts(node, paying) if parts is None else parts)]
+        leaves_of_root = [part for part in dirty if part.height == 0]
+        of_root = _are_columns(sum(each.subtrees for each in leaves_of_root), sum(each.keys for each in leaves_of_root))
+        for part in dirty:
+            _add_part(sums, part, growth, order, paying, of_root=of_root)
         if opened:
             _add_splits_of_inner_nodes(sums, order)
         rows_of_root = max(0.0, rows_of_root + sums.splits)
@@ -184,11 +187,16 @@ def _join_neighbours(keys: Sequence[int], messages: Sequence[int]) -> Iterator[P
         yield joined
 
 
-def _add_part(sums: _Sums, part: Part, growth: Growth, order: int, paying: PayingChildren | None) -> None:
-    """Add what is written of neighbouring leaves, or of a subtree whose messages are spread evenly."""
+def _add_part(
+    sums: _Sums, part: Part, growth: Growth, order: int, paying: PayingChildren | None, *, of_root: bool
+) -> None:
+    """Add what is written of neighbouring leaves, or of a subtree whose messages are spread evenly.
+
+    ``of_root``: whether the leaves below the root are flushed together, as columns.
+    """
     if part.height == 0:
         rows = _rows_after(part.keys, part.messages, growth)
-        written = _leaves_after(part.subtrees, part.keys, rows, order)
+        written = _leaves_after(part.subtrees, rows, order, together=of_root)
         sums.leaves += written
         sums.rows += rows
         sums.reads += part.subtrees
@@ -207,11 +215,14 @@ def _add_part(sums: _Sums, part: Part, growth: Growth, order: int, paying: Payin
         sums.inner += part.height
         sums.reads += part.height
         return
-    written = _add_evenly_spread(sums, anywhere, hit, leaves, growth, order) if hit else 0.0
+    parents = max(1.0, leaves / (FILL * order))
+    of_parent = max(1.0, (hit + len(groups)) / parents)
+    together = _are_columns(of_parent, of_parent * part.keys / leaves)
+    written = _add_evenly_spread(sums, anywhere, hit, leaves, growth, order, together=together) if hit else 0.0
     for run, messages in _join_leaves(groups):
         rows_before = run * part.keys / leaves
         rows = _rows_after(rows_before, messages, growth)
-        of_run = _leaves_after(run, rows_before, rows, order)
+        of_run = _leaves_after(run, rows, order, together=together)
         sums.leaves += of_run
         sums.rows += rows
         written += of_run
@@ -238,14 +249,16 @@ def _rows_after(rows: float, messages: int, growth: Growth) -> float:
     return max(0.0, rows + added)
 
 
-def _add_evenly_spread(sums: _Sums, part: Part, hit: float, leaves: float, growth: Growth, order: int) -> float:
+def _add_evenly_spread(
+    sums: _Sums, part: Part, hit: float, leaves: float, growth: Growth, order: int, *, together: bool
+) -> float:
     """Add the leaves that messages hit whose places are not known; return how many are written for them."""
     share = hit / leaves
     run = min(leaves, 1 / max(1 / leaves, 1 - share))  # how many neighbours are hit at a time, on average
     runs = hit / run
     rows_before = part.keys * share
     rows = max(0.0, rows_before + growth.each * part.messages)
-    written = runs * _leaves_after(run, rows_before / runs, rows / runs, order)
+    written = runs * _leaves_after(run, rows / runs, order, together=together)
     sums.leaves += written
     sums.rows += rows
     sums.reads += hit
@@ -309,11 +322,15 @@ def _hit(nodes: float, messages: int) -> float:
     return nodes * (1 - (1 - 1 / nodes) ** messages)
 
 
-def _leaves_after(leaves: float, rows_before: float, rows: float, order: int) -> float:
+def _are_columns(leaves: float, rows: float) -> bool:
+    """Return whether leaves below one node are flushed together: as columns, however far apart (``leafflush``)."""
+    return leaves >= FEWEST_LEAVES or rows >= FEWEST_ROWS
+
+
+def _leaves_after(leaves: float, rows: float, order: int, *, together: bool) -> float:
     """Return into how many leaves neighbours are cut, as ``leafflush`` and ``leafrun`` do it."""
     most = order - 1
     each = rows / leaves
-    together = leaves >= SHORTEST or rows_before >= FEWEST_ROWS
     if most / 2 <= each <= most * (ROOMY if together else 1.0):
         return leaves
     if together or each < most / 2:

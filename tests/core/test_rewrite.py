@@ -25,7 +25,7 @@ ORDERS = st.integers(3, 9)
 def short_runs() -> Iterator[None]:
     """Two neighbours are columns already: the trees here are small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trinitylake_core.tree.leafflush.SHORTEST", 2)
+        patch.setattr("trinitylake_core.tree.leafflush.FEWEST_LEAVES", 2)
         patch.setattr("trinitylake_core.tree.leafflush.LARGEST_ROWS", 30)
         yield
 

@@ -1,31 +1,58 @@
-"""The flush of neighbouring leaves as one column operation (format, section 4).
+"""The flush of leaves below one parent as one column operation (format, section 4).
 
-A compaction that reaches a node above the leaves usually rewrites most of them. :func:`flush_runs` takes such
-neighbours out of the hands of the general flush: they go from file to file as columns (``leafrun``). What it leaves
-behind are files and pivots, as if each leaf had been flushed by itself. Special leaves (with a buffer, of an older
-writer, or with too few rows for a single leaf) are left to the general flush.
+A compaction rewrites many leaves below one node: all of them, or those for which enough messages wait.
+:func:`flush_runs` takes them out of the hands of the general flush: they go from file to file as columns (``leafrun``),
+neighbours or not. What it leaves behind are files and pivots, as if each leaf had been flushed by itself. Special
+leaves (with a buffer, of an older writer, or with too few rows for a single leaf) are left to the general flush.
+
+Chosen leaves that are neighbours are a *stretch*; it may be cut into another number of leaves. Stretches of one node,
+one after the other, are a *run*: read, merged, proved and written together. The pivots between two stretches of a run
+stay as they are, and so do the leaves there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, is_exact, laid_out, pieces_of, plan_merge
+from trinitylake_core.tree.leafrun import (
+    Columns,
+    Leaves,
+    Plan,
+    cut,
+    in_order,
+    is_exact,
+    laid_out,
+    pieces_of,
+    plan_merge,
+)
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Proof
+from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import DeletedPivot, NodeSink, Ref, Work
 
-SHORTEST: Final = 4
-"""Fewer neighbours are not worth being columns, unless they have :data:`FEWEST_ROWS`."""
+FEWEST_LEAVES: Final = 4
+"""A run of fewer leaves is not worth being columns, unless it has :data:`FEWEST_ROWS`."""
 FEWEST_ROWS: Final = 512
 LARGEST_ROWS: Final = 1 << 14
 """The number of rows of leaves that become columns at once: some 5 MiB of ordinary entries, for every order.
 
-A larger leaf is a stretch of its own. Several workers may share the leaves of one node between two such runs
-(:func:`stretches`), but not inside of one.
+A larger leaf is a stretch of its own. Several workers may share the leaves of one node between two stretches, but not
+inside of one (:func:`find_stretches`).
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Chosen leaves that are neighbours: the places ``start`` to before ``stop``, and the rows in their files."""
+
+    start: int
+    stop: int
+    rows: int
 
 
 def flush_runs(sink: NodeSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
@@ -38,82 +65,184 @@ def flush_runs(sink: NodeSink, work: Work, chosen: Collection[int], stamp: int, 
         CorruptNode: a leaf is missing or damaged.
         Corrupt: the proof of a run failed; please report it.
     """
-    before = Work(work.keys, work.values, work.refs)
-    work.keys, work.values, work.refs = [], [], []
-    left: set[int] = set()
-    for start, stop, together in stretches(before.refs, chosen, sink.max_keys):
-        stretch = before.cut(start, stop - 1)
-        flushed = _flush_stretch(sink, stretch, stamp, proof) if together else None
-        if flushed is None:
-            flushed = stretch
-            moved = len(work.refs) - start
-            left.update(index + moved for index in range(start, stop) if index in chosen)
-        work.keys += flushed.keys
-        work.values += flushed.values
-        work.refs += flushed.refs
-        work.keys += before.keys[stop - 1 : stop]  # the pivot behind the stretch, if it is not the last one
-        work.values += before.values[stop - 1 : stop]
-    return left
+    stretches = find_stretches(work.refs, chosen, sink.max_keys)
+    flushed: dict[int, tuple[int, Work]] = {}
+    for run in join_stretches(work.refs, stretches, sink.min_keys):
+        parts = _flush_run(sink, work, run, stamp, proof)
+        if parts is None:
+            continue
+        for stretch, part in zip(run, parts, strict=True):
+            flushed[stretch.start] = stretch.stop, part
+    return _put_in_place(work, flushed, chosen)
 
 
-def stretches(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield all children as stretches (start, stop, whether to flush them together).
+def find_stretches(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterator[Stretch]:
+    """Yield chosen leaves that are files as stretches, none of much more than :data:`LARGEST_ROWS`.
 
     The end of a stretch depends on nothing behind it: a worker that begins at a stretch gets the same stretches.
     """
+    start = rows = 0
+    for index, ref in enumerate(refs):
+        if index not in chosen or ref.path is None:
+            if rows:
+                yield Stretch(start, index, rows)
+            rows = 0
+            continue
+        more = ref.keys or most
+        if rows and rows + more > LARGEST_ROWS:
+            yield Stretch(start, index, rows)
+            rows = 0
+        if not rows:
+            start = index
+        rows += more
+    if rows:
+        yield Stretch(start, len(refs), rows)
+
+
+def join_stretches(refs: Sequence[Ref], stretches: Iterator[Stretch], fewest: int) -> Iterator[list[Stretch]]:
+    """Yield stretches as runs that are worth being columns.
+
+    A stretch that may be left with fewer than ``fewest`` rows is a run of its own: only the general flush can join what
+    remains to other leaves, and the rest of a run is not to wait for it.
+    """
+    run: list[Stretch] = []
+    for stretch in stretches:
+        if not _stays_filled(refs, stretch, fewest):
+            if _is_worth_columns([stretch]):
+                yield [stretch]
+            continue
+        run.append(stretch)
+        if sum(each.rows for each in run) > LARGEST_ROWS // 2:
+            if _is_worth_columns(run):
+                yield run
+            run = []
+    if _is_worth_columns(run):
+        yield run
+
+
+def _stays_filled(refs: Sequence[Ref], stretch: Stretch, fewest: int) -> bool:
+    """Return whether enough rows remain for a leaf, however many of those in the files the messages delete."""
+    waiting = [ref.pending for ref in refs[stretch.start : stretch.stop]]
+    if stretch.rows - sum(map(len, waiting)) >= fewest:
+        return True
+    return stretch.rows - sum(messages.deletions() for messages in waiting) >= fewest
+
+
+def _is_worth_columns(run: Sequence[Stretch]) -> bool:
+    leaves = sum(each.stop - each.start for each in run)
+    rows = sum(each.rows for each in run)
+    return leaves >= FEWEST_LEAVES or rows >= FEWEST_ROWS
+
+
+def _put_in_place(work: Work, flushed: dict[int, tuple[int, Work]], chosen: Collection[int]) -> set[int]:
+    """Put what became of stretches where they were; return which children are chosen and were not flushed."""
+    before = Work(work.keys, work.values, work.refs)
+    work.keys, work.values, work.refs = [], [], []
+    left: set[int] = set()
     start = 0
-    while start < len(refs):
-        fits = _fits_columns(refs, start, chosen)
-        rows = refs[start].keys or most
-        stop = start + 1
-        while stop < len(refs) and _fits_columns(refs, stop, chosen) == fits:
-            rows += refs[stop].keys or most
-            if fits and rows > LARGEST_ROWS:
-                break
-            stop += 1
-        is_worth_it = stop - start >= SHORTEST or rows >= FEWEST_ROWS
-        yield start, stop, fits and is_worth_it
+    while start < len(before.refs):
+        if start in flushed:
+            stop, part = flushed[start]
+        else:
+            stop = start + 1
+            part = before.cut(start, start)
+            if start in chosen:
+                left.add(len(work.refs))
+        work.keys += part.keys
+        work.values += part.values
+        work.refs += part.refs
+        work.keys += before.keys[stop - 1 : stop]  # the pivot behind them, if they are not the last ones
+        work.values += before.values[stop - 1 : stop]
         start = stop
+    return left
 
 
-def _fits_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -> bool:
-    return index in chosen and refs[index].path is not None
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run in memory: its leaves as they were read, with the pivots behind them, and what is to become of them."""
+
+    stretches: list[Work]
+    old: Columns
+    changes: Columns
+    both: Columns
+    """The old entries, and the changes behind them."""
+    rows: list[int]
+    """The old entries of each stretch, without the pivot behind it."""
+
+    @property
+    def refs(self) -> list[Ref]:
+        """The leaves of all stretches."""
+        return [ref for stretch in self.stretches for ref in stretch.refs]
+
+    @property
+    def within(self) -> tuple[str, str]:
+        """The range of all of them."""
+        refs = self.refs
+        low, _ = refs[0].within
+        _, high = refs[-1].within
+        return low, high
 
 
-def _flush_stretch(sink: NodeSink, stretch: Work, stamp: int, proof: Proof) -> Work | None:
-    """Return what becomes of neighbouring leaves and the pivots between them; ``None`` if they are special."""
-    leaves = sink.read_columns([ref.path or "" for ref in stretch.refs])
-    if leaves is None:
+def _flush_run(sink: NodeSink, work: Work, places: Sequence[Stretch], stamp: int, proof: Proof) -> list[Work] | None:
+    """Return what becomes of each stretch, leaves and the pivots between them; ``None`` if they are special."""
+    run = _read_run(sink, work, places)
+    if run is None:
         return None
-    changes = Messages.join(ref.pending for ref in stretch.refs).columns()
-    both = Columns.join([*_with_pivots(leaves, stretch), changes])
-    old = both.slice(0, len(both) - len(changes))
-    low, _ = stretch.refs[0].within
-    _, high = stretch.refs[-1].within
-    plan = plan_merge(old, changes)
-    pieces = pieces_of(len(plan), len(stretch.refs), max(1, sink.min_keys), sink.max_keys)
-    if pieces is None or not in_order(old.keys, low, high):
-        return None
-    new = laid_out(both, plan, cut(len(plan), pieces))
+    plan = plan_merge(run.old, run.changes)
+    cuts = []
+    for rows, stretch in zip(_count_rows(run, plan), run.stretches, strict=True):
+        pieces = pieces_of(rows, len(stretch.refs), max(1, sink.min_keys), sink.max_keys)
+        if pieces is None:
+            return None
+        cuts.append(cut(rows, pieces))
+    new = laid_out(run.both, plan, np.concatenate(cuts))
+    pivots = new.pivots()
+    last_leaves = np.cumsum([len(each) for each in cuts]) - 1
 
+    # A wrong share of a stretch puts the pivot beside it into a leaf: that is refused where the node above is written.
     def prove() -> None:
         entries = int(new.counts.sum())
-        pivots = pieces - 1
-        is_whole = len(new.columns) == entries + pivots
-        if not is_whole or not is_exact(old, changes, new.columns, plan, low, high):
+        is_whole = len(new.columns) == entries + len(new.counts) - 1
+        if not is_whole or not is_exact(run.old, run.changes, new.columns, plan, *run.within):
             raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
 
-    paths = sink.new_paths(pieces)
+    paths = sink.new_paths(len(new.counts))
     sink.add_leaves(new, paths, stamp, prove)
-    keys, values = new.pivots()
-    flushed = Work(keys, values, _refs_of(new, paths))
-    proof.replace_subtrees(
-        old=[(ref.path or "", ref.within, ref.pending) for ref in stretch.refs],
-        old_pivots=stretch.live_pivots(),
-        new=[(ref.path or "", ref.within) for ref in flushed.refs],
-        new_pivots=(keys, values),
-    )
+    whole = Work(*pivots, _refs_of(new, paths))
+    flushed = []
+    start = 0
+    for last in last_leaves.tolist():
+        flushed.append(whole.cut(start, last))
+        start = last + 1
+    _replace_in_proof(proof, run.stretches, flushed)
     return flushed
+
+
+def _read_run(sink: NodeSink, work: Work, places: Sequence[Stretch]) -> _Run | None:
+    """Return a run that was read; ``None`` if a leaf is not plain, or holds a key outside of its range."""
+    stretches = [work.cut(place.start, place.stop - 1) for place in places]
+    bounds = _pivots_behind((work.keys, work.values), [place.stop - 1 for place in places[:-1]])
+    paths = [ref.path or "" for stretch in stretches for ref in stretch.refs]
+    leaves = sink.read_columns(paths)
+    if leaves is None:
+        return None
+    parts = []
+    rows = []
+    between = Columns.of(*bounds)
+    coming = iter(leaves)
+    for number, stretch in enumerate(stretches):
+        in_line = [*_with_pivots([next(coming) for _ in stretch.refs], stretch)]
+        # What follows each row is seen below, where all keys must ascend. Only what stands left of a stretch is not.
+        if _begins_too_early(in_line[0], stretch.refs[0]):
+            return None
+        parts += in_line
+        rows.append(sum(map(len, in_line)))
+        parts.append(between.slice(number, number + 1))  # of the last one it is empty
+    changes = Messages.join(ref.pending for stretch in stretches for ref in stretch.refs).columns()
+    both = Columns.join([*parts, changes])
+    old = both.slice(0, len(both) - len(changes))
+    run = _Run(stretches, old, changes, both, rows)
+    return run if in_order(old.keys, *run.within) else None
 
 
 def _with_pivots(leaves: Sequence[Columns], stretch: Work) -> Iterator[Columns]:
@@ -124,6 +253,52 @@ def _with_pivots(leaves: Sequence[Columns], stretch: Work) -> Iterator[Columns]:
         has_pivot = index < len(stretch.values)
         if has_pivot and not isinstance(stretch.values[index], DeletedPivot):
             yield pivots.slice(index, index + 1)
+
+
+def _begins_too_early(leaf: Columns, ref: Ref) -> bool:
+    low, _ = ref.within
+    return len(leaf) > 0 and leaf.keys[0].as_py() < low
+
+
+def _pivots_behind(pivots: Batch, leaves: Sequence[int]) -> Batch:
+    """Return the pivots behind some leaves, of those behind all."""
+    keys, values = pivots
+    return [keys[leaf] for leaf in leaves], [values[leaf] for leaf in leaves]
+
+
+def _count_rows(run: _Run, plan: Plan) -> list[int]:
+    """Return how many entries each stretch comes to hold."""
+    numbers = np.arange(len(run.stretches))
+    old_rows = np.array(run.rows)
+    old_rows[:-1] += 1  # with the pivot behind it
+    changes = [sum(len(ref.pending) for ref in stretch.refs) for stretch in run.stretches]
+    of_old_rows = np.repeat(numbers, old_rows)
+    of_changes = np.repeat(numbers, changes)
+    stretch_of_row = np.concatenate([of_old_rows, of_changes])
+    rows = np.bincount(stretch_of_row[plan.keys], minlength=len(numbers))
+    rows[:-1] -= 1
+    counts: list[int] = rows.tolist()
+    return counts
+
+
+def _replace_in_proof(proof: Proof, old: Sequence[Work], new: Sequence[Work]) -> None:
+    """Exchange what stretches were for what they are, which is proved to mean the same."""
+    proof.replace_subtrees(
+        old=[(ref.path or "", ref.within, ref.pending) for work in old for ref in work.refs],
+        old_pivots=_live_pivots_of(old),
+        new=[(ref.path or "", ref.within) for work in new for ref in work.refs],
+        new_pivots=_live_pivots_of(new),
+    )
+
+
+def _live_pivots_of(works: Sequence[Work]) -> Batch:
+    keys: list[str] = []
+    values: list[str] = []
+    for work in works:
+        live_keys, live_values = work.live_pivots()
+        keys += live_keys
+        values += live_values
+    return keys, values
 
 
 def _refs_of(new: Leaves, paths: Sequence[str]) -> list[Ref]:
