@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,26 +69,41 @@ def _running(kind: Kind, directories: pytest.TempPathFactory, certificate: Certi
 # What a lakehouse rests on.
 
 
-def test_the_doctor_finds_it_fit(store: RunningStore) -> None:
-    """Twelve times of twelve."""
-    fit = 0
+@dataclass(frozen=True)
+class Verdicts:
+    """What the doctor said each time: the checks that failed; and what one time took, on average and at most."""
+
+    failed: list[set[str]]
+    cost: str
+
+
+def _ask_the_doctor(store: RunningStore) -> Verdicts:
+    failed = []
+    requests = []
     began = time.monotonic()
     for _ in range(_DOCTORS):
-        results = check_conformance(store.new_root(), store.options)
-        fit += all(each.ok for each in results)
+        results = list(check_conformance(store.new_root(), store.options))
+        failed.append({each.name for each in results if not each.ok})
+        requests.append(sum(each.requests for each in results))
     seconds = (time.monotonic() - began) / _DOCTORS
-    table.note_races(store.kind.name, f"called fit {fit} of {_DOCTORS} times, {seconds:.1f} s each")
-    assert _DOCTORS == fit
+    return Verdicts(failed, f"{seconds:.1f} s and {min(requests)} to {max(requests)} requests each")
+
+
+def test_the_doctor_finds_it_fit(store: RunningStore) -> None:
+    """Twelve times of twelve."""
+    verdicts = _ask_the_doctor(store)
+    fit = sum(not failed for failed in verdicts.failed)
+    table.note_races(store.kind.name, f"called fit {fit} of {_DOCTORS} times, {verdicts.cost}")
+    assert [set()] * _DOCTORS == verdicts.failed
 
 
 def test_the_doctor_finds_it_unfit(unfit: RunningStore) -> None:
     """Twelve times of twelve."""
-    failed = []
-    for _ in range(_DOCTORS):
-        results = check_conformance(unfit.new_root(), unfit.options)
-        failed.append({each.name for each in results if not each.ok})
-    table.note_races(unfit.kind.name, f"called unfit {sum(map(bool, failed))} of {len(failed)} times")
-    assert all(failed)
+    verdicts = _ask_the_doctor(unfit)
+    found = sum(unfit.kind.breaks <= failed for failed in verdicts.failed)
+    broken = " and ".join(sorted(unfit.kind.breaks))
+    table.note_races(unfit.kind.name, f"{broken} called broken {found} of {_DOCTORS} times, {verdicts.cost}")
+    assert all(unfit.kind.breaks <= failed for failed in verdicts.failed), verdicts.failed
 
 
 def _try_to_win(storage: Storage, name: str, data: bytes, expected: Tagged | None, starts_at: float) -> bool:
@@ -143,6 +159,8 @@ def test_one_of_twelve_racers_in_two_processes_wins(store: RunningStore, kind: s
 
 def test_a_crash_of_the_server_loses_nothing(store: RunningStore) -> None:
     """It is killed in the middle of commits, three times."""
+    if store.kind.forgets:
+        pytest.skip(f"A CRASH OF {store.kind.name} IS NOT TESTED: {store.kind.forgets}")
     root, options = store.new_root(), {**store.options, "retries": 2}
     lake = Lakehouse.create(root, storage_options=options)
     acknowledged = []

@@ -17,7 +17,9 @@ ACCOUNT: Final = "devstoreaccount1"
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Account and key of every Azurite, as its documentation says them."""
 CONTAINER: Final = "lakes"
-_OWN: Final = Path(__file__).parents[2] / ".azurite/node_modules/.bin/azurite-blob"
+PROGRAM: Final = Path(__file__).parents[2] / ".azurite/node_modules/.bin/azurite-blob"
+"""Where ``scripts/azurite.sh`` puts it."""
+_QUIET: Final = ("--silent", "--skipApiVersionCheck", "--disableTelemetry")
 
 
 class NoAzurite(Exception):
@@ -57,19 +59,28 @@ class Azurite:
 @contextmanager
 def run_azurite(directory: Path) -> Iterator[Azurite]:
     """Run Azurite with its files in memory. Raises ``NoAzurite``."""
-    program = shutil.which(os.environ.get("AZURITE") or _OWN)
+    program = shutil.which(os.environ.get("AZURITE") or PROGRAM)
     if program is None:
         raise NoAzurite("no Azurite: scripts/azurite.sh installs it where there is npm")
     port = free_port()
-    command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent"]
-    command += ["--skipApiVersionCheck", "--disableTelemetry"]
+    command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", *_QUIET]
     with server_process(command, port, directory / f"azurite-{port}.log"):
-        server = Azurite(f"http://127.0.0.1:{port}/{ACCOUNT}")
-        _make_container(server)
+        server = azurite_at(port)
+        make_container(server)
         yield server
 
 
-def _make_container(server: Azurite) -> None:
+def command_on_disk(port: int, directory: Path) -> list[str]:
+    """Return the command of an Azurite with its files in a directory."""
+    return [str(PROGRAM), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(directory), *_QUIET]
+
+
+def azurite_at(port: int) -> Azurite:
+    """Return the emulator that listens at a port of this machine."""
+    return Azurite(f"http://127.0.0.1:{port}/{ACCOUNT}")
+
+
+def make_container(server: Azurite) -> None:
     """Make the container by hand: obstore makes none."""
     import base64
     import hashlib

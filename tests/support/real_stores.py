@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import azurite
 from tests.support.authority import Certificate
 from tests.support.s3_servers import BUCKET, KEY, SECRET, S3Server, free_port, wait_for_port
 
@@ -39,6 +40,9 @@ class Kind:
         keeps_versions: whether versioning is switched on in the bucket.
         locks_objects: whether the bucket has object lock.
         has_tls: whether it has a certificate of a private authority.
+        is_azure: whether it speaks Azure's protocol, and not S3's.
+        forgets: why it loses what it acknowledged when it is killed; empty if it does not.
+        breaks: the checks of the doctor that it must fail, each time.
     """
 
     name: str
@@ -48,6 +52,9 @@ class Kind:
     keeps_versions: bool = False
     locks_objects: bool = False
     has_tls: bool = False
+    is_azure: bool = False
+    forgets: str = ""
+    breaks: frozenset[str] = frozenset()
 
     @property
     def is_there(self) -> bool:
@@ -102,6 +109,7 @@ def _s3proxy(port: int, data: Path) -> list[str]:
 
 _ROOT: Final = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
 _MINIO_ROOT: Final = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET}
+_AZURITE_FORGETS: Final = "it keeps its index in memory, and writes it down every few seconds"
 FIT: Final = (
     Kind("versitygw 1.8.0", _VERSITYGW, _versitygw, _ROOT),
     Kind("versitygw 1.8.0, versions", _VERSITYGW, _versitygw_versioned, _ROOT, keeps_versions=True),
@@ -109,10 +117,11 @@ FIT: Final = (
     Kind("MinIO", _MINIO, _minio, _MINIO_ROOT),
     Kind("MinIO, versions", _MINIO, _minio, _MINIO_ROOT, keeps_versions=True),
     Kind("MinIO, object lock", _MINIO, _minio, _MINIO_ROOT, locks_objects=True),
+    Kind("Azurite 3.37.0", azurite.PROGRAM, azurite.command_on_disk, is_azure=True, forgets=_AZURITE_FORGETS),
 )
 UNFIT: Final = (
-    Kind("S3Mock 5.2.0", _S3MOCK, _s3mock),
-    Kind("s3proxy 4.1.0", _S3PROXY, _s3proxy),
+    Kind("S3Mock 5.2.0", _S3MOCK, _s3mock, breaks=frozenset({"racing writers", "compare and set"})),
+    Kind("s3proxy 4.1.0", _S3PROXY, _s3proxy, breaks=frozenset({"compare and set"})),
 )
 
 
@@ -125,8 +134,11 @@ class RunningStore:
         self._certificate = certificate
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory / "log"
         scheme = "https" if kind.has_tls else "http"
-        self._server = S3Server(f"{scheme}://127.0.0.1:{self._port}", directory / "log")
+        self._server: S3Server | azurite.Azurite = S3Server(f"{scheme}://127.0.0.1:{self._port}", self._log)
+        if kind.is_azure:
+            self._server = azurite.azurite_at(self._port)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -148,9 +160,9 @@ class RunningStore:
         shutil.copy(self._certificate.key, data / "server.key")
         command = self.kind.command(self._port, data)
         variables = {**os.environ, **self.kind.variables}
-        with self._server.log.open("ab") as output:
+        with self._log.open("ab") as output:
             self._process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
-        wait_for_port(self._process, self._port, self._server.log, _START_SECONDS)
+        wait_for_port(self._process, self._port, self._log, _START_SECONDS)
         time.sleep(_SETTLED_SECONDS)  # it listens a moment before it can answer
 
     def kill(self) -> None:
@@ -161,6 +173,9 @@ class RunningStore:
 
     def make_bucket(self) -> None:
         """Make its bucket as its kind wants it."""
+        if isinstance(self._server, azurite.Azurite):
+            azurite.make_container(self._server)
+            return
         import boto3
 
         client = boto3.client(

@@ -26,11 +26,12 @@ _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ConformanceResult:
-    """One checked property: its name, whether it holds, and what was seen."""
+    """One checked property: its name, whether it holds, what was seen, and how many storage requests it took."""
 
     name: str
     ok: bool
     detail: str
+    requests: int = 0
 
 
 class _Broken(Exception):
@@ -56,12 +57,17 @@ def check_conformance(root: str, options: Mapping[str, Any] | None = None) -> It
 
 def _run(name: str, check: Callable[[BaseStorage], str], storage: BaseStorage) -> ConformanceResult:
     started = time.perf_counter()
+    before = storage.counts.requests()
     try:
         detail = check(storage)
+        millis = (time.perf_counter() - started) * 1000
+        detail = f"{detail} ({millis:.1f} ms)"
+        is_ok = True
     except (_Broken, TrinityLakeError) as error:
-        return ConformanceResult(name, ok=False, detail=str(error))
-    millis = (time.perf_counter() - started) * 1000
-    return ConformanceResult(name, ok=True, detail=f"{detail} ({millis:.1f} ms)")
+        detail = str(error)
+        is_ok = False
+    requests = storage.counts.requests() - before
+    return ConformanceResult(name, is_ok, detail, requests)
 
 
 def _expect(seen: object, wanted: object, what: str) -> None:
