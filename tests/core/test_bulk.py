@@ -15,7 +15,7 @@ from pipelines import compaction, verify
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, directory_of
-from trinitylake_core import CommitConflict, Lakehouse, OutcomeUnknown, Transaction, spec
+from trinitylake_core import CommitConflict, InvalidName, Lakehouse, OutcomeUnknown, Transaction, spec
 from trinitylake_core.locations import root_path
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodefile import encode
@@ -287,3 +287,89 @@ def test_history_finds_what_a_bulk_changed(lake: Lakehouse) -> None:
     put(lake, rows(lake, range(MANY)))
     changed = [each.version for each in lake.history() if each.changes == MANY]
     assert [lake.version] == changed
+
+
+def _keys(lake: Lakehouse, tables: int) -> list[str]:
+    """Return sorted keys of six namespaces, and tables and views in them."""
+    keys = [lake.codec.namespace(f"ns{number}") for number in range(6)]
+    keys += [lake.codec.table(f"ns{number % 6}", f"t{number:04}") for number in range(tables)]
+    keys += [lake.codec.view(f"ns{number % 6}", f"v{number:04}") for number in range(tables // 2)]
+    return sorted(keys)
+
+
+def _shape(lake: Lakehouse) -> list[list[tuple[list[str], list[str]]]]:
+    """Return the entries of each node, level by level."""
+    level = [lake.root_node.node]
+    levels = []
+    while level:
+        levels.append([(node.keys, node.values) for node in level])
+        level = [lake.nodes.read(path) for node in level for path in node.children]
+    return levels
+
+
+@pytest.mark.parametrize("tables", [500, 1000])
+@pytest.mark.parametrize("size", [7, 64, 333, 10_000])
+def test_batches_that_fill_an_empty_lakehouse_make_the_tree_that_their_messages_make(
+    tmp_path: Path, tables: int, size: int
+) -> None:
+    """Whether they go there directly, or by way of messages: then one row says what another one says already."""
+    lakes = {}
+    for name in ("direct", "messages"):
+        (tmp_path / name).mkdir()
+        lake = new_lake(tmp_path / name, order=16)
+        keys = _keys(lake, tables)
+        whole = pa.table({"key": keys, "path": [path_of(number) for number in range(len(keys))]})
+        with lake.transaction() as txn:
+            if name == "messages":
+                txn.put_many(whole.slice(0, 1))
+            txn.put_many(iter(whole.to_batches(max_chunksize=size)))
+            assert (name == "direct") == (txn.change.writes.entries() is not None)
+        lakes[name] = lake.refresh()
+        prove(lakes[name])
+    direct, other = lakes["direct"], lakes["messages"]
+    assert _shape(direct) == _shape(other)
+    assert direct.root_node.counts == other.root_node.counts == (6, tables, tables // 2)
+    for key in ("set", "deleted"):
+        assert direct.info().summary[key] == other.info().summary[key]
+    assert direct.root_node.is_bulk
+    assert len(keys) == direct.info().changes
+
+
+@pytest.mark.parametrize("kind", ["disorder", "twice", "across", "deletion", "known", "one"])
+def test_what_is_no_row_of_new_entries_goes_by_way_of_messages(tmp_path: Path, kind: str) -> None:
+    lake = new_lake(tmp_path, order=16)
+    keys = _keys(lake, 400)
+    paths: list[str | None] = [path_of(number) for number in range(len(keys))]
+    if kind == "disorder":
+        keys = keys[::-1]
+    elif kind == "twice":
+        keys[7] = keys[6]
+    elif kind == "across":
+        keys = keys[306:] + keys[:306]  # each batch is in order
+    elif kind == "deletion":
+        paths[9] = None
+    table = pa.table({"key": keys, "path": pa.array(paths, pa.string())})
+    with lake.transaction() as txn:
+        if kind == "one":
+            txn.put(keys[0], paths[0])
+        txn.put_many(iter(table.to_batches(max_chunksize=300)), replaces=True if kind == "known" else None)
+        assert txn.change.writes.entries() is None
+    wanted = {key: path for key, path in zip(keys, paths, strict=True) if path is not None}
+    assert wanted == content(lake.refresh())
+    if kind != "known":
+        prove(lake)
+
+
+def test_a_key_of_no_kind_fills_nothing(tmp_path: Path) -> None:
+    """Wherever it stands among the others; and no file is left behind."""
+    lake = new_lake(tmp_path, order=16)
+    keys = _keys(lake, 400)
+    for wrong in ("A", "BZ", "CZ", "~"):
+        files = {file for file in tmp_path.rglob("*") if file.is_file()}
+        some = sorted([*keys, wrong])
+        txn = lake.transaction()
+        txn.put_many(pa.table({"key": some, "path": [path_of(number) for number in range(len(some))]}))
+        with pytest.raises(InvalidName, match="known schema ID"):
+            txn.commit()
+        assert files == {file for file in tmp_path.rglob("*") if file.is_file()}
+    assert 0 == lake.refresh().version

@@ -46,12 +46,15 @@ def rows(of: Columns) -> dict[str, str]:
     return dict(zip(of.keys.to_pylist(), of.values.to_pylist(), strict=True))
 
 
-@given(LEAVES, st.integers(10, 60))
+@given(LEAVES, st.integers(10, 60), st.booleans())
 def test_many_leaves_have_the_bytes_of_the_same_nodes_and_are_read_again(
-    leaves: list[dict[str, str]], order: int
+    leaves: list[dict[str, str]], order: int, as_views: bool
 ) -> None:
     paths = places(len(leaves))
-    files = encode_many(leaves_of([columns(leaf) for leaf in leaves]), paths, order, STAMP)
+    given = leaves_of([columns(leaf) for leaf in leaves])
+    if as_views:
+        given = Leaves(given.columns.views(), given.counts)
+    files = encode_many(given, paths, order, STAMP)
     assert [nodefile.encode(node_of(leaf), order, path) for leaf, path in zip(leaves, paths, strict=True)] == files
     again = decode_many(files, paths, order)
     assert again is not None
@@ -136,11 +139,13 @@ def test_one_damaged_leaf_is_never_taken_for_a_sound_one() -> None:
     assert decode_many([files[0] + files[1], *files[1:]], paths, 8) is None
 
 
-def test_pivots_stand_behind_their_leaves_and_are_no_part_of_files() -> None:
+@pytest.mark.parametrize("as_views", [False, True])
+def test_pivots_stand_behind_their_leaves_and_are_no_part_of_files(as_views: bool) -> None:
     files, paths = plain()
     found = decode_many(files, paths, 8)
     assert found is not None
-    leaves = Leaves(Columns.join([found[0], Columns.of(["C03"], ["p"]), found[1]]), np.array([3, 3]))
+    together = Columns.join([found[0], Columns.of(["C03"], ["p"]), found[1]])
+    leaves = Leaves(together.views() if as_views else together, np.array([3, 3]))
     assert leaves.pivots() == (["C03"], ["p"])
     assert leaves.edges() == [("C00", "C02"), ("C10", "C12")]
     assert files[:2] == encode_many(leaves, paths[:2], 8, STAMP)

@@ -14,7 +14,7 @@ from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
-from trinitylake_core.tree.proof import entries_hash
+from trinitylake_core.tree.proof import Proof, entries_hash
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import PayingChildren, Ref, dirty_children, heaviest_children
 
@@ -357,6 +357,29 @@ def test_a_tree_built_of_other_columns_than_were_fed_is_not_proved(
         del keys[index]
     rooted(rewriter, rewriter.build([Columns.of(keys, [entries[key] for key in keys])]))
     assert not rewriter.is_proved()
+
+
+@pytest.mark.parametrize(
+    ("fed", "built", "same"),
+    [((0, 6), (0, 6), True), ((0, 5), (1, 6), False), ((1, 6), (1, 6), True), ((1, 6), (1, 5), False)],
+)
+def test_rows_of_one_memory_are_the_same_only_in_the_same_place(
+    fed: tuple[int, int], built: tuple[int, int], same: bool
+) -> None:
+    rows = Columns.of([*"abcdef"], [*"uvwxyz"])
+    proof = Proof()
+    proof.fed_columns(rows.slice(*fed))
+    proof.cut(rows.slice(*built))
+    assert same == proof.holds()
+
+
+def test_columns_of_one_memory_are_compared_each_with_its_own() -> None:
+    rows = Columns.of([*"abcdef"], [*"abcdeg"])
+    for other in (Columns(rows.keys, rows.keys), Columns(rows.values, rows.values)):
+        proof = Proof()
+        proof.fed_columns(rows)
+        proof.cut(other)
+        assert not proof.holds()
 
 
 @pytest.mark.parametrize("wrong", [["a", "c", "b", "d"], ["a", "b", "b", "c"]], ids=["out of order", "twice"])

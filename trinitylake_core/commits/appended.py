@@ -5,7 +5,7 @@ No root is larger than ``node_file_max_size_bytes``, so that an open costs the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from trinitylake_core.definitions import commit_buffer_bytes
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.leafrun import Columns, in_order, is_exact, plan_merge
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.noderows import text_size
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import PayingChildren, Policy, Work, dirty_children, heaviest_children
@@ -66,12 +67,47 @@ def append_messages(
     if appended.estimated_bytes() > writer.target_bytes:
         is_bulk = True
         appended = push_down(base.node.with_messages(own), most, created_at_millis, writer)
+    return Appended(appended, _count_with(backend, base, count_gained), is_bulk)
+
+
+def _count_with(backend: LakehouseBackend, base: Root, count_gained: Callable[[], CountBounds]) -> CountBounds | None:
+    """Return the objects that a version contains with what it gains over ``base``; ``None`` if they are not counted."""
     counts = base.count_bounds
     if counts is None and base.node.is_leaf:  # the root is all there is: no request
-        codec = codec_of(definition, sdk=backend.versions.sdk)
+        codec = codec_of(backend.definition(base), sdk=backend.versions.sdk)
         counts = CountBounds.exactly(object_counts(backend.nodes, base.node, codec))
-    new_counts = None if counts is None else counts.plus(count_gained())
-    return Appended(appended, new_counts, is_bulk)
+    return None if counts is None else counts.plus(count_gained())
+
+
+def has_room_for_all(node: Node, entries: Sequence[Columns], target_bytes: int) -> bool:
+    """Whether a root may have room for entries as messages: certainly not if their texts alone are too large."""
+    texts = sum(text_size(rows.keys) + text_size(rows.values) for rows in entries)
+    return node.table_bytes() + texts <= target_bytes
+
+
+def plant_tree(
+    backend: LakehouseBackend,
+    base: Root,
+    entries: Sequence[Columns],
+    count_gained: Callable[[], CountBounds],
+    created_at_millis: int,
+    writer: NodeWriter,
+) -> Appended:
+    """Return the root of a new tree of entries, in key order, in the place of an empty one: proved.
+
+    What :func:`append_messages` does with the same messages, if they find no room in the root; but they are not copied
+    in between, and as a whole they may be larger than an Arrow column. The files are written when this returns.
+
+    Raises:
+        Corrupt: the proof failed.
+    """
+    counts = _count_with(backend, base, count_gained)
+    rewriter = Rewriter(writer, created_at_millis, prove=True)
+    node = _build_of(entries, rewriter)
+    writer.flush()
+    if not rewriter.is_proved():
+        raise Corrupt(_FAILED)
+    return Appended(node, counts, is_bulk=True)
 
 
 def _flush_heaviest(node: Node, created_at_millis: int, writer: NodeWriter, size: int, most: int) -> Node:
@@ -132,9 +168,15 @@ def _build(node: Node, rewriter: Rewriter) -> Node:
         entries = _merge(Columns.of(node.keys, node.values), changes)
     else:
         entries = changes  # where nothing was, each of them is an entry as it stands
+    return _build_of([entries], rewriter)
+
+
+def _build_of(entries: Sequence[Columns], rewriter: Rewriter) -> Node:
+    """Return the root of a new tree of entries in key order."""
     if rewriter.proof is not None:
-        rewriter.proof.fed_columns(entries)
-    tree = rewriter.build([entries])
+        for rows in entries:
+            rewriter.proof.fed_columns(rows)
+    tree = rewriter.build(entries)
     rewriter.open(tree)
     return rewriter.node_of(tree)
 

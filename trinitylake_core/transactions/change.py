@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.commits.appended import append_messages
+from trinitylake_core.commits.appended import append_messages, has_room_for_all, plant_tree
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import transactional
 from trinitylake_core.commits.commit import Draft, refuse_outlived, whoami
@@ -29,10 +29,11 @@ from trinitylake_core.locations import definition_path
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import UNPROVED, named_in_area
 from trinitylake_core.transactions.dependencies import Conflicts, Footprint
-from trinitylake_core.transactions.gains import count_gain
+from trinitylake_core.transactions.gains import count_created, count_gain
 from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.writes import Writes
 from trinitylake_core.tree import search
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import CountBounds, Delta, Root
@@ -214,18 +215,31 @@ class TransactionChange:
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
         self.prove(base, created_at_millis)
-        own = self.messages()
-        summary = {"author": whoami(), **count_written(own), **self.facts}
+        entries = self._entries_into(base, writer.target_bytes)
+        if entries is not None:
+            new = plant_tree(
+                self._backend,
+                base,
+                entries,
+                lambda: count_created(entries, self._codec),
+                created_at_millis,
+                writer,
+            )
+            written = {"set": sum(map(len, entries)), "deleted": 0}
+        else:
+            own = self.messages()
+            new = append_messages(
+                self._backend,
+                base,
+                own,
+                self.count_gained,
+                created_at_millis,
+                writer,
+            )
+            written = count_written(own)
+        summary = {"author": whoami(), **written, **self.facts}
         if self.reason:
             summary["reason"] = self.reason
-        new = append_messages(
-            self._backend,
-            base,
-            own,
-            self.count_gained,
-            created_at_millis,
-            writer,
-        )
         return Draft(
             node=new.node,
             operation=self.operation,
@@ -235,6 +249,17 @@ class TransactionChange:
             counts=new.counts,
             is_bulk=new.is_bulk,
         )
+
+    def _entries_into(self, base: Root, target_bytes: int) -> Sequence[Columns] | None:
+        """Return what is written as the entries of a new tree, if it is that and fills an empty lakehouse."""
+        node = base.node
+        is_empty = node.is_leaf and not node.keys and not len(node.buffer)
+        if not is_empty:
+            return None
+        entries = self.writes.entries()
+        if entries is None or has_room_for_all(node, entries, target_bytes):
+            return None
+        return entries
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction.

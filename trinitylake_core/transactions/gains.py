@@ -6,16 +6,18 @@ there, or where the root decides that. Of all others the gain lies between two b
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
-from trinitylake_core.tree.leafrun import is_set
+from trinitylake_core.tree.leafrun import Columns, is_set
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.noderows import Texts
 from trinitylake_core.versions import CountBounds, ObjectCounts
 
 _FEW: Final = 32
@@ -60,6 +62,25 @@ def count_gain(
         least[kind] += _gain(value is not None, there is not False)
         most[kind] += _gain(value is not None, there is True)
     return CountBounds(_by_kind(least), _by_kind(most))
+
+
+def count_created(entries: Iterable[Columns], codec: KeyCodec) -> CountBounds:
+    """Return the number of objects that new entries, in key order, are. Raises ``InvalidName``: a key is of no kind."""
+    counts: Counter[str] = Counter()
+    for rows in entries:
+        keys = Texts(rows.keys)
+        found = 0
+        for kind in KINDS:
+            within = codec.range(kind)
+            start = bisect_left(keys, within.lo.encode())
+            stop = bisect_right(keys, within.hi.encode())
+            counts[kind] += stop - start
+            found += stop - start
+        if found < len(keys):
+            is_of_kind = [_is_of_kind(rows.keys, codec.range(kind).lo) for kind in KINDS]
+            _refuse_malformed(rows.keys, is_of_kind, codec)
+    created = _by_kind(counts)
+    return CountBounds(created, created)
 
 
 def _gain(sets: bool, existed: bool) -> int:  # noqa: FBT001 - two facts about one message
@@ -147,7 +168,9 @@ def _existence_columns(keys: pa.Array, existed: Existence, root: Node) -> tuple[
     return 1 - is_gone, exists
 
 
-def _is_among(keys: pa.Array, some: Iterable[str]) -> Any:
+def _is_among(keys: pa.Array, some: Sequence[str]) -> Any:
+    if not some:
+        return np.zeros(len(keys), np.int64)
     import pyarrow.compute as pc  # noqa: PLC0415 - a tenth of a second, which only large transactions need
 
     among = pc.is_in(keys, value_set=pa.array(some, pa.string()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
 from trinitylake_core.transactions.gains import Existence
-from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.leafrun import Columns, in_order
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.noderows import repeat_text
 
@@ -117,6 +117,22 @@ class Writes:
         keys = sorted(by_key)
         paths = [by_key[key] for key in keys]
         return Messages(keys, paths, [txn] * len(keys))
+
+    def entries(self) -> Sequence[Columns] | None:
+        """Return what is written as the entries of a tree that had none of these keys, in key order.
+
+        ``None`` unless all of it came as columns that set keys which may be new, and that ascend from one to the next.
+        """
+        if self._by_key or not self._columns:
+            return None
+        batches = []
+        last = None
+        for rows, existed in self._columns:
+            if existed or rows.values.null_count or not in_order(rows.keys, last, None):
+                return None
+            batches.append(rows)
+            last = rows.keys[-1].as_py()
+        return batches
 
     def within(self, keys: Iterable[str]) -> Iterator[tuple[str, str | None]]:
         """Yield those of some keys that are written, with their paths."""

@@ -7,7 +7,7 @@ Python objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from trinitylake_core.tree.proof import Proof, Range
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import NodeSink, Ref
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 _BUG: Final = "nothing was committed, please report this as a bug"
-_ROWS: Final = 1 << 15
-"""How many rows are put together before they are cut: with two leaves left over each time, that copies few of them."""
+_ROWS: Final = 1 << 14
+"""How many rows become leaves at once, some 5 MiB: what is at work stays in the caches of the processor."""
 
 
 class LeafBuilder:
@@ -35,6 +32,7 @@ class LeafBuilder:
     def __init__(self, sink: NodeSink, width: int, stamp: int, proof: Proof | None) -> None:
         self._sink = sink
         self._width = width
+        self._entries_each = width + 1  # with the pivot behind it
         self._stamp = stamp
         self._proof = proof
         self._left = Columns.of([], [])
@@ -48,17 +46,39 @@ class LeafBuilder:
         Raises:
             Corrupt: they do not ascend.
         """
-        entries_each = self._width + 1  # with the pivot behind it
-        for some in _together(batches):
-            rows = Columns.join([self._left, *some])
-            if not in_order(rows.keys, self._last, None):
-                raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
-            count = max(0, (len(rows) - entries_each) // entries_each)
-            stop = count * entries_each
-            self._left = rows.slice(stop, len(rows))
-            if count:
-                counts = np.full(count, self._width, dtype=np.int64)
-                yield from self._write_leaves(rows.slice(0, stop), counts)
+        for rows in _together(batches):
+            yield from self._go_on(rows)
+
+    def _go_on(self, rows: Columns) -> Iterator[tuple[Ref, str, str]]:
+        """Yield the leaves of what is left over and of more rows; of many, only those are copied that complete one."""
+        missing = -len(self._left) % self._entries_each
+        if len(rows) < missing + self._entries_each:
+            together = Columns.join([self._left, rows])
+            yield from self._cut(together, keep=self._entries_each)
+            return
+        if len(self._left):
+            completed = Columns.join([self._left, rows.slice(0, missing)])
+            yield from self._cut(completed, keep=0)
+        others = rows.slice(missing, len(rows))
+        yield from self._cut(others, keep=self._entries_each)
+
+    def _cut(self, rows: Columns, *, keep: int) -> Iterator[tuple[Ref, str, str]]:
+        """Yield leaves of the rows behind those before; ``keep`` rows at the least are left over."""
+        available = max(0, len(rows) - keep)
+        end = available - available % self._entries_each
+        step = max(1, _ROWS // self._entries_each) * self._entries_each
+        for start in range(0, end, step):
+            stop = min(start + step, end)
+            some = self._in_order(rows.slice(start, stop))
+            yield from self._write_leaves(some)
+        left = rows.slice(end, len(rows))
+        self._left = self._in_order(left)
+
+    def _in_order(self, rows: Columns) -> Columns:
+        """Return rows whose keys ascend, behind those of all leaves before. Raises ``Corrupt``: they do not."""
+        if not in_order(rows.keys, self._last, None):
+            raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
+        return rows
 
     def rest(self) -> Batch:
         """Return the last entries, for which there was no leaf."""
@@ -69,8 +89,9 @@ class LeafBuilder:
             self._proof.add_entries(keys, values)
         return keys, values
 
-    def _write_leaves(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
-        leaves = Leaves(rows.views(), counts)
+    def _write_leaves(self, rows: Columns) -> Iterator[tuple[Ref, str, str]]:
+        counts = np.full(len(rows) // self._entries_each, self._width, dtype=np.int64)
+        leaves = Leaves(rows, counts)
         paths = self._sink.new_paths(len(counts))
         self._sink.add_leaves(leaves, paths, self._stamp, lambda: None)
         ranges: list[Range] = []
@@ -87,15 +108,16 @@ class LeafBuilder:
             yield leaf, key, value
 
 
-def _together(batches: Iterable[Columns]) -> Iterator[list[Columns]]:
-    """Yield small batches together, and large ones in parts: what is at work stays in the caches of the processor."""
+def _together(batches: Iterable[Columns]) -> Iterator[Columns]:
+    """Yield small batches together, and large ones as they are."""
     waiting: list[Columns] = []
     for batch in batches:
-        for start in range(0, len(batch), _ROWS):
-            stop = min(start + _ROWS, len(batch))
-            waiting.append(batch.slice(start, stop))
-            if sum(map(len, waiting)) >= _ROWS:
-                yield waiting
-                waiting = []
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _ROWS:
+            *small, large = waiting
+            if small:
+                yield Columns.join(small)
+            yield large
+            waiting = []
     if waiting:
-        yield waiting
+        yield Columns.join(waiting)
