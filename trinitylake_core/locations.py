@@ -93,8 +93,8 @@ def _bits(name: str) -> int:
     return mmh3.hash(name.encode(), 0, signed=False) & 0xFFFFF
 
 
-def _uuid() -> str:
-    """Return a random UUID. A compaction tries dozens of names per file, and ``uuid.uuid4`` takes twice as long."""
+def new_uuid() -> str:
+    """Return a random UUID of version 4 as text. ``uuid.uuid4`` takes twice as long, and many names are tried."""
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     third = "4" + digits[13:16]
@@ -123,12 +123,12 @@ def sdk_root_path(version: int) -> str:
 
 def lakehouse_def_path() -> str:
     """Return a new path for a lakehouse definition."""
-    return f"_lakehouse_def_{_uuid()}.binpb"
+    return f"_lakehouse_def_{new_uuid()}.binpb"
 
 
 def node_path() -> str:
     """Return a new path for a non-root node."""
-    return optimised_path(f"node-{_uuid()}.ipc")
+    return optimised_path(f"node-{new_uuid()}.ipc")
 
 
 def transaction_path(transaction_id: str) -> str:
@@ -145,7 +145,7 @@ def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
     """
     label = namespace if name is None else f"{namespace}-{name}"
     label = _UNREADABLE.sub("_", label)
-    tail = f"-{_uuid()}.binpb"
+    tail = f"-{new_uuid()}.binpb"
     around = len("00000000-") + len(f"{kind}-") + len(tail)
     room = spec.FILE_NAME_MAX_BYTES - around
     return optimised_path(f"{kind}-{label[:room]}{tail}")

@@ -8,7 +8,6 @@ Everything else that is passed replaces what was there, and what is left out (``
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
@@ -33,7 +32,7 @@ from trinitylake_core.definitions.trinitylake_pb2 import (
     ViewDef,
 )
 from trinitylake_core.errors import InvalidDefinition, InvalidLocation
-from trinitylake_core.locations import validate_path
+from trinitylake_core.locations import new_uuid, validate_path
 
 TABLE_TYPES: Final = ("MANAGED", "EXTERNAL", "FEDERATED")
 TABLE_FORMATS: Final = ("ICEBERG",)
@@ -124,7 +123,7 @@ def altered_table(old: TableDef, **changes: Unpack[TableChanges]) -> TableDef:
 
 def new_id() -> str:
     """Return the ID of a new object."""
-    return str(uuid.uuid4())
+    return new_uuid()
 
 
 def _altered_table(new: TableDef, schema: AnySchema | None, changes: Mapping[str, Any]) -> TableDef:

@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 from trinitylake_core.errors import NotAFile
@@ -117,9 +118,15 @@ def _open_below(directory: str, path: str, flags: int, mode: int = 0, resolve: i
     try:
         if _syscall is None:
             return open_without_links(root, path, flags, mode)
-        return _openat2(root, path, _How(flags, mode, resolve))
+        return _openat2(root, path, _how(flags, mode, resolve))
     finally:
         os.close(root)
+
+
+@lru_cache(maxsize=64)
+def _how(flags: int, mode: int, resolve: int) -> _How:
+    """Return an argument of ``openat2``, which does not change it."""
+    return _How(flags, mode, resolve)
 
 
 def _openat2(root: int, path: str, how: _How) -> int:
