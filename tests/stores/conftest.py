@@ -17,7 +17,7 @@ collect_ignore_glob = [] if os.environ.get("TRINITYLAKE_STORES") else ["test_*.p
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
     """Note which store passed which step, and how long it took."""
     report = yield
-    if call.when == "call":
+    if call.when == "call" and not report.skipped:  # what is left out is said at the end, with the reason
         table.note(item.name, passed=report.passed, seconds=call.duration)
     return report
 
