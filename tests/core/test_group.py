@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from tests.core.test_costs import cost
 from tests.support.icebergs import request_key
-from tests.support.lakes import FAST
+from tests.support.lakes import FAST, compacted, filled, new_lake
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.changes import Fence, commit_summary
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import CommitConflict, InvalidInput, OutcomeUnknown, StorageError, TransactionExpired
-from trinitylake_core.transactions.group import CommitGroup, Entry
+from trinitylake_core.transactions import group as groups
+from trinitylake_core.transactions.group import CommitGroup, Entry, _GroupChange
 from trinitylake_core.transactions.requests import Repeated, RequestKey
 
 
@@ -141,7 +146,31 @@ def test_a_thread_that_is_ended_while_it_commits_gives_each_member_an_outcome(
         entries.append(Entry(txn.change, "me"))
     with pytest.raises(SystemExit):
         group.commit_together(entries)
-    assert ["OutcomeUnknown"] * 2 == [type(each.error).__name__ for each in entries]
+    for entry in entries:
+        with pytest.raises(OutcomeUnknown, match="the thread that committed the group was ended"):
+            entry.outcome()
+
+
+def test_a_thread_that_is_ended_before_it_commits_keeps_no_other_waiting(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that it took with it are told so, and do not look for a turn that never comes."""
+    group = lake.group()
+
+    def end(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    entries = []
+    for name in ("t", "u"):
+        txn = lake.transaction()
+        txn.create_table("a", name)
+        entries.append(Entry(txn.change, "me"))
+    group._waiting += entries
+    monkeypatch.setattr(group, "commit_together", end)
+    with pytest.raises(SystemExit):
+        group._lead(entries[0])
+    assert [True, True] == [each.is_over for each in entries]
+    assert not group._is_led
 
 
 def test_a_member_past_its_time_to_live_does_not_hurt_the_others(lake: Lakehouse) -> None:
@@ -155,11 +184,248 @@ def test_a_member_past_its_time_to_live_does_not_hurt_the_others(lake: Lakehouse
     assert [2, TransactionExpired, 2] == [each if isinstance(each, int) else type(each) for each in outcomes]
 
 
+def _entries(lake: Lakehouse, *names: str) -> list[Entry]:
+    """Return a transaction for each name, whose definitions are written, as they wait for a group."""
+    found = []
+    for name in names:
+        txn = lake.transaction()
+        txn.create_table("a", name)
+        txn.change.write_definitions()
+        found.append(Entry(txn.change, "me"))
+    return found
+
+
 def test_the_messages_of_a_version_are_in_key_order(lake: Lakehouse) -> None:
-    _together(lake, lake.group(), _adds("u"), _adds("t"), _adds("v"))
+    lake.group().commit_together(_entries(lake, "u", "v", "t"))
     keys = list(lake.refresh().root_node.own_messages().keys)
     assert 3 == len(keys)
     assert sorted(keys) == keys
+
+
+def test_one_thread_commits_for_all_that_wait(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have their outcome when they are called, and lead nobody."""
+    leads, leading = [], CommitGroup._lead
+
+    def noted(group: CommitGroup, entry: Entry) -> None:
+        leads.append(entry)
+        leading(group, entry)
+
+    monkeypatch.setattr(CommitGroup, "_lead", noted)
+    assert [2] * 4 == _together(lake, lake.group(), *(_adds(name) for name in "tuvw"))
+    assert 1 == len(leads)
+
+
+def test_who_comes_while_others_are_committed_is_next(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, threads = lake.group(), ThreadPoolExecutor(1)
+    late, true = lake.transaction(group=group), group.commit_together
+    late.create_table("a", "late")
+    ended: list[Future[int]] = []
+
+    def first(batch: Any, **more: Any) -> None:
+        if not ended:
+            ended.append(threads.submit(late.commit))
+            while not group._waiting:
+                threading.Event().wait(0.001)
+        true(batch, **more)
+
+    monkeypatch.setattr(group, "commit_together", first)
+    with threads:
+        txn = lake.transaction(group=group)
+        txn.create_table("a", "t")
+        assert (2, 3) == (txn.commit(), ended[0].result(20))
+    assert not group._is_led
+
+
+def test_a_transaction_alone_is_a_version_like_any_other(lake: Lakehouse) -> None:
+    """It has its own ID, and nothing is said twice; a reason is only where one was given."""
+    txn = lake.transaction(group=lake.group())
+    txn.create_table("a", "t")
+    txn.commit()
+    info = lake.refresh().info()
+    assert txn.id == info.txn
+    assert {"members", "reason"}.isdisjoint(info.summary)
+    lake.group().commit_together(_entries(lake.refresh(), "u", "v"))
+    summary = lake.refresh().info().summary
+    assert "reason" not in summary
+    assert [set()] * 2 == [{"reason"} & each.keys() for each in summary["members"]]
+
+
+def test_of_one_request_that_comes_twice_at_once_one_is_taken(lake: Lakehouse) -> None:
+    """Also where both would change other objects."""
+    entries = []
+    key = RequestKey.of(request_key(), "asked")
+    for name in ("t", "u"):
+        txn = lake.transaction(group=lake.group(), request=key)
+        txn.create_table("a", name)
+        txn.change.write_definitions()
+        entries.append(Entry(txn.change, "me"))
+    lake.group().commit_together(entries)
+    assert 2 == entries[0].outcome()
+    with pytest.raises(CommitConflict):
+        entries[1].outcome()
+    assert ["t"] == lake.refresh().tables("a")
+
+
+def test_the_conflict_within_a_group_names_what_it_is_about(lake: Lakehouse) -> None:
+    first, second = _entries(lake, "t", "t")
+    lake.group().commit_together([first, second])
+    with pytest.raises(CommitConflict) as refused:
+        second.outcome()
+    assert ([lake.codec.table("a", "t")], 1) == (list(refused.value.keys), refused.value.version)
+
+
+def test_what_the_storage_says_is_told_to_every_member(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise StorageError("the storage is out of reach")
+
+    entries = _entries(lake, "t", "u")
+    monkeypatch.setattr(lake.storage, "create", fail)
+    lake.group().commit_together(entries)
+    for entry in entries:
+        with pytest.raises(StorageError, match="out of reach"):
+            entry.outcome()
+
+
+def test_a_group_of_which_nobody_is_left_commits_nothing(lake: Lakehouse) -> None:
+    group = lake.group()
+    change = _GroupChange(lake.backend, group.remember)
+    assert {} == cost(lake, lambda: group._commit_members(change, []))
+    assert group._commit_members(change, []) is None
+
+
+def test_a_retry_in_doubt_is_denied_by_nothing_but_the_history(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it rests on may be refused by now, because it is committed."""
+    asked: list[Any] = []
+
+    def proof(base: Any) -> None:
+        if asked:
+            raise CommitConflict("what this rests on was removed")
+
+    txn = lake.transaction(group=lake.group())
+    txn.create_table("a", "t")
+    txn.require(proof)
+    with monkeypatch.context() as lossy:
+        _unknown(lossy)
+        with pytest.raises(OutcomeUnknown):
+            txn.commit()
+    asked.append("again")
+    with pytest.raises(OutcomeUnknown, match="what this rests on was removed"):
+        txn.commit()
+    asked.clear()
+    assert (2, 2) == (txn.commit(), lake.refresh().version)
+
+
+# -- what members stand on ---------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_began_earlier_is_proved_against_what_came_since(lake: Lakehouse) -> None:
+    """By this process, which remembers it, and by another one, which it reads."""
+    other = Lakehouse.open(lake.root, storage_options=FAST)
+    for writer, group in ((lake, lake.group()), (other, lake.group())):
+        name = f"t{lake.refresh().version}"
+        early = _entries(lake, name)
+        with writer.refresh().transaction(group=group if writer is lake else None) as theirs:
+            theirs.create_table("a", name)
+        (late,) = _entries(lake.refresh(), f"{name}-late")
+        group.commit_together([late, *early])
+        assert lake.refresh().version == late.outcome()
+        with pytest.raises(CommitConflict, match="depends on"):
+            early[0].outcome()
+
+
+def test_a_member_stands_on_nothing_that_is_remembered_of_a_bulk(tmp_path: Path) -> None:
+    """What such a version changed is not in its root."""
+    lake = filled(new_lake(tmp_path), tables=60, namespaces=6)
+    compacted(lake)
+    group = lake.refresh().group()
+    early = lake.transaction(group=group)
+    early.create_table("ns0", "new000")
+    bulk = lake.transaction(group=group)
+    keys = [lake.codec.table(f"ns{number % 6}", f"new{number:03}") for number in range(240)]
+    paths = [f"0101/0101/0101/01010101-table-{number}.binpb" for number in range(240)]
+    bulk.put_many(pa.table({"key": keys, "path": paths}))
+    bulk.commit()
+    assert lake.refresh().root_node.is_bulk
+    with pytest.raises(CommitConflict, match="depends on"):
+        early.commit()
+
+
+def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) -> None:
+    group = lake.group()
+    (early,) = _entries(lake, "early")
+    written = set(early.change.writes.by_key.values())
+    time.sleep(0.01)
+    lake.storage.replace("clock", b"")
+    change = Fence(lake.storage.info("clock").modified_millis, commit_summary())
+    fence = commit(lake.backend, lake.backend.newest_seen, change)
+    group.remember([fence.delta()])
+    group.commit_together([early])
+    assert 3 == early.outcome()
+    assert written.isdisjoint(early.change.writes.by_key.values())
+    assert [] == list(lake.refresh().check(definitions=True))
+
+
+def test_a_bounded_number_of_versions_is_remembered(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest: who stands below an older one reads it."""
+    monkeypatch.setattr(groups, "_REMEMBERED", 2)
+    group = lake.group()
+    early = lake.transaction(group=group)
+    early.create_table("a", "early")
+    for number in range(4):
+        with lake.refresh().transaction(group=group) as txn:
+            txn.create_table("a", f"t{number}")
+    assert [4, 5] == list(group._recent)
+    assert 6 == early.commit()
+
+
+# -- threads that are ended --------------------------------------------------------------------------------------------
+
+
+class _Interrupted:
+    """The lock of an entry whose thread is interrupted at the moment at which it is called."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Take the lock; the second time, which is that of the thread, ends in an interrupt."""
+        if blocking and self.is_held:
+            self.is_held = False
+            raise KeyboardInterrupt
+        taken = not self.is_held
+        self.is_held = True
+        return taken
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self.is_held = False
+
+
+def test_a_thread_that_is_ended_when_it_is_called_calls_the_next(lake: Lakehouse) -> None:
+    group = lake.group()
+    (waiting, behind) = _entries(lake, "t", "u")
+    waiting = Entry(waiting.change, "me", called=cast("threading.Lock", _Interrupted()))
+    group._waiting += [waiting, behind]
+    group._is_led = True
+    with pytest.raises(KeyboardInterrupt):
+        group._wait(waiting)
+    assert [behind] == group._waiting
+    assert behind.called.acquire(blocking=False)
+
+
+def test_a_thread_that_is_ended_while_another_commits_for_it_says_so(lake: Lakehouse) -> None:
+    """It waits no longer, and takes no part in what comes next."""
+    group = lake.group()
+    (taken, behind) = _entries(lake, "t", "u")
+    taken = Entry(taken.change, "me", called=cast("threading.Lock", _Interrupted()))
+    group._waiting.append(behind)
+    group._is_led = True
+    with pytest.raises(KeyboardInterrupt):
+        group._wait(taken)
+    assert [behind] == group._waiting
+    assert not behind.called.acquire(blocking=False)
 
 
 def _outlive_after(times: int, refuse: Callable[[], None], asked: list[int]) -> None:

@@ -41,16 +41,13 @@ class Entry:
     author: str
     version: int | None = None
     error: Exception | None = None
+    is_over: bool = False
+    """Whether there is an outcome."""
     called: threading.Lock = field(default_factory=threading.Lock)
     """Held until the outcome is known, or its thread is the one that commits."""
 
     def __post_init__(self) -> None:
         self.called.acquire()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the outcome is known."""
-        return self.version is not None or self.error is not None
 
     def outcome(self) -> int:
         """Return the version, or raise the error."""
@@ -61,10 +58,11 @@ class Entry:
         return self.version
 
     def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
-        """Take note of the outcome, unless there is one already."""
+        """Take note of the outcome, unless there is one already; without a version and an error it is unknown."""
         if not self.is_over:
             self.version = version
             self.error = error
+            self.is_over = True
 
     def facts(self) -> dict[str, Any]:
         """Return what the summary of a version says of this member."""
@@ -95,11 +93,11 @@ class CommitGroup:
         Raises what ``commits.commit`` raises, for this transaction alone. ``unknown`` means that an earlier call for
         it ended with ``OutcomeUnknown``: then it waits for no other one, and looks for itself in the history first.
         """
-        change.prove(change.base)  # the requests of one member do not keep the others waiting
         entry = Entry(change, whoami())
         if unknown:
             self.commit_together([entry], unknown=True)
             return entry.outcome()
+        change.prove(change.base)  # the requests of one member do not keep the others waiting
         with self._lock:
             self._waiting.append(entry)
             leads = not self._is_led
@@ -130,6 +128,7 @@ class CommitGroup:
             self.commit_together(batch)
         finally:
             for each in batch:
+                each.end()
                 each.called.release()
 
     def _wait(self, entry: Entry) -> None:
@@ -151,20 +150,15 @@ class CommitGroup:
     def commit_together(self, batch: Sequence[Entry], *, unknown: bool = False) -> None:
         """Commit a batch. Every one of its members has an outcome afterwards, whatever another one raises."""
         version: int | None = None
-        error: Exception = OutcomeUnknown("the thread that committed the group was ended; look at the history")
+        error: Exception | None = None
         try:
             change = _GroupChange(self._backend, self.remember, is_in_doubt=unknown)
             version = self._commit_members(change, batch)
-        except AlreadyCommitted as done:
-            version = done.version
         except Exception as raised:  # noqa: BLE001 - each member raises it in its own thread
             error = raised
         finally:
             for entry in batch:
-                if version is None:
-                    entry.end(error=error)
-                else:
-                    entry.end(version=version)
+                entry.end(version=version, error=error)
 
     def _commit_members(self, change: _GroupChange, batch: Sequence[Entry]) -> int | None:
         """Commit those of a batch that can be committed together, and return their version; ``None`` if none can."""
@@ -186,11 +180,8 @@ class CommitGroup:
             fences=fences,
             unknown=change.is_in_doubt,
         )
-        delta = root.delta()
-        if root.is_bulk:  # what it changed is not in its root: who stands below it reads that
-            self.requests.note(delta)
-        else:
-            self.remember([delta])
+        if not root.is_bulk:  # what such a one changed is not in its root: who stands below it reads that
+            self.remember([root.delta()])
         return root.version
 
     def remember(self, newer: Sequence[Delta]) -> None:
@@ -269,14 +260,12 @@ class _GroupChange:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base`` with the messages of all members."""
-        counts_objects = base.count_bounds is not None or base.node.is_leaf
         gained: dict[str, CountBounds] = {}
 
         def prepare(change: TransactionChange) -> None:
             change.refuse_outlived()
             change.prove(base, created_at_millis)
-            if counts_objects:
-                gained[change.id] = change.count_gained()
+            gained[change.id] = change.count_gained()
 
         self._keep(prepare)
         own = self._messages()
