@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sqlite3
 import tempfile
 import time
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 
 from benchmarks import report
+from benchmarks.observed import cpu_seconds
 from pipelines import apply, load
 from pipelines.session import get_session, stop_session
 from pipelines.source import entries
@@ -86,11 +88,13 @@ def _rows(source: Path) -> dict[str, list[str]]:
 
 
 def timed(objects: int, work: Callable[[], None]) -> dict[str, Any]:
-    """Return how long a piece of work took, and the memory of this process after it."""
+    """Return how long a piece of work took, with the CPU of all processes, and the memory of this one after it."""
     begun = time.perf_counter()
+    cpu = cpu_seconds(os.getpid())
     work()
+    cpu = cpu_seconds(os.getpid()) - cpu
     seconds = time.perf_counter() - begun
-    rate = {"s": round(seconds, 2), "objects/s": round(objects / seconds)}
+    rate = {"s": round(seconds, 2), "CPU s": round(cpu, 2), "objects/s": round(objects / seconds)}
     return rate | {"driver MB": round(psutil.Process().memory_info().rss / 1e6)}
 
 
