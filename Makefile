@@ -4,7 +4,7 @@
 #     make demo       a catalog of 20,000 tables, maintained, broken and mended (under a minute, after the installation)
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
-#     make test-stores    against stores that others wrote: versitygw, MinIO, S3Mock, s3proxy (an hour, and building them)
+#     make test-stores    against stores that others wrote: versitygw, MinIO, Azurite, S3Mock, s3proxy (an hour, and building them)
 #     make check      style, density, types and layering
 #     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine

@@ -93,6 +93,15 @@ def test_counted_requests_are_the_real_ones(storage: Storage, moto_server: S3Ser
     assert expected == storage.counts.as_dict()
 
 
+def test_the_doctor_counts_the_real_requests(moto_server: S3Server) -> None:
+    """Those of all racers, over both clients, whatever it finds."""
+    root = moto_server.new_root()
+    deletions = moto_server.requests("?delete")
+    counted = sum(each.requests for each in check_conformance(root, moto_server.options))
+    deletions = moto_server.requests("?delete") - deletions  # names are in the body
+    assert moto_server.requests(root.split("/")[3]) + deletions == counted
+
+
 def test_defect_11_a_strange_name_does_not_block_the_others(storage: Storage) -> None:
     """U+FFFF cannot stand in the XML of a batch: such names go one by one, the others in one request."""
     names = ["d/a", "d/b\uffff", "d/c", "d/e\ud7ff"]

@@ -17,8 +17,10 @@ ACCOUNT: Final = "devstoreaccount1"
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Account and key of every Azurite, as its documentation says them."""
 CONTAINER: Final = "lakes"
-PROGRAM: Final = Path(__file__).parents[2] / ".azurite/node_modules/.bin/azurite-blob"
-"""Where ``scripts/azurite.sh`` puts it."""
+_OWN: Final = Path(__file__).parents[2] / ".azurite/node_modules/.bin/azurite-blob"
+_NAMED: Final = os.environ.get("AZURITE") or _OWN
+PROGRAM: Final = Path(shutil.which(_NAMED) or _NAMED)
+"""The one that ``AZURITE`` names and no other, or where ``scripts/azurite.sh`` puts its own."""
 _QUIET: Final = ("--silent", "--skipApiVersionCheck", "--disableTelemetry")
 
 
@@ -59,11 +61,10 @@ class Azurite:
 @contextmanager
 def run_azurite(directory: Path) -> Iterator[Azurite]:
     """Run Azurite with its files in memory. Raises ``NoAzurite``."""
-    program = shutil.which(os.environ.get("AZURITE") or PROGRAM)
-    if program is None:
+    if not PROGRAM.exists():
         raise NoAzurite("no Azurite: scripts/azurite.sh installs it where there is npm")
     port = free_port()
-    command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", *_QUIET]
+    command = [str(PROGRAM), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", *_QUIET]
     with server_process(command, port, directory / f"azurite-{port}.log"):
         server = azurite_at(port)
         make_container(server)

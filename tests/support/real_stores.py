@@ -41,7 +41,7 @@ class Kind:
         locks_objects: whether the bucket has object lock.
         has_tls: whether it has a certificate of a private authority.
         is_azure: whether it speaks Azure's protocol, and not S3's.
-        forgets: why it loses what it acknowledged when it is killed; empty if it does not.
+        forgets_seconds: what it acknowledged in so many seconds before it is killed may be lost.
         breaks: the checks of the doctor that it must fail, each time.
     """
 
@@ -53,7 +53,7 @@ class Kind:
     locks_objects: bool = False
     has_tls: bool = False
     is_azure: bool = False
-    forgets: str = ""
+    forgets_seconds: float = 0.0
     breaks: frozenset[str] = frozenset()
 
     @property
@@ -109,7 +109,8 @@ def _s3proxy(port: int, data: Path) -> list[str]:
 
 _ROOT: Final = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
 _MINIO_ROOT: Final = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET}
-_AZURITE_FORGETS: Final = "it keeps its index in memory, and writes it down every few seconds"
+_AZURITE_FORGETS_SECONDS: Final = 20.0
+"""It keeps its index in memory and writes it down every 5 s, and later where the machine is busy."""
 FIT: Final = (
     Kind("versitygw 1.8.0", _VERSITYGW, _versitygw, _ROOT),
     Kind("versitygw 1.8.0, versions", _VERSITYGW, _versitygw_versioned, _ROOT, keeps_versions=True),
@@ -117,7 +118,13 @@ FIT: Final = (
     Kind("MinIO", _MINIO, _minio, _MINIO_ROOT),
     Kind("MinIO, versions", _MINIO, _minio, _MINIO_ROOT, keeps_versions=True),
     Kind("MinIO, object lock", _MINIO, _minio, _MINIO_ROOT, locks_objects=True),
-    Kind("Azurite 3.37.0", azurite.PROGRAM, azurite.command_on_disk, is_azure=True, forgets=_AZURITE_FORGETS),
+    Kind(
+        "Azurite 3.37.0",
+        azurite.PROGRAM,
+        azurite.command_on_disk,
+        is_azure=True,
+        forgets_seconds=_AZURITE_FORGETS_SECONDS,
+    ),
 )
 UNFIT: Final = (
     Kind("S3Mock 5.2.0", _S3MOCK, _s3mock, breaks=frozenset({"racing writers", "compare and set"})),
