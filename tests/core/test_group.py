@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -365,6 +366,47 @@ def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) 
     assert 3 == early.outcome()
     assert written.isdisjoint(early.change.writes.by_key.values())
     assert [] == list(lake.refresh().check(definitions=True))
+
+
+def test_a_group_is_held_to_a_fence_by_its_oldest_base(lake: Lakehouse) -> None:
+    """Its files are as old as that, though it stands on a newer version; the fence comes while it commits."""
+    group, hour = lake.group(), 3600
+    (early,) = _entries(lake, "early")
+    written = set(early.change.writes.by_key.values())
+    (path,) = [each.path for each in lake.storage.list(lake.root_node.path)]
+    then = time.time() - hour
+    os.utime(Path(lake.root.removeprefix("file://")) / path, (then, then))
+    with lake.refresh().transaction(group=group) as txn:
+        txn.create_table("a", "t")
+    other = Lakehouse.open(lake.root, storage_options=FAST)
+    met: list[Any] = []
+
+    def clean(kind: str, path: str, action: Callable[[], object]) -> object:
+        if kind == "create" and not met:
+            change = Fence(int(time.time() - hour / 2) * 1000, commit_summary())
+            met.append(commit(other.backend, other.backend.newest_seen, change))
+        return action()
+
+    lake.storage.interceptor = clean
+    group.commit_together([early])
+    assert 4 == early.outcome()
+    assert written.isdisjoint(early.change.writes.by_key.values())
+
+
+def test_a_key_that_this_process_committed_is_found_without_a_request(lake: Lakehouse) -> None:
+    """However many versions it has made since."""
+    group, key = lake.group(), RequestKey.of(request_key(), "asked")
+    for number in range(4):
+        txn = lake.refresh().transaction(group=group, request=None if number else key)
+        txn.create_table("a", f"t{number}")
+        txn.commit()
+    newest = lake.refresh().root_node
+
+    def ask() -> None:
+        with pytest.raises(Repeated):
+            group.requests.refuse_repeated(key, newest)
+
+    assert {} == cost(lake, ask)
 
 
 def test_a_bounded_number_of_versions_is_remembered(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from trinitylake_core import clock
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
@@ -47,10 +48,11 @@ class _Added:
 
     def parent_lists(self) -> set[str]:
         """Return the manifest lists that the new snapshots were made from."""
-        if self.before is None or self.after is None:
-            return set()
-        known = {each.snapshot_id: each for each in self.before.snapshots}
-        parents = {each.parent_snapshot_id for each in self.after.snapshots if each.snapshot_id not in known}
+        known = _snapshots(self.before)
+        parents: set[int | None] = set()
+        for number, snapshot in _snapshots(self.after).items():
+            if number not in known:
+                parents.add(snapshot.parent_snapshot_id)
         return {full_uri(each.manifest_list) for number, each in known.items() if number in parents}
 
 
@@ -92,7 +94,7 @@ class AddedFiles:
             CommitConflict: only a metadata file that this commit wrote itself is; a new one can be written.
         """
         fence = base.tables_void_before_millis
-        if not fence or not self._tables:
+        if not fence:
             return
         if self._paths is None:
             self._paths = set(self._find_added())
@@ -218,8 +220,13 @@ def _uris_in(data: bytes, location: str) -> Iterable[str]:
     return (each.uri for each in files_in(data, location))
 
 
+def _snapshots(metadata: TableMetadata | None) -> dict[int, Snapshot]:
+    """Return the snapshots of a table by their IDs; none where there is no table."""
+    return {} if metadata is None else {each.snapshot_id: each for each in metadata.snapshots}
+
+
 def _lists(metadata: TableMetadata | None) -> set[str]:
-    return set() if metadata is None else {full_uri(each.manifest_list) for each in metadata.snapshots}
+    return {full_uri(each.manifest_list) for each in _snapshots(metadata).values()}
 
 
 def _statistics(metadata: TableMetadata | None) -> set[str]:
