@@ -299,8 +299,10 @@ def test_a_retry_in_doubt_is_denied_by_nothing_but_the_history(
 ) -> None:
     """What it rests on may be refused by now, because it is committed."""
     asked: list[Any] = []
+    proved: list[Any] = []
 
     def proof(base: Any) -> None:
+        proved.append(base)
         if asked:
             raise CommitConflict("what this rests on was removed")
 
@@ -315,7 +317,9 @@ def test_a_retry_in_doubt_is_denied_by_nothing_but_the_history(
     with pytest.raises(OutcomeUnknown, match="what this rests on was removed"):
         txn.commit()
     asked.clear()
+    proved.clear()
     assert (2, 2) == (txn.commit(), lake.refresh().version)
+    assert 1 == len(proved)
 
 
 # -- what members stand on ---------------------------------------------------------------------------------------------
@@ -349,8 +353,55 @@ def test_a_member_stands_on_nothing_that_is_remembered_of_a_bulk(tmp_path: Path)
     bulk.put_many(pa.table({"key": keys, "path": paths}))
     bulk.commit()
     assert lake.refresh().root_node.is_bulk
+    version = lake.version
     with pytest.raises(CommitConflict, match="depends on"):
         early.commit()
+    assert version == lake.refresh().version
+
+
+def test_a_member_is_not_proved_against_what_it_has_seen(lake: Lakehouse) -> None:
+    """Beside one that began earlier it stands on the same old version."""
+    group = lake.group()
+    (early,) = _entries(lake, "early")
+    with lake.refresh().transaction(group=group) as txn:
+        txn.create_table("a", "t")
+    late = lake.refresh().transaction()
+    late.drop_table("a", "t")
+    dropped = Entry(late.change, "me")
+    group.commit_together([early, dropped])
+    assert (3, 3) == (early.outcome(), dropped.outcome())
+    assert ["early"] == lake.refresh().tables("a")
+
+
+def test_one_request_at_two_processes_is_one_version_and_the_others_go_on(lake: Lakehouse) -> None:
+    """The later process finds it when it has lost the race."""
+    key = RequestKey.of(request_key(), "asked")
+    elsewhere = Lakehouse.open(lake.root, storage_options=FAST)
+    twins = []
+    for each in (elsewhere, lake):
+        txn = each.transaction(group=each.group(), request=key)
+        txn.drop_namespace("a")
+        twins.append(Entry(txn.change, "me"))
+    elsewhere.group().commit_together(twins[:1])
+    beside = lake.transaction()
+    beside.create_namespace("b")
+    beside.change.write_definitions()
+    other = Entry(beside.change, "me")
+    group = lake.group()
+    group.commit_together([twins[1], other])
+    assert [2, 2, 3] == [each.outcome() for each in (*twins, other)]
+    assert [2, 3] == list(group._recent)
+
+
+def test_a_group_that_everybody_leaves_is_no_version(lake: Lakehouse) -> None:
+    other = Lakehouse.open(lake.root, storage_options=FAST)
+    entries = _entries(lake, "t", "u")
+    for name in ("t", "u"):
+        with other.refresh().transaction() as txn:
+            txn.create_table("a", name)
+    lake.group().commit_together(entries)
+    assert [CommitConflict] * 2 == [type(each.error) for each in entries]
+    assert 3 == lake.refresh().version
 
 
 def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) -> None:

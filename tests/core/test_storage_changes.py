@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.proofs import forget_proofs
-from tests.support.slow_s3 import FORGETFUL, HASTY, PLAIN, VERSIONED, SlowS3, run_slow_s3
+from tests.support.slow_s3 import CARELESS, FORGETFUL, HASTY, PLAIN, VERSIONED, SlowS3, run_slow_s3
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import TrinityLakeError, UnsafeStorage
@@ -116,6 +116,24 @@ def test_a_store_that_looks_and_writes_then_is_found_by_the_first_writer(server:
             Lakehouse.create(server.new_root(), storage_options=server.options)
     finally:
         server.set(kind=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [
+        (HASTY, {"racing writers", "compare and set"}),
+        (CARELESS, {"compare and set"}),
+        (PLAIN, set()),
+    ],
+)
+def test_the_doctor_names_each_promise_that_a_store_breaks(server: SlowS3, kind: str, broken: set[str]) -> None:
+    """Eight racers, once, met a store that replaces a file for two of them in no more than every sixth try."""
+    server.set(kind=kind)
+    try:
+        results = list(check_conformance(server.new_root(), server.options))
+    finally:
+        server.set(kind=PLAIN)
+    assert broken == {each.name for each in results if not each.ok}
 
 
 def test_a_proof_ends_by_time_and_by_number(server: SlowS3, monkeypatch: pytest.MonkeyPatch) -> None:

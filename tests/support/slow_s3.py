@@ -13,7 +13,8 @@ request without a waiting client is the hardest to get right.
 
 ``kind`` makes it another store: ``versioned`` keeps versions as S3 does; ``forgetful`` as Ceph 16 does, which ignores
 ``If-None-Match`` from the moment on at which versioning is switched on; ``hasty`` looks whether a file is there and
-writes it a moment later; ``locked`` wants a checksum with every write, as a bucket with object lock does.
+writes it a moment later; ``careless`` does so where a file is replaced, as s3proxy does; ``locked`` wants a checksum
+with every write, as a bucket with object lock does.
 
 It also knows the generations of Google Cloud Storage, whose XML requests are those of S3 otherwise: what is asked with
 ``x-goog-if-generation-match`` is decided by them.
@@ -45,6 +46,7 @@ from tests.support.authority import Certificate
 from tests.support.s3_servers import BUCKET, S3Server, free_port, server_process
 
 PLAIN, VERSIONED, FORGETFUL, HASTY, LOCKED = "plain", "versioned", "forgetful", "hasty", "locked"
+CARELESS = "careless"
 _KEEPING: Final = {VERSIONED, FORGETFUL}
 _GAP_SECONDS: Final = 0.002
 FAULTS: Final = ("slow down", "drop after", "late", "stall", "trickle")
@@ -452,7 +454,8 @@ class _Server:
     async def _answer(self, asked: _Request) -> bytes:
         if self.refused_by is not None:
             return _error("403 Forbidden", self.refused_by)
-        if self.bucket.kind != HASTY or asked.method != "PUT":
+        looks_first = self.bucket.kind == HASTY or (self.bucket.kind == CARELESS and "if-match" in asked.headers)
+        if asked.method != "PUT" or not looks_first:
             return self.bucket.answer(asked)
         refusal = self.bucket.refusal(asked)
         await asyncio.sleep(_GAP_SECONDS)

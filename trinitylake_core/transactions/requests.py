@@ -170,14 +170,12 @@ class Requests:
         if base.version > self._high:
             newer = list(self._read_down(base, self._high, millis))
             lowest = newer[-1].version
-            if lowest > self._high + 1:
-                self._until.clear()
-                self._found.clear()
+            if lowest > self._high + 1:  # what lies between was not read: the stretch begins anew
                 self._low = lowest
             for root in newer:
                 self._add(root)
             self._high = base.version
-        if self._low > 0 and self._until[self._low] >= millis:
+        if self._until[self._low] >= millis:
             for root in self._read_versions(self._low - 1, -1, millis):
                 self._add(root)
                 self._low = root.version
