@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.test_costs import cost
 from tests.support.lakes import FAST
-from trinitylake_core import Lakehouse, clock
+from trinitylake_core import Lakehouse, clock, spec
 from trinitylake_core.errors import CommitConflict, InvalidInput, OutcomeUnknown
 from trinitylake_core.transactions import requests
 from trinitylake_core.transactions.group import CommitGroup, Entry
@@ -26,6 +26,8 @@ from trinitylake_core.transactions.requests import (
     lifetime_of_keys,
 )
 from trinitylake_core.versions import RootRows
+from trinitylake_core.versions import root as root_module
+from trinitylake_core.versions.root import Member
 
 MINUTE = 60_000
 
@@ -60,6 +62,12 @@ def test_a_key_is_neither_too_old_nor_from_the_future(
         return
     with pytest.raises(InvalidInput, match=r"older than (30m|1s):|60 s ahead of the server's clock"):
         RequestKey.of(key.id, "asked", lifetime)
+
+
+@pytest.mark.parametrize("text", ["", "x", "a" * 36, "550e8400-e29b-41d4-a716-446655440000"])
+def test_a_key_is_a_uuid_of_version_7(text: str) -> None:
+    with pytest.raises(InvalidInput, match="must be a UUIDv7"):
+        RequestKey.of(text, "asked")
 
 
 def test_a_version_is_not_older_than_its_key(tmp_path: Path) -> None:
@@ -274,9 +282,64 @@ def test_what_is_noted_is_bounded_too(lake: Lakehouse, keys: list[RequestKey], m
     monkeypatch.setattr(requests, "_MOST", 3)
     known = cold(lake)
     assert (None, 0) == ask(lake, known, key_of(keys[4].millis + 9), 1)
+    remembered = []
     for number in range(2, 6):
         known.note(lake.at(version=number).root_node.delta())
-    assert [3, 4, 5] == _remembered(known)
+        remembered.append(_remembered(known))
+    assert [[1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]] == remembered
+
+
+def test_versions_without_keys_are_bounded_too(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_MOST", 3)
+    group, known = lake.group(), cold(lake)
+    assert (None, 0) == ask(lake, known, key_of(clock.now_millis()))
+    for _ in range(4):
+        commit(lake, group, None)
+        known.note(lake.refresh().root_node.delta())
+    assert [2, 3, 4] == _remembered(known)
+
+
+def test_as_many_as_may_be_are_remembered(
+    lake: Lakehouse, keys: list[RequestKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_MOST", 6)
+    commit(lake, lake.group(), key_of(keys[4].millis + 1))
+    known = cold(lake)
+    assert (1, 5) == ask(lake, known, keys[0], 5)
+    assert list(range(6)) == _remembered(known)
+    known = cold(lake)
+    assert (2, 5) == ask(lake, known, keys[1])
+    assert (6, 6) == (len(_remembered(known)), len(known._found))
+
+
+def test_a_version_without_a_key_is_not_taken_apart(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its summary may have many members."""
+    group, known, parsed = lake.group(), cold(lake), []
+    parse = root_module.members_in
+
+    def noted(*about: Any) -> Any:
+        parsed.append(about)
+        return parse(*about)
+
+    monkeypatch.setattr(root_module, "members_in", noted)
+    for key in (None, key_of(clock.now_millis())):
+        commit(lake, group, key, None)
+        parsed.clear()
+        known.note(lake.refresh().root_node.delta())
+        assert None is ask(lake, known, key_of(clock.now_millis() + MINUTE))[0]
+        assert (key is not None) == bool(parsed)
+
+
+def test_a_member_without_an_id_is_nobody(lake: Lakehouse) -> None:
+    """Other programs write summaries, too."""
+    known = cold(lake)
+    assert (None, 0) == ask(lake, known, key_of(clock.now_millis()))
+    rows = {spec.SUMMARY: '{"members": [{"request": "asked"}]}'}
+    member = Member(**dict.fromkeys(Member._fields, None) | {"request": "asked"})
+    root = SimpleNamespace(version=1, system=rows, members=(member,), requests_until_millis=1, created_at_millis=1)
+    known.note(cast("RootRows", root))
+    assert [0, 1] == _remembered(known)
+    assert {} == known._found
 
 
 def test_of_many_keys_the_newer_half_is_remembered(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
