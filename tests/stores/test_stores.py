@@ -17,22 +17,19 @@ from typing import Any
 
 import pytest
 
-from pipelines import clean, compaction, expire, tables_clean, verify
 from tests.stores import table
+from tests.stores.jobs import Place, run_all_jobs
 from tests.support.authority import Certificate, make_certificate
-from tests.support.icebergs import ids, rows, with_table
 from tests.support.real_stores import FIT, UNFIT, Kind, RunningStore, run_store
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, StorageError, UnsafeStorage
-from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage, Tagged, check_conformance, open_storage
 
 TABLES = int(os.environ.get("STORES_TABLES", "20000"))
 ROUNDS = int(os.environ.get("STORES_ROUNDS", "60"))
 RACERS = 6
 """In each of two processes."""
-_DAY_MILLIS = 86_400_000
 _DOCTORS = 12
 _AHEAD_SECONDS = 3.0
 _BETWEEN_SECONDS = 0.15
@@ -243,8 +240,8 @@ def _write(root: str, options: dict[str, Any], writer: int, tables: int) -> int:
 
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
-def test_one_life_of_a_lakehouse(store: RunningStore, spark_session: Any, engine: str) -> None:
-    """Four writers, all jobs on both engines, PyIceberg, and an expiration that really expires."""
+def test_one_life_of_a_lakehouse(store: RunningStore, spark_session: Any, engine: str, tmp_path: Path) -> None:
+    """Four writers, PyIceberg, and all jobs on both engines: an expiration that really expires, a copy, a rollback."""
     root, options = store.new_root(), store.options
     lake = Lakehouse.create(root, storage_options=options)
     with lake.transaction() as txn:
@@ -252,22 +249,7 @@ def test_one_life_of_a_lakehouse(store: RunningStore, spark_session: Any, engine
     with ProcessPoolExecutor(4, mp_context=forking()) as pool:
         tasks = [pool.submit(_write, root, options, writer, TABLES // 4) for writer in range(4)]
         assert all(task.result() for task in tasks)
-    spark = spark_session if engine == "spark" else None
-    catalog = TrinityLakeCatalog.over(Lakehouse.open(root, storage_options=options))
-    loaded = with_table(catalog, "sales.orders", 1)
-    loaded.append(rows(2))
-
-    def reopen() -> Lakehouse:
-        return Lakehouse.open(root, storage_options=options)
-
-    compaction.run(reopen(), compaction.Config(engine=engine), spark)
-    later = int(time.time() * 1000) + 30 * _DAY_MILLIS
-    expired = expire.run(reopen(), expire.Config(engine=engine, keep_last=1, now_millis=later), spark)
-    assert expired.deleted
-    cleaned = clean.run(reopen(), clean.Config(engine=engine, older_than_seconds=0, allow_recent=True), spark)
-    assert 0 == cleaned.failed
-    config = tables_clean.Config(engine=engine, older_than_seconds=0, allow_recent=True)
-    assert 0 == tables_clean.run(reopen(), config, spark).failed
-    assert [] == list(verify.run(reopen(), verify.Config(engine=engine), spark).findings)
-    assert TABLES // 100 * 100 == len(reopen().tables("ns"))
-    assert [1, 2] == ids(TrinityLakeCatalog.over(reopen()).load_table("sales.orders"))
+    place = Place(root, options, engine, spark_session if engine == "spark" else None)
+    run_all_jobs(place, store.new_root(), tmp_path)
+    assert TABLES // 100 * 100 == len(place.open().tables("ns"))
+    assert ["ns", "sales"] == sorted(place.open().namespaces())
