@@ -6,6 +6,7 @@ decision is tried at each later point. A point is left out only where the run wo
 * a preemption before a request that only reads, and reads nothing that the others changed until the actor went on,
   is the same as one after it (unless the actor looks at its clock in between);
 * a process that dies before a read, or loses its answer, is the same as one that dies before the next change;
+* whatever happens to a request that reaches nothing any more, since the storage is out of reach, is the same;
 * a late request is carried out right before each request that touches the same file, or at the very end.
 """
 
@@ -109,6 +110,8 @@ def _is_first(steps: Sequence[Step], point: int) -> bool:
 
 def _commutes(step: Step, changed: frozenset[str]) -> bool:
     """Whether it does not matter if a request comes before or after some changes."""
+    if step.in_vain:
+        return not step.reads_clock
     if step.kind not in _READS or (step.reads_clock and changed):
         return False
     if step.kind == "list":
@@ -118,7 +121,7 @@ def _commutes(step: Step, changed: frozenset[str]) -> bool:
 
 def _touches(step: Step, path: str) -> bool:
     """Whether it matters if a late request is carried out before a step or after it."""
-    if step.resumed:
+    if step.resumed or step.in_vain:
         return False
     return path.startswith(step.path) if step.kind == "list" else step.path == path
 
@@ -133,6 +136,8 @@ def _changed(ran: Ran, point: int) -> frozenset[str]:
 def _matters(steps: Sequence[Step], point: int, fault: str) -> bool:
     """Whether a fault here differs from the same one at a later point."""
     step = steps[point]
+    if step.in_vain:
+        return False
     if fault in {"lose", "late", "cut"}:
         return step.kind not in _READS
     if fault == "die":

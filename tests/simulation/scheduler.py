@@ -45,6 +45,8 @@ class Step:
     """How many changes of the store there were before this point."""
     reads_clock: bool = False
     """Whether the actor looked at a clock between this request and its next one."""
+    in_vain: bool = False
+    """Whether the storage is out of the actor's reach by now: the request reaches nothing, whatever happens to it."""
 
 
 @dataclass
@@ -161,7 +163,9 @@ class Scheduler:
             if actor.state == "dead":
                 raise Died
             number = self.actors.index(actor)
-            step = Step(number, kind, path, self._others(number), resumed, len(self.store.changed))
+            step = Step(
+                number, kind, path, self._others(number), resumed, len(self.store.changed), in_vain=actor.outage
+            )
             decision = self._decided(step)
             if decision is not None and decision.arrives:
                 self._arrive()

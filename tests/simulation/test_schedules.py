@@ -286,6 +286,14 @@ def test_a_copy_with_a_damaged_root_is_committed_to() -> None:
     assert not ran.violations
 
 
+def test_no_second_fault_strikes_who_is_cut_off() -> None:
+    """None of its further requests reaches anything: each outage is one schedule, however many faults are allowed."""
+    scenario = Scenario(("write",))
+    points = len(run(scenario, Schedule()).steps)
+    found = explore(scenario, Bounds(preemptions=0, faults=2, kinds=("outage",)))
+    assert found.schedules == 1 + points
+
+
 def test_a_finding_does_not_hide_the_next(record_property: Told) -> None:
     """Two pairs find the rule that is taken out, and both are named."""
     pairs = ("recreate-copy+refresh-copy", "recreate-copy+refresh-copy+idle")
