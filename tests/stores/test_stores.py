@@ -241,7 +241,7 @@ def _write(root: str, options: dict[str, Any], writer: int, tables: int) -> int:
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_one_life_of_a_lakehouse(store: RunningStore, spark_session: Any, engine: str, tmp_path: Path) -> None:
-    """Four writers, PyIceberg, and all jobs on both engines: an expiration that really expires, a copy, a rollback."""
+    """Four writers, PyIceberg, and all jobs on each engine; files of tables are rewritten in this process in both."""
     root, options = store.new_root(), store.options
     lake = Lakehouse.create(root, storage_options=options)
     with lake.transaction() as txn:
