@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from pipelines import (
     clean,
     compaction,
@@ -27,6 +29,7 @@ from pipelines.engine_choice import choose_engine
 from pipelines.tables.compact.decision import GroupRules
 from tests.support.icebergs import ids, rows, with_table
 from trinitylake_core import Lakehouse
+from trinitylake_core.errors import VersionExpired
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 ORDERS: Final = "sales.orders"
@@ -83,16 +86,21 @@ def load_and_roll_back(place: Place, folder: Path) -> None:
     for number in range(_LOADED):
         lines.append({"create_table": {"namespace": "loaded", "name": f"t{number:06}"}})
     source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    loaded = load.run(place.open(), str(source), load.Config(engine=place.engine), place.spark)
-    assert loaded.added == len(lines)
-    assert len(place.open().tables("loaded")) == _LOADED
+    done = load.run(place.open(), str(source), load.Config(engine=place.engine), place.spark)
+    assert done.added == len(lines)
+    loaded = place.open()
+    names = [f"t{number:06}" for number in range(_LOADED)]
+    assert loaded.tables("loaded") == names
 
-    changes = list(diff.run(before, place.open(), diff.Config(place.engine), place.spark))
-    assert [each.change for each in changes] == ["added"] * len(lines)
+    changes = list(diff.run(before, loaded, diff.Config(place.engine), place.spark))
+    assert {each.change for each in changes} == {"added"}
+    assert sorted(each.name for each in changes if each.name is not None) == names
+    assert len(changes) == len(lines)
 
     config = rollback.Config(version=before.version, reason="the load was a trial", engine=place.engine)
     rollback.run(place.open(), config, place.spark)
     assert "loaded" not in place.open().namespaces()
+    assert place.open().at(version=loaded.version).tables("loaded") == names  # what was undone can still be read
     left = list(diff.run(before, place.open(), diff.Config(place.engine), place.spark))
     assert left == []
 
@@ -136,11 +144,15 @@ def export_history(place: Place, copy_root: str) -> None:
 
 
 def expire_versions(place: Place) -> None:
-    """Let all versions go but the newest."""
+    """Let all versions go but the newest, which says what it said before."""
+    before = place.open()
     later = int(time.time() * 1000) + 30 * _DAY_MILLIS
     config = expire.Config(engine=place.engine, keep_last=1, now_millis=later)
     expired = expire.run(place.open(), config, place.spark)
     assert expired.deleted
+    with pytest.raises(VersionExpired):
+        place.open().at(version=before.version - 1)
+    assert place.open().tables("ns") == before.tables("ns")
 
 
 def clean_catalog(place: Place) -> None:
