@@ -306,11 +306,11 @@ def main(arguments: list[str]) -> None:
             "command": f"python -m benchmarks jobs {' '.join(arguments)}",
             "rounds": options.rounds,
             "machine": f"{machine['cpus']} cores, Python {machine['python']}",
-            "before": " ".join(f"{each:.1f}" for each in before),
+            "before": report.format_load(before),
             "commit": report.commit(),
         }
         options.into.mkdir(parents=True, exist_ok=True)
         (options.into / "jobs.md").write_text(page(figures, facts), encoding="utf-8")
         plot(figures, options.into / "jobs.png")
-    saved = {**vars(options), "into": str(options.into)}
-    report.save("jobs", {"options": saved, "figures": figures, "commit": report.commit()})
+    asked = {"files": options.files, "rounds": options.rounds, "spark_files": options.spark_files}
+    report.save("jobs", {"options": asked, "figures": figures, "commit": report.commit()})

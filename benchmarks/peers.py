@@ -238,7 +238,7 @@ def main(arguments: list[str]) -> None:
     facts = {
         "scale": options.scale, "objects": OBJECTS[options.scale], "rounds": options.rounds, "commit": report.commit(),
         "machine": f"{machine['cpus']} cores, Python {machine['python']}, {machine['system']}",
-        "before": _load(before), "after": _load(os.getloadavg()),
+        "before": report.format_load(before), "after": report.format_load(os.getloadavg()),
     }  # fmt: skip
     figures = figures_of(times)
     text = page(figures, facts)
@@ -248,10 +248,6 @@ def main(arguments: list[str]) -> None:
         options.into.mkdir(parents=True, exist_ok=True)
         (options.into / "index.md").write_text(text, encoding="utf-8")
         plot(figures, options.into / "peers.png")
-
-
-def _load(load: tuple[float, ...]) -> str:
-    return " ".join(f"{each:.1f}" for each in load)
 
 
 if __name__ == "__main__":

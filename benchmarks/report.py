@@ -20,6 +20,11 @@ def machine() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
 
 
+def format_load(load: Sequence[float]) -> str:
+    """Return load averages as text."""
+    return " ".join(f"{each:.1f}" for each in load)
+
+
 def commit() -> str:
     """Return the commit that the figures are of."""
     found = subprocess.run(

@@ -322,9 +322,7 @@ def show(before: Measured, after: Measured) -> bool:
     for line in table(("", "before", "after"), [(what, str(old), str(new)) for what, old, new in rows]):
         print(f"    {line}")
     if after.open_seconds >= before.open_seconds or after.lookup_seconds >= before.lookup_seconds:
-        print(
-            "\n    A time became longer: other programs keep this machine busy. Run the demo again when they are done."
-        )
+        print("\n    A time became longer, as on a busy machine. Run the demo again when this one is idle.")
     counted = [
         (before.waiting, after.waiting),
         (before.root_bytes, after.root_bytes),

@@ -82,14 +82,13 @@ def load_and_roll_back(place: Place, folder: Path) -> None:
     """Load a namespace of tables, compare the versions, and roll the load back."""
     before = place.open()
     source = folder / "objects.jsonl"
+    names = [f"t{number:06}" for number in range(_LOADED)]
     lines: list[dict[str, Any]] = [{"create_namespace": {"namespace": "loaded"}}]
-    for number in range(_LOADED):
-        lines.append({"create_table": {"namespace": "loaded", "name": f"t{number:06}"}})
+    lines += ({"create_table": {"namespace": "loaded", "name": name}} for name in names)
     source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     done = load.run(place.open(), str(source), load.Config(engine=place.engine), place.spark)
     assert done.added == len(lines)
     loaded = place.open()
-    names = [f"t{number:06}" for number in range(_LOADED)]
     assert loaded.tables("loaded") == names
 
     changes = list(diff.run(before, loaded, diff.Config(place.engine), place.spark))
