@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from trinitylake_core.errors import UnsafeStorage
+from trinitylake_core.errors import StorageError, UnsafeStorage
 
 _SMALL_BYTES: Final = 16
 _MIDDLE_BYTES: Final = 64 << 10
@@ -87,7 +87,7 @@ def prove(contest: Contest, sample: Sample, prefix: str) -> int:
 
     Raises:
         UnsafeStorage: in one of the rounds not exactly one won, or the store has another one's content.
-        StorageError: the storage failed; nothing is proved.
+        StorageError: the storage failed in a round in which fewer than two won; nothing is proved.
     """
     rounds = _Rounds(contest, prefix)
     with ThreadPoolExecutor(sample.racers, "trinitylake-proof") as threads:
@@ -136,18 +136,27 @@ class _Rounds:
         self._contest.prepare(name)
         barrier = threading.Barrier(len(racers))
 
-        def race(racer: _Racer) -> bool:
+        def race(racer: _Racer) -> bool | StorageError:
             barrier.wait()
             if racer.delay_seconds > 0:
                 time.sleep(racer.delay_seconds)
-            return self._contest.attempt(racer.client, name, racer.data)
+            try:
+                return self._contest.attempt(racer.client, name, racer.data)
+            except StorageError as failure:
+                return failure
 
         outcomes = list(threads.map(race, racers))
         self.done += 1
         winners = []
-        for number, won in enumerate(outcomes):
-            if won:
+        failures = []
+        for number, outcome in enumerate(outcomes):
+            if isinstance(outcome, StorageError):
+                failures.append(outcome)
+            elif outcome:
                 winners.append(number)
+        # Two winners are too many whatever became of the others; with fewer, one that failed may have won.
+        if failures and len(winners) < 2:
+            raise failures[0]
         if len(winners) != 1:
             raise UnsafeStorage(self._verdict(len(winners), len(racers)))
         (winner,) = winners
