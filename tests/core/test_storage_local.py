@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import posix
+import random
 import signal
 import socket
 import threading
@@ -897,3 +898,27 @@ def test_a_directory_of_another_user_is_told_with_both_names(tmp_path: Path, mon
             patch.setattr(os, "geteuid", lambda: 4_000_000)
             with pytest.raises(StorageDenied, match=f"{tmp_path} belongs to {owner}, and this .* user 4000000.*umask"):
                 storage.write(path, b"2")
+
+
+def test_many_deletions_at_once_say_what_became_of_each_file(tmp_path: Path) -> None:
+    """Of 600 files in 30 directories and at the root, by several threads: deleted, gone before, not a file."""
+    storage = open_storage(f"file://{tmp_path}")
+    names = [f"d{number % 30}/{number}" for number in range(600)] + [f"top{number}" for number in range(40)]
+    for name in names:
+        storage.write(name, b"x")
+    gone = [f"d{number}/gone" for number in range(30)] + ["none/gone", "gone"]
+    (tmp_path / "d3" / "folder").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").write_bytes(b"kept")
+    (tmp_path / "link").symlink_to(tmp_path / "outside")
+    asked = [*names, *gone, "d3/folder", "link/kept"]
+    random.Random(5).shuffle(asked)
+    before = storage.counts.snapshot()
+    result = storage.delete_many(asked)
+    assert sorted(names) == sorted(result.deleted)
+    assert sorted(gone) == sorted(result.missing)
+    assert {"d3/folder", "link/kept"} == set(result.failed)
+    assert "is a directory" in result.failed["d3/folder"]
+    assert "is a link" in result.failed["link/kept"]
+    assert b"kept" == (tmp_path / "outside" / "kept").read_bytes()
+    assert (storage.counts - before).delete == 1
