@@ -201,7 +201,7 @@ class LocalStorage(BaseStorage):
         self._directories.ensure(parent)
         complete = self._base + temporary
         try:
-            with self._opened_above(path) as (directory, name):
+            with self._lend_place(path) as (directory, name):
                 os.link(complete, name, dst_dir_fd=directory)
         except FileExistsError:
             if os.stat(complete).st_nlink != 2:  # two names: NFS lost the answer, the link is ours
@@ -218,14 +218,14 @@ class LocalStorage(BaseStorage):
             self._unsynced.flush(others=False)
 
     @contextmanager
-    def _opened_above(self, path: str) -> Iterator[tuple[int | None, str]]:
-        """Lend the directory of a file, and the name of the file in it, as :meth:`_opened`."""
+    def _lend_place(self, path: str) -> Iterator[tuple[int | None, str]]:
+        """Lend the directory of a file, and the name of the file in it, as :meth:`_lend_directory`."""
         above, _, name = path.rpartition("/")
-        with self._opened(above, with_links=True) as (directory, before):
+        with self._lend_directory(above, with_links=True) as (directory, before):
             yield directory, before + name
 
     @contextmanager
-    def _opened(self, above: str, *, with_links: bool) -> Iterator[tuple[int | None, str]]:
+    def _lend_directory(self, above: str, *, with_links: bool) -> Iterator[tuple[int | None, str]]:
         """Lend a directory, opened below the root, and what comes before the names of files in it.
 
         Whoever may write there may put a link in the place of a directory at any moment: what is named by descriptor
@@ -263,7 +263,7 @@ class LocalStorage(BaseStorage):
             self._write_in(self._directory, temporary, data, os.O_EXCL)
             if durable:
                 durability.sync_path(complete)
-            with self._opened_above(path) as (directory, name):
+            with self._lend_place(path) as (directory, name):
                 os.replace(complete, name, dst_dir_fd=directory)
         except BaseException:
             remove_quietly(complete)
@@ -310,7 +310,7 @@ class LocalStorage(BaseStorage):
         for above, neighbours in groupby(paths, os.path.dirname):
             together = list(neighbours)
             try:
-                with self._opened(above, with_links=False) as (directory, before):
+                with self._lend_directory(above, with_links=False) as (directory, before):
                     failures = _delete_names(together, before, directory)
             except NotAFile as error:  # a link was put in its way after it was listed: what is behind it is not ours
                 result.failed.update(dict.fromkeys(together, str(error)))
