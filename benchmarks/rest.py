@@ -111,7 +111,7 @@ async def _client(port: int, number: int, work: str, until: float, took: _Took, 
         writer.write(head.encode())
         answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in answer[1:] if line)
-        await _read_body(reader, headers)
+        await read_body(reader, headers)
         if work == "poll" and "etag" in headers:
             known = f"if-none-match: {headers['etag']}\r\n"
         if answer[0].split()[1] in {"200", "304"}:
@@ -122,7 +122,8 @@ async def _client(port: int, number: int, work: str, until: float, took: _Took, 
     writer.close()
 
 
-async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> None:
+async def read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> None:
+    """Read the body of an answer, whichever way its headers announce it."""
     if headers.get("transfer-encoding") != "chunked":
         await reader.readexactly(int(headers.get("content-length", "0")))
         return
@@ -231,7 +232,7 @@ def _postgresql(folder: Path, clients: Sequence[int], seconds: float) -> dict[st
 
 
 @contextmanager
-def _reference(folder: Path) -> Iterator[tuple[int, int]]:
+def run_reference(folder: Path) -> Iterator[tuple[int, int]]:
     """Run Iceberg's own REST server, for tests, over PostgreSQL; its port and its process ID."""
     jars, port = class_path(folder), free_port()
     with postgres() as uri:
@@ -258,7 +259,7 @@ def _reference(folder: Path) -> Iterator[tuple[int, int]]:
 def _iceberg(folder: Path, clients: Sequence[int], seconds: float) -> dict[str, Any]:
     """Return the figures of Iceberg's own server."""
     rows = {}
-    with _reference(folder) as (port, pid):
+    with run_reference(folder) as (port, pid):
         catalog = load_catalog("bench", type="rest", uri=f"http://127.0.0.1:{port}")
         catalog.create_namespace("a")
         for number in range(max(clients)):
