@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trinitylake_core.errors import OutcomeUnknown, StorageError, UnsafeStorage
 from trinitylake_core.storage import open_storage
-from trinitylake_core.storage.contests import Creations
+from trinitylake_core.storage.contests import Creations, Replacements
+from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.proof import SHORT, prove
 
 LOST = "no answer came"
@@ -42,3 +45,54 @@ def test_nothing_is_proved_where_the_only_winner_may_have_been_another(tmp_path:
     """One winner at most, and one whose answer was lost: the store is neither fit nor unfit."""
     with pytest.raises(StorageError, match=LOST):
         prove(Struck(tmp_path, told=0), SHORT, "_doctor-test/")
+
+
+class Outage(Replacements):
+    """Replacements on a real disk that fails from the moment at which the first one was carried out."""
+
+    def __init__(self, root: Path) -> None:
+        storage = open_storage(f"file://{root}", {"retries": 0})
+        super().__init__(storage)
+        self.over = threading.Event()
+        for each in self._clients:
+            each.interceptor = self.fail_later
+
+    def fail_later(self, kind: str, path: str, action: Callable[[], object]) -> object:
+        """Carry a request out, and lose its answer; after a replacement, fail everything."""
+        if self.over.is_set() and not path.endswith("none"):
+            raise TransientError("503")
+        done = action()
+        if kind == "put" and self._states:
+            self.over.set()
+            raise TransientError("500 after it was carried out")
+        return done
+
+
+def test_an_outage_is_no_proof_that_a_store_is_unfit(tmp_path: Path) -> None:
+    """The winner never learns that it won, and nobody can look: none won, as far as they know."""
+    with pytest.raises(StorageError) as raised:
+        prove(Outage(tmp_path), SHORT, "_doctor-test/")
+    assert not isinstance(raised.value, UnsafeStorage)
+
+
+@pytest.mark.parametrize("started", [0, 3])
+def test_a_proof_without_its_threads_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    """Who waits at the barrier for the others is let go."""
+    storage = open_storage(f"file://{tmp_path}")
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_few(thread: threading.Thread) -> None:
+        if len(begun) == started:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(Creations, "warm_up", lambda *_: None)  # so quick that one thread does it
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_few)
+        with pytest.raises(StorageError, match="more threads than this process gets"):
+            prove(Creations(storage), SHORT, "_doctor-test/")
+    for thread in begun:
+        thread.join(10)
+        assert not thread.is_alive()

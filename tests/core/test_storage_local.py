@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import posix
 import random
+import resource
 import signal
 import socket
 import threading
@@ -922,3 +923,81 @@ def test_many_deletions_at_once_say_what_became_of_each_file(tmp_path: Path) -> 
     assert "is a link" in result.failed["link/kept"]
     assert b"kept" == (tmp_path / "outside" / "kept").read_bytes()
     assert (storage.counts - before).delete == 1
+
+
+def _with_files(tmp_path: Path, number: int) -> tuple[Storage, list[str]]:
+    storage = open_storage(f"file://{tmp_path}", {"durable": False})
+    names = [f"d{each % 50}/e/{each}" for each in range(number)]
+    for name in names:
+        storage.write(name, b"x")
+    return storage, names
+
+
+def test_a_file_that_is_named_twice_is_deleted_once(tmp_path: Path) -> None:
+    storage, names = _with_files(tmp_path, 40)
+    result = storage.delete_many([*names, *names])
+    assert sorted(names) == sorted(result.deleted)
+    assert ([], {}) == (result.missing, result.failed)
+
+
+@pytest.mark.parametrize("started", [0, 3])
+def test_deletions_do_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    """A system may refuse to start them, and a process that ends starts none."""
+    storage, names = _with_files(tmp_path, 300)
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_few(thread: threading.Thread) -> None:
+        if len(begun) == started:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_few)
+        result = storage.delete_many(names)
+    assert sorted(names) == sorted(result.deleted)
+    assert started == len(begun)
+
+
+def test_deletions_share_the_last_descriptors(tmp_path: Path) -> None:
+    """Threads that find none leave their files to the end, when one after the other is deleted."""
+    storage, names = _with_files(tmp_path, 2000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(_descriptors()) + 30, hard))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        os.close(taken.pop())
+        os.close(taken.pop())
+        result = storage.delete_many(names)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
+    assert {} == result.failed
+    assert sorted(names) == sorted(result.deleted)
+
+
+def _descriptors() -> list[int]:
+    return [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+
+
+def test_a_directory_that_is_moved_away_is_not_emptied_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, _ = _with_files(tmp_path / "root", 0)
+    names = [f"t/{number}" for number in range(10)]
+    for name in names:
+        storage.write(name, b"x")
+    unlink = os.unlink
+
+    def unlink_and_move(name: str, *, dir_fd: int | None = None) -> None:
+        unlink(name, dir_fd=dir_fd)
+        if (tmp_path / "root/t").exists():
+            (tmp_path / "root/t").rename(tmp_path / "rescued")
+
+    monkeypatch.setattr(os, "unlink", unlink_and_move)
+    result = storage.delete_many(names)
+    assert (1, 9) == (len(result.deleted), len(result.missing))
+    assert 9 == len(list((tmp_path / "rescued").iterdir()))

@@ -17,6 +17,8 @@ _LOG = logging.getLogger(__name__)
 
 SCRATCH_PREFIX: Final = "_doctor-"
 _SCRATCH: Final = re.compile(rf"{SCRATCH_PREFIX}[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
+_BEFORE: Final = b"before"
+"""The content that all racers have read when they replace it."""
 _COMPARED_BYTES: Final = 1 << 20
 """Larger files are compared by their size."""
 
@@ -100,7 +102,7 @@ class Replacements(StorageContest):
 
     def prepare(self, name: str) -> None:
         super().prepare(name)
-        made = BaseStorage.compare_and_set(self._clients[0], name, b"before", Tagged(None))
+        made = BaseStorage.compare_and_set(self._clients[0], name, _BEFORE, Tagged(None))
         if made is None:
             raise UnsafeStorage(f"{name} was there before anybody had written it")
         self._states[name] = made
@@ -108,6 +110,8 @@ class Replacements(StorageContest):
     def attempt(self, client: int, name: str, data: bytes) -> bool:
         try:
             done = BaseStorage.compare_and_set(self._client(client), name, data, self._states[name])
-        except OutcomeUnknown:  # an answer was lost, and another racer's content is there
-            return False
+        except OutcomeUnknown:
+            if self._client(client).read(name) in {_BEFORE, data}:
+                raise
+            return False  # an answer was lost, and another racer's content is there
         return done is not None

@@ -18,10 +18,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from trinitylake_core.errors import StorageError, UnsafeStorage
 
@@ -35,6 +35,8 @@ _JITTER: Final = 0.25
 """By this part of the interval that is searched, a delay differs from its middle: to meet once by chance is enough."""
 _NARROWEST_SECONDS: Final = 0.0005
 _DUELLISTS: Final = 2
+Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def prove(contest: Contest, sample: Sample, prefix: str) -> int:
     """
     rounds = _Rounds(contest, prefix)
     with ThreadPoolExecutor(sample.racers, "trinitylake-proof") as threads:
-        list(threads.map(contest.warm_up, range(sample.racers)))
+        for warmed in _begin_each(threads, contest.warm_up, range(sample.racers)):
+            warmed.result()
         for _ in range(sample.crowds):
             rounds.run(threads, _crowd(sample.racers))
         _fight(rounds, threads, _MIDDLE_BYTES, sample.duels, float("inf"))
@@ -145,7 +148,12 @@ class _Rounds:
             except StorageError as failure:
                 return failure
 
-        outcomes = list(threads.map(race, racers))
+        try:
+            coming = _begin_each(threads, race, racers)
+        except StorageError:
+            barrier.abort()  # those who were started wait for the others
+            raise
+        outcomes = [each.result() for each in coming]
         self.done += 1
         winners = []
         failures = []
@@ -156,7 +164,8 @@ class _Rounds:
                 winners.append(number)
         # Two winners are too many whatever became of the others; with fewer, one that failed may have won.
         if failures and len(winners) < 2:
-            raise failures[0]
+            refusals = [each for each in failures if isinstance(each, UnsafeStorage)]
+            raise (refusals or failures)[0]
         if len(winners) != 1:
             raise UnsafeStorage(self._verdict(len(winners), len(racers)))
         (winner,) = winners
@@ -170,6 +179,19 @@ class _Rounds:
         else:
             number = str(winners)
         return f"round {self.done}: {number} of {racers} racing {self._contest.what} of one file succeeded; one must"
+
+
+def _begin_each(threads: ThreadPoolExecutor, work: Callable[[Item], T], items: Iterable[Item]) -> list[Future[T]]:
+    """Hand each item to a thread of its own. Raises ``StorageError``: no more threads can be started."""
+    begun: list[Future[T]] = []
+    for item in items:
+        try:
+            begun.append(threads.submit(work, item))
+        except RuntimeError as error:
+            raise StorageError(
+                f"nothing is proved: a proof needs more threads than this process gets ({error})"
+            ) from None
+    return begun
 
 
 def _fight(
