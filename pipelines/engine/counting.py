@@ -1,24 +1,39 @@
 """Whether an engine gave all rows: what must not be lost is counted where it is made, and again where it is kept.
 
 A node, a manifest or a name that an engine lost on its way is a live file that nothing marks. So work whose result
-decides what is deleted also yields how many rows it was given and how many it made, and both are compared.
+decides what is deleted also yields how many rows it was given and how many it made, and both are compared. A row that
+is another one's copy, in the place of a third, keeps both numbers: so each row has a random number as its mark, and
+the counts have what brings the sum of all marks to 0.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pipelines.engine.model import Engine, Row, Rows, Work
+import pyarrow as pa
+
+from pipelines.engine.model import LONG, Engine, Row, Rows, Work
 from trinitylake_core.errors import StorageError
+
+MARK: Final = "mark"
+"""The column of marks."""
+_MARK_BITS: Final = 32
 
 
 class Counts(NamedTuple):
-    """What work was given, what it made of that, and what was kept of it: rows."""
+    """What work was given, what it made of that, and what was kept of it: rows. ``marks`` is the sum of all marks."""
 
     given: int
     made: int
     kept: int
+    marks: int = 0
+
+
+def with_marks(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of what :class:`CountedWork` makes of work that makes rows of ``schema``."""
+    return schema.append(pa.field(MARK, LONG))
 
 
 class CountedWork:
@@ -35,12 +50,20 @@ class CountedWork:
         self.given = 0
 
     def __call__(self, rows: Iterator[Row], *storages: Any) -> Iterable[tuple[Any, ...]]:
-        """Yield what the work makes of rows, and then the counts."""
-        before, made = self.given, 0
+        """Yield what the work makes of rows, each with its mark, and then the counts."""
+        before = self.given
+        made = 0
+        marks = random.Random()  # noqa: S311 - no secret; each task has a seed of its own
+        sum_of_marks = 0
         for row in self._work(self._count(rows), *storages):
             made += 1
-            yield row
-        yield from self._as_rows(self.given - before, made)
+            mark = marks.getrandbits(_MARK_BITS)
+            sum_of_marks += mark
+            yield (*row, mark)
+        rest = -sum_of_marks
+        for row in self._as_rows(self.given - before, made):
+            yield (*row, rest)
+            rest = 0
 
     def _count(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
@@ -99,8 +122,13 @@ def refuse_lost(what: str, asked: int, found: Counts) -> None:
         found: the counts.
 
     Raises:
-        StorageError: rows were lost.
+        StorageError: rows were lost, or others stand in their places.
     """
+    if found.marks:
+        raise StorageError(
+            f"the engine lost rows: {what} were read, and other rows stand where some of theirs were. Nothing was "
+            "deleted or copied; run it again, and if it happens again, with another engine (--engine local)"
+        )
     if found.given != asked or found.made != found.kept:
         raise StorageError(
             f"the engine lost rows: of {asked:,} {what} it gave the work {found.given:,}, and of {found.made:,} rows "

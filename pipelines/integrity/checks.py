@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost
+from pipelines.engine.counting import MARK, CountedWork, Counts, refuse_lost, with_marks
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Rows, Work
 from pipelines.integrity.examine import ASKED, KEPT, Examiner, row_of_counts, visits
@@ -243,13 +243,15 @@ def _list_found(engine: Engine, work: Work, versions: Rows, storage: Storage) ->
     found: list[Row] = []
     given = 0
     made = 0
-    for row in engine.map(counted, versions, FOUND, storage, each=1).list():
+    marks = 0
+    for row in engine.map(counted, versions, with_marks(FOUND), storage, each=1).list():
+        marks += row.pop(MARK)
         if row["invariant"] == _COUNTS:
             given += row["first"]
             made += row["last"]
         else:
             found.append(row)
-    refuse_lost("versions", versions.count(), Counts(given, made, len(found)))
+    refuse_lost("versions", versions.count(), Counts(given, made, len(found), marks))
     return found
 
 

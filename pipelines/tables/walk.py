@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names
+from pipelines.engine.counting import MARK, CountedWork, Counts, refuse_lost, refuse_other_names, with_marks
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
@@ -232,7 +232,7 @@ class TableWalk:
         files = pending.count()
         self.read[role] = self.read.get(role, 0) + files
         counted = CountedWork(work, _as_rows)
-        found = self._engine.map(counted, pending, _FOUND, self._storage, each=READ_AHEAD)
+        found = self._engine.map(counted, pending, with_marks(_FOUND), self._storage, each=READ_AHEAD)
         phase = f"read {what}"
         # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
         self.found.append(
@@ -248,7 +248,8 @@ class TableWalk:
     def _counts(self, found: Rows) -> Counts:
         query = f"""SELECT coalesce(sum(CASE WHEN role = {COUNT!r} AND label = {_GIVEN!r} THEN size END), 0) AS given,
             coalesce(sum(CASE WHEN role = {COUNT!r} AND label = {_MADE!r} THEN size END), 0) AS made,
-            coalesce(sum(CASE WHEN role = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept FROM found"""
+            coalesce(sum(CASE WHEN role = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept,
+            coalesce(sum({MARK}), 0) AS marks FROM found"""
         return Counts(**self._engine.sql(query, found=found).one())
 
     def ask(self, query: str, **tables: Rows) -> Rows:
@@ -558,10 +559,11 @@ def key_files(engine: Engine, files: Rows, *, plain: bool = False) -> Rows:
     Raises ``StorageError``: the engine lost rows.
     """
     work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _key_counts)
-    keyed = engine.map(work, files, _KEYS, each=_LISTED_TOGETHER).keep("key")
+    keyed = engine.map(work, files, with_marks(_KEYS), each=_LISTED_TOGETHER).keep("key")
     query = f"""SELECT coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_GIVEN!r} THEN size END), 0) AS given,
         coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_MADE!r} THEN size END), 0) AS made,
-        coalesce(sum(CASE WHEN key = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept FROM keyed"""
+        coalesce(sum(CASE WHEN key = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept,
+        coalesce(sum({MARK}), 0) AS marks FROM keyed"""
     refuse_lost("names of files", files.count(), Counts(**engine.sql(query, keyed=keyed).one()))
     return keyed
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names
+from pipelines.engine.counting import MARK, CountedWork, Counts, refuse_lost, refuse_other_names, with_marks
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work, union
 from pipelines.job import Progress
@@ -208,6 +208,11 @@ class Visitor:
     key: str = ""
     counted: bool = False
 
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of the tables that are kept."""
+        return with_marks(self.kept) if self.counted else self.kept
+
     def children(self, height: int, *, in_place: bool) -> str:
         """Return the query of the distinct children of a height, with the tightest of what their parents record.
 
@@ -341,7 +346,7 @@ def _place_pending(found: Walk, engine: Engine, pending: Rows, few: int) -> Rows
 def _visit_level(found: Walk, pending: Rows, height: int) -> int:
     """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
     visit = found.visitor.choose(found, height)
-    level = found.engine.map(visit, pending, found.visitor.kept, found.storage, each=_NODES_PER_TASK)
+    level = found.engine.map(visit, pending, found.visitor.columns, found.storage, each=_NODES_PER_TASK)
     below = _keep_level(found, level, lambda _: found.progress(found.visitor.phase, found.nodes_read, None))
     if found.visitor.counted:
         refuse_lost("nodes", pending.count(), _counts(found.engine, found.levels[-1]))
@@ -355,7 +360,8 @@ def _as_rows(given: int, made: int) -> Iterator[tuple[Any, ...]]:
 def _counts(engine: Engine, level: Rows) -> Counts:
     query = f"""SELECT coalesce(sum(CASE WHEN role = {COUNT} THEN height END), 0) AS given,
         coalesce(sum(CASE WHEN role = {COUNT} THEN size END), 0) AS made,
-        coalesce(sum(CASE WHEN role = {COUNT} THEN 0 ELSE 1 END), 0) AS kept FROM level"""
+        coalesce(sum(CASE WHEN role = {COUNT} THEN 0 ELSE 1 END), 0) AS kept,
+        coalesce(sum({MARK}), 0) AS marks FROM level"""
     return Counts(**engine.sql(query, level=level).one())
 
 
@@ -373,7 +379,7 @@ def _keep_level(found: Walk, level: Rows, progressed: Kept | None = None) -> int
 def _move(found: Walk, engine: Engine) -> None:
     """Move what is kept to another engine."""
     if found.engine is not engine:
-        tables = [engine.table(level.list(), found.visitor.kept) for level in found.levels]
+        tables = [engine.table(level.list(), found.visitor.columns) for level in found.levels]
         found.engine, found.levels = engine, [each.keep(found.visitor.key, repeatable=True) for each in tables]
 
 

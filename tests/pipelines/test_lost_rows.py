@@ -86,18 +86,6 @@ class SpoiltMaps(LocalEngine):
         return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
 
 
-MAP_FAULTS = [
-    "lose",
-    "repeat",
-    pytest.param(
-        "swap",
-        marks=pytest.mark.xfail(
-            reason="rows that work makes are counted: a copy in the place of another one is not seen", strict=True
-        ),
-    ),
-]
-
-
 @pytest.fixture
 def needed(catalog: TrinityLakeCatalog) -> set[str]:
     """The files that two tables need, one of which spells them otherwise, beside abandoned ones."""
@@ -176,7 +164,7 @@ def test_a_spoilt_row_of_a_query_deletes_no_file_that_is_needed(
     assert refused
 
 
-@pytest.mark.parametrize("how", MAP_FAULTS)
+@pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_a_map_deletes_no_file_that_is_needed(
     catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
@@ -252,6 +240,33 @@ def test_a_spoilt_row_of_a_query_leaves_no_file_out_of_a_copy(
     assert refused
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_a_map_leaves_no_file_out_of_a_copy(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How
+) -> None:
+    """An export that reports success has copied every file."""
+    with_table(catalog, "sales.one", 1).append(rows(2))
+    lake = catalog.lakehouse.refresh()
+    config = export.Config(tables=True, history=True)
+    honest = export.run(lake, (tmp_path / "honest").as_uri(), config)
+    refused, number = 0, 0
+    while True:
+        engine = SpoiltMaps(number, how)
+        monkeypatch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
+        copy = tmp_path / f"{number}"
+        try:
+            done = export.run(lake, copy.as_uri(), config)
+        except StorageError:
+            refused += 1
+        else:
+            assert _names(tmp_path / "honest") == _names(copy), number
+            if engine.fault.seen <= number:
+                break
+        number += 1
+    assert honest.plan.bytes == done.plan.bytes
+    assert refused
+
+
 def _names(copy: Path) -> set[str]:
     return {str(each.relative_to(copy)) for each in copy.rglob("*") if each.is_file()}
 
@@ -299,7 +314,7 @@ def test_a_lost_row_calls_no_damaged_lakehouse_sound(
     assert refused > number // 2
 
 
-@pytest.mark.parametrize("how", MAP_FAULTS)
+@pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_a_map_calls_no_damaged_lakehouse_sound(
     damaged: Storage, monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
