@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.few_threads import few_threads
 from trinitylake_core.errors import OutcomeUnknown, StorageError, UnsafeStorage
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.contests import Creations, Replacements
@@ -79,20 +80,9 @@ def test_an_outage_is_no_proof_that_a_store_is_unfit(tmp_path: Path) -> None:
 def test_a_proof_without_its_threads_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int) -> None:
     """Who waits at the barrier for the others is let go."""
     storage = open_storage(f"file://{tmp_path}")
-    begun: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def start_few(thread: threading.Thread) -> None:
-        if len(begun) == started:
-            raise RuntimeError("can't start new thread")
-        begun.append(thread)
-        start(thread)
-
     monkeypatch.setattr(Creations, "warm_up", lambda *_: None)  # so quick that one thread does it
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_few)
-        with pytest.raises(StorageError, match="more threads than this process gets"):
-            prove(Creations(storage), SHORT, "_doctor-test/")
+    with few_threads(started) as begun, pytest.raises(StorageError, match="more threads than this process gets"):
+        prove(Creations(storage), SHORT, "_doctor-test/")
     for thread in begun:
         thread.join(10)
         assert not thread.is_alive()

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.faults import FaultPlan, attach
+from tests.support.few_threads import few_threads
 from tests.support.lakes import compacted, filled, new_lake
 from tests.support.storage_suite import Place, StorageSuite
 from trinitylake_core import Lakehouse
@@ -941,20 +942,10 @@ def test_a_file_that_is_named_twice_is_deleted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("started", [0, 3])
-def test_deletions_do_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+def test_deletions_do_without_threads(tmp_path: Path, started: int) -> None:
     """A system may refuse to start them, and a process that ends starts none."""
     storage, names = _with_files(tmp_path, 300)
-    begun: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def start_few(thread: threading.Thread) -> None:
-        if len(begun) == started:
-            raise RuntimeError("can't start new thread")
-        begun.append(thread)
-        start(thread)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_few)
+    with few_threads(started) as begun:
         result = storage.delete_many(names)
     assert sorted(names) == sorted(result.deleted)
     assert started == len(begun)
