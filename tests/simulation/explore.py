@@ -33,6 +33,9 @@ class Bounds:
     faults: int = 0
     kinds: Sequence[str] = (*FAULTS, "month")
     """Which faults; a stall is named after how long it lasts."""
+    part: int = 0
+    parts: int = 1
+    """Which part of the schedules, of how many; the parts together are all, and take about as long each."""
 
 
 @dataclass
@@ -54,6 +57,8 @@ class _Exploration:
     scenario: Scenario
     bounds: Bounds
     found: Found = field(default_factory=Found)
+    firsts: int = 0
+    """How many schedules with one decision there were so far."""
 
     def explored(self) -> Found:
         for first in range(len(self.scenario.kinds)):
@@ -69,6 +74,8 @@ class _Exploration:
         if ran.violations:
             self.found.violation = ran
             return None
+        if self.is_of_another_part(schedule):
+            return ran
         begun = range(schedule.last + 1, len(ran.steps))
         for pause in self.pauses(schedule):
             for to in range(len(self.scenario.kinds)):
@@ -82,6 +89,13 @@ class _Exploration:
                     if _matters(ran.steps, point, fault):
                         self.visit(schedule.extended(point, Decision(fault=fault)))
         return ran
+
+    def is_of_another_part(self, schedule: Schedule) -> bool:
+        """Return whether what extends a schedule with one decision is left to another part. Counts those with one."""
+        if len(schedule.decisions) != 1:
+            return False
+        self.firsts += 1
+        return self.firsts % self.bounds.parts != self.bounds.part
 
     def pauses(self, schedule: Schedule) -> Iterator[str | None]:
         """Yield how long an actor may be preempted here; ``None`` is no time at all."""
