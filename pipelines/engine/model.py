@@ -40,6 +40,11 @@ def place_names(query: str, names: Mapping[str, str]) -> str:
     return _TABLE.sub(lambda found: f"{found[1]} {names[found[2]]}", query)
 
 
+def named_tables(query: str) -> list[str]:
+    """Return the names of the tables in a query, each as often as the query reads it."""
+    return [found[2] for found in _TABLE.finditer(query)]
+
+
 class Rows(Protocol):
     """A table of an engine. It is computed when it is asked for, each time, unless it is kept."""
 

@@ -34,9 +34,10 @@ from pipelines.engine.model import (
     Row,
     Rows,
     Work,
+    named_tables,
     place_names,
 )
-from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
+from pipelines.session import compat, is_connect, on_one_machine, session_parallelism, ship_packages
 from trinitylake_core import errors
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
@@ -51,6 +52,10 @@ _SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOO
 _WEIGHT: Final = 8_192
 _GROUP_ROWS: Final = 64
 """Rows of what became of a group that are handed on at once: they hold many objects each."""
+_MOST_QUERIES: Final = 12
+"""How many queries the plan of a kept frame may contain."""
+_TEXTS: Final = 3
+"""About so often the text of a plan contains that of a kept one, before and after Spark has adapted it."""
 _RAISED: Final = re.compile(r"^(?:trinitylake_core\.errors\.)(\w+): (.*)$", re.MULTILINE)
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)")
 T = TypeVar("T")
@@ -152,12 +157,18 @@ class SparkRows:
         kept: list[DataFrame] | None = None,
         given: Sequence[Row] | None = None,
         schema: pa.Schema | None = None,
+        *,
+        held: DataFrame | None = None,
+        queries: int = 0,
     ) -> None:
         """Stand for a frame; ``given`` are its rows, of ``schema``, if they came from the driver.
 
-        ``kept`` are the frames that the engine drops when it is closed.
+        ``kept`` are the frames that the engine drops when it is closed, ``held`` is the one of them that has the rows
+        of this one. ``queries`` is how many queries the plan of the frame contains.
         """
         self.frame = frame
+        self.queries = queries
+        self._held = held
         self._kept = [] if kept is None else kept
         self.given = given
         self._schema = schema
@@ -189,24 +200,27 @@ class SparkRows:
         """Return the rows as kept on the disks of the executors: now, or ``repeatable`` ones when they are computed.
 
         Spark would keep them on the heap until that is full, so that a job of ten times the versions looked like one
-        that leaks. Rows that are kept now are never computed a second time: a lost block fails the job.
+        that leaks. Rows that are kept now are never computed a second time: a lost block fails the job. Where the plan
+        of repeatable rows has become long it is cut off; over Spark Connect, which cannot, they are kept now.
         """
         del key, progress
         if repeatable and self.given is not None:
             return self
-        if repeatable:
-            from pyspark import StorageLevel
-
-            frame = self.frame.persist(StorageLevel.DISK_ONLY)
-        else:
-            with own_errors():
-                frame = compat.checkpointed_on_disk(self.frame)
-        self._kept.append(frame)
-        return SparkRows(frame, self._kept)
+        has_long_plan = self.queries > _MOST_QUERIES
+        may_be_repeated = repeatable and not (has_long_plan and is_connect(self.frame.sparkSession))
+        with own_errors():
+            held = compat.held_on_disk(self.frame, may_be_repeated=may_be_repeated)
+            self._kept.append(held)
+            if not may_be_repeated:
+                return SparkRows(held, self._kept, held=held)
+            if has_long_plan:
+                return SparkRows(compat.without_plan(held), self._kept, held=held)
+        return SparkRows(held, self._kept, held=held, queries=_TEXTS * (self.queries + 1))
 
     def drop(self) -> None:
         """Let go of the rows."""
-        self.frame.unpersist()
+        if self._held is not None:
+            self._held.unpersist()
 
     def dealt(self, spark: SparkSession, each: int) -> DataFrame:
         """Return the rows in as many tasks as they are worth, where one does well with ``each``; at least one."""
@@ -237,8 +251,10 @@ class SparkEngine:
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
         """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""
-        frame = _spark_rows(rows).dealt(self._spark, each)
-        return SparkRows(map_batches(frame, partial(_work_as_batches, work, schema), schema, *storages), self._kept)
+        source = _spark_rows(rows)
+        frame = source.dealt(self._spark, each)
+        made = map_batches(frame, partial(_work_as_batches, work, schema), schema, *storages)
+        return SparkRows(made, self._kept, queries=source.queries)
 
     def tasks(self, wanted: int | None = None) -> int:
         """Return so many as are ``wanted``, or else as many as keep the session busy."""
@@ -276,7 +292,8 @@ class SparkEngine:
     def sql(self, query: str, **tables: Rows) -> SparkRows:
         """Return the result of a query of tables."""
         placed_in = {name: self._view(rows) for name, rows in tables.items()}
-        return SparkRows(self._spark.sql(place_names(query, placed_in)), self._kept)
+        queries = 1 + sum(_spark_rows(tables[name]).queries for name in named_tables(query))
+        return SparkRows(self._spark.sql(place_names(query, placed_in)), self._kept, queries=queries)
 
     def _view(self, rows: Rows) -> str:
         name = f"rows_{uuid4().hex}"

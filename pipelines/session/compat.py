@@ -101,13 +101,35 @@ def plain(value: Any) -> Any:
     return value
 
 
-def checkpointed_on_disk(frame: DataFrame) -> DataFrame:
-    """Compute a frame now and keep it on the executors, on disk; before Spark 4 in memory, too, as far as there is."""
+def held_on_disk(frame: DataFrame, *, may_be_repeated: bool) -> DataFrame:
+    """Return a frame that is held on the disks of the executors.
+
+    What ``may_be_repeated`` is computed when it is asked for, and again where an executor was lost. Other frames are
+    computed now, and once; before Spark 4 in memory, too, as far as there is.
+    """
     from pyspark import StorageLevel
 
+    if may_be_repeated:
+        return frame.persist(StorageLevel.DISK_ONLY)
     if spark_version() >= (4, 0):
         return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
     return frame.localCheckpoint(eager=True)
+
+
+def without_plan(held: DataFrame) -> DataFrame:
+    """Return the rows of a frame that is held as a frame whose plan does not say how they are made. Not over Connect.
+
+    Spark prints the plan of each query, keeps the texts of a thousand, and compares each plan with those of all frames
+    that are held; a held frame is part of a plan as often as the query names it. Jobs ask their own results again and
+    again: the plans of one verification were nine megabytes long, and the third one filled the heap of the driver.
+    """
+    from pyspark.sql import DataFrame as ClassicFrame
+
+    session: Any = held.sparkSession
+    java: Any = held._jdf  # noqa: SLF001 - each public way from Python sends all rows through Python
+    rows = java.toJavaRDD()
+    cut = session._jsparkSession.createDataFrame(rows, java.schema())  # noqa: SLF001
+    return ClassicFrame(cut, session)
 
 
 def ship(spark: SparkSession, archive: str, *, connect: bool) -> None:

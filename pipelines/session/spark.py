@@ -224,9 +224,11 @@ LOG_LEVELS: Final = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "
 _SQL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.inMemoryColumnarStorage.batchSize": "16",
+    "spark.sql.maxPlanStringLength": str(64 << 10),
 }
 """What may be set on a running session, also over Spark Connect.
 
+Spark keeps the texts of the plans of a thousand queries in the heap of its driver; it has no limit of its own.
 What is kept on disk between two jobs is read back in batches of rows, and Java's serializer holds on to a hundred of
 them. A row may be all that a node contains: batches of 10,000 rows or 4 MB, Spark's own choice, fill a gigabyte of Java
 as soon as two tasks read some.

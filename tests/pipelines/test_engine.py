@@ -7,17 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from pipelines.engine import Engine, Row, Rows, local, open_engine
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, TEXT
+from pipelines.engine.model import INT, LONG, TEXT, union
+from pipelines.engine.spark import SparkEngine
 from trinitylake_core.errors import CorruptNode, StorageError
 from trinitylake_core.storage import Storage, open_storage
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LONGEST_PLAN = 200_000
+"""Characters."""
 _FILES = pa.schema({"path": TEXT, "bytes": LONG})
 _TREE = pa.schema({"path": TEXT, "height": INT})
 _GROUPED = pa.schema({"number": INT, "text": TEXT})
@@ -128,6 +134,30 @@ def test_a_query_of_queries_finds_all_rows_and_computes_kept_ones_once(engine: E
     found = [row["path"] for row in walked.list()]
     assert (30, 30) == (len(found), len(set(found)))
     assert 15 == len((tmp_path / "log").read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.spark
+def test_plans_of_kept_rows_stay_short(spark: SparkSession) -> None:
+    """Each level asks all those above, as a walk does: the plan of the last one said again and again how the first was made.
+
+    Texts of nine megabytes came of that in a verification, and Spark keeps a thousand of them.
+    """
+    engine = SparkEngine(lambda: spark)
+    levels: list[Rows] = [engine.table([{"path": "a", "bytes": 1}], _FILES)]
+    for number in range(2, 8):
+        query = "SELECT e.path, max(e.bytes) + 1 AS bytes FROM every e GROUP BY e.path"
+        levels.append(engine.sql(query, every=union(engine, levels)).keep("path", repeatable=True))
+        assert {"path": "a", "bytes": number} == levels[-1].one()
+    last: Any = union(engine, levels)
+    limit = spark.conf.get("spark.sql.maxPlanStringLength")
+    assert limit == "65536"
+    spark.conf.unset("spark.sql.maxPlanStringLength")  # which hides the rest of a text, but does not save the work
+    try:
+        plan = last.frame._jdf.queryExecution().toString()
+    finally:
+        spark.conf.set("spark.sql.maxPlanStringLength", limit)
+    assert len(plan) < _LONGEST_PLAN, len(plan)
+    engine.close()
 
 
 def test_a_query_of_a_table_that_was_not_given_is_a_mistake(engine: Engine) -> None:
