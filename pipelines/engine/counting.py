@@ -71,6 +71,20 @@ class CountedWork:
             yield row
 
 
+def sums_of_counts(counting: str, given: str, made: str) -> str:
+    """Return the columns of a query that sums up rows of :class:`CountedWork`, as :class:`Counts` names them.
+
+    Args:
+        counting: the condition that rows of counts meet, and no others.
+        given: what such a row says of how many were given; ``NULL`` where it says nothing.
+        made: the same of how many were made.
+    """
+    return f"""coalesce(sum(CASE WHEN {counting} THEN {given} END), 0) AS given,
+        coalesce(sum(CASE WHEN {counting} THEN {made} END), 0) AS made,
+        coalesce(sum(CASE WHEN {counting} THEN 0 ELSE 1 END), 0) AS kept,
+        coalesce(sum({MARK}), 0) AS marks"""
+
+
 def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the only row of a result, a sum for example. Raises ``StorageError``: the engine lost or repeated it."""
     if len(rows) != 1:
@@ -97,13 +111,17 @@ def keep_counted(engine: Engine, what: str, query: str, key: str, **tables: Rows
 def refuse_other_names(engine: Engine, what: str, kept: Rows, key: str, asked_query: str, **tables: Rows) -> int:
     """Refuse kept rows that are not those that a query asks for, each once by its ``key``; return how many there are.
 
-    One query, for each costs Spark a job. Raises ``StorageError``: the engine lost, repeated or swapped rows.
+    One query, for each costs Spark a job; the rows need not be counted again.
+
+    Raises ``StorageError``: the engine lost, repeated or swapped rows.
     """
     query = f"""SELECT (SELECT count(DISTINCT q.{key}) FROM ({asked_query}) q) AS asked, count(*) AS every,
         count(DISTINCT k.{key}) AS names FROM kept k"""
     found = engine.sql(query, kept=kept, **tables).one()
     refuse_lost(what, found["asked"], Counts(found["names"], found["asked"], found["every"]))
-    return int(found["asked"])
+    asked = int(found["asked"])
+    kept.learn_count(asked)
+    return asked
 
 
 def refuse_other_number(engine: Engine, what: str, asked: int, kept: Rows, key: str) -> None:

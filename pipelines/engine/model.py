@@ -60,6 +60,9 @@ class Rows(Protocol):
     def count(self) -> int:
         """Return the number of rows. Raises as :meth:`stream`."""
 
+    def learn_count(self, count: int) -> None:
+        """Take note of the number of rows, which another query has found: they are not counted once more."""
+
     def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> Rows:
         """Compute the rows and return them as a table on disk, until it is dropped or the engine closed.
 

@@ -196,6 +196,10 @@ class SparkRows:
                 self._count = self.frame.count()
         return self._count
 
+    def learn_count(self, count: int) -> None:
+        """Take note of the number of rows."""
+        self._count = count
+
     def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> SparkRows:
         """Return the rows as kept on the disks of the executors: now, or ``repeatable`` ones when they are computed.
 

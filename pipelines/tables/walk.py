@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import MARK, CountedWork, Counts, refuse_lost, refuse_other_names, with_marks
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names, sums_of_counts, with_marks
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
@@ -228,8 +228,7 @@ class TableWalk:
         what = _NOUNS.get(role, f"{role}s")
         paths = named.select(self._engine, tables, "path")
         query = f"SELECT a.path {every}"
-        refuse_other_names(self._engine, f"names of {what}", pending, "path", query, every=paths, **known)
-        files = pending.count()
+        files = refuse_other_names(self._engine, f"names of {what}", pending, "path", query, every=paths, **known)
         self.read[role] = self.read.get(role, 0) + files
         counted = CountedWork(work, _as_rows)
         found = self._engine.map(counted, pending, with_marks(_FOUND), self._storage, each=READ_AHEAD)
@@ -246,11 +245,8 @@ class TableWalk:
         self._progress(phase, files, files)
 
     def _counts(self, found: Rows) -> Counts:
-        query = f"""SELECT coalesce(sum(CASE WHEN role = {COUNT!r} AND label = {_GIVEN!r} THEN size END), 0) AS given,
-            coalesce(sum(CASE WHEN role = {COUNT!r} AND label = {_MADE!r} THEN size END), 0) AS made,
-            coalesce(sum(CASE WHEN role = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept,
-            coalesce(sum({MARK}), 0) AS marks FROM found"""
-        return Counts(**self._engine.sql(query, found=found).one())
+        counting = f"role = {COUNT!r}"
+        return _sum_counts(self._engine, found, counting, "label")
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
@@ -560,12 +556,17 @@ def key_files(engine: Engine, files: Rows, *, plain: bool = False) -> Rows:
     """
     work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _key_counts)
     keyed = engine.map(work, files, with_marks(_KEYS), each=_LISTED_TOGETHER).keep("key")
-    query = f"""SELECT coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_GIVEN!r} THEN size END), 0) AS given,
-        coalesce(sum(CASE WHEN key = {COUNT!r} AND path = {_MADE!r} THEN size END), 0) AS made,
-        coalesce(sum(CASE WHEN key = {COUNT!r} THEN 0 ELSE 1 END), 0) AS kept,
-        coalesce(sum({MARK}), 0) AS marks FROM keyed"""
-    refuse_lost("names of files", files.count(), Counts(**engine.sql(query, keyed=keyed).one()))
+    counts = _sum_counts(engine, keyed, f"key = {COUNT!r}", "path")
+    refuse_lost("names of files", files.count(), counts)
     return keyed
+
+
+def _sum_counts(engine: Engine, rows: Rows, counting: str, which: str) -> Counts:
+    """Sum up the counts among rows: those that meet ``counting``, where the column ``which`` says which of the two."""
+    given = f"CASE WHEN {which} = {_GIVEN!r} THEN size END"
+    made = f"CASE WHEN {which} = {_MADE!r} THEN size END"
+    query = f"SELECT {sums_of_counts(counting, given, made)} FROM rows"
+    return Counts(**engine.sql(query, rows=rows).one())
 
 
 def _keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import MARK, CountedWork, Counts, refuse_lost, refuse_other_names, with_marks
+from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names, sums_of_counts, with_marks
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work, union
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
@@ -347,33 +347,35 @@ def _visit_level(found: Walk, pending: Rows, height: int) -> int:
     """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
     visit = found.visitor.choose(found, height)
     level = found.engine.map(visit, pending, found.visitor.columns, found.storage, each=_NODES_PER_TASK)
-    below = _keep_level(found, level, lambda _: found.progress(found.visitor.phase, found.nodes_read, None))
+    sums = _keep_level(found, level)
     if found.visitor.counted:
-        refuse_lost("nodes", pending.count(), _counts(found.engine, found.levels[-1]))
-    return below
+        counts = Counts(sums["given"], sums["made"], sums["kept"], sums["marks"])
+        refuse_lost("nodes", pending.count(), counts)
+    return sums["height"] or 0
 
 
 def _as_rows(given: int, made: int) -> Iterator[tuple[Any, ...]]:
     yield COUNT, "", given, None, None, made
 
 
-def _counts(engine: Engine, level: Rows) -> Counts:
-    query = f"""SELECT coalesce(sum(CASE WHEN role = {COUNT} THEN height END), 0) AS given,
-        coalesce(sum(CASE WHEN role = {COUNT} THEN size END), 0) AS made,
-        coalesce(sum(CASE WHEN role = {COUNT} THEN 0 ELSE 1 END), 0) AS kept,
-        coalesce(sum({MARK}), 0) AS marks FROM level"""
-    return Counts(**engine.sql(query, level=level).one())
+def _keep_level(found: Walk, level: Rows) -> Row:
+    """Keep a level; return its greatest height, how many nodes it has, and its counts, in one query."""
 
+    def report_nodes(_: int) -> None:
+        found.progress(found.visitor.phase, found.nodes_read, None)
 
-def _keep_level(found: Walk, level: Rows, progressed: Kept | None = None) -> int:
-    """Keep a level; return the greatest height of its nodes."""
-    found.levels.append(level := level.keep(found.visitor.key, repeatable=True, progress=progressed))
-    query = f"SELECT max(height) AS height, count(*) AS nodes FROM level WHERE role = {NODE}"
-    sums = found.engine.sql(query, level=level).one()
-    if progressed is not None:
-        found.nodes_read += sums["nodes"]
-        progressed(0)
-    return sums["height"] or 0
+    kept = level.keep(found.visitor.key, repeatable=True, progress=report_nodes)
+    found.levels.append(kept)
+    columns = [
+        f"max(CASE WHEN role = {NODE} THEN height END) AS height",
+        f"coalesce(sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END), 0) AS nodes",
+    ]
+    if found.visitor.counted:
+        columns.append(sums_of_counts(f"role = {COUNT}", given="height", made="size"))
+    sums = found.engine.sql(f"SELECT {', '.join(columns)} FROM level", level=kept).one()
+    found.nodes_read += sums["nodes"]
+    report_nodes(0)
+    return sums
 
 
 def _move(found: Walk, engine: Engine) -> None:

@@ -138,7 +138,7 @@ def test_a_query_of_queries_finds_all_rows_and_computes_kept_ones_once(engine: E
 
 @pytest.mark.spark
 def test_plans_of_kept_rows_stay_short(spark: SparkSession) -> None:
-    """Each level asks all those above, as a walk does: the plan of the last one said again and again how the first was made.
+    """Each level asks all those above, as a walk does: a plan said again and again how the first one was made.
 
     Texts of nine megabytes came of that in a verification, and Spark keeps a thousand of them.
     """
