@@ -306,11 +306,11 @@ class SparkEngine:
         return name
 
     def close(self) -> None:
-        """Forget the views, and let go of the rows that were kept."""
-        for name in self._views:
-            self._spark.catalog.dropTempView(name)
+        """Let go of the rows that were kept, and then forget the views: over Spark Connect, frames are queries of them."""
         for frame in self._kept:
             frame.unpersist()
+        for name in self._views:
+            self._spark.catalog.dropTempView(name)
         self._views.clear()
         self._kept.clear()
 

@@ -53,7 +53,7 @@ def main(remote: str, directory: Path) -> None:
             txn.create_namespace(name)
     session = get_session(SessionConfig(mode="connect", remote=remote))
     try:
-        loaded = load.run(lake, str(OBJECTS), spark=session)
+        loaded = load.run(lake, str(OBJECTS), load.Config(engine="spark"), session)
     finally:
         session.stop()
     told |= {"engine": loaded.engine, "added": loaded.added, "violations": len(list(lake.refresh().check()))}
