@@ -306,7 +306,7 @@ class SparkEngine:
         return name
 
     def close(self) -> None:
-        """Let go of the rows that were kept, and then forget the views: over Spark Connect, frames are queries of them."""
+        """Let go of the rows that were kept, and then forget the views, which frames of Spark Connect name."""
         for frame in self._kept:
             frame.unpersist()
         for name in self._views:

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.engine.counting import keep_counted, refuse_other_names
-from pipelines.engine.model import TEXT, Engine, Rows
+from pipelines.engine.model import TEXT, Engine, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Sweep, Totals
@@ -141,13 +141,12 @@ class TableSweep(Sweep):
             return
         self._mark_encoded(found)
         query = f"SELECT DISTINCT path FROM found WHERE role = {ALIAS!r}"
-        aliases = [keep_counted(self.engine, "names", query, "path", found=each) for each in found]
-        if not any(each.count() for each in aliases):
+        aliases = keep_counted(self.engine, "names", query, "path", found=union(self.engine, found))
+        if not aliases.count():
             return
         keyed = key_files(self.engine, self._listed_names("1 = 1"))
         query = "SELECT DISTINCT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
-        for each in aliases:
-            self._live.append(keep_counted(self.engine, "names", query, "path", keyed=keyed, aliases=each))
+        self._live.append(keep_counted(self.engine, "names", query, "path", keyed=keyed, aliases=aliases))
 
     def _mark_encoded(self, found: Sequence[Rows]) -> None:
         """Mark listed files whose names are encoded, by the path without percent signs: metadata may name that."""
@@ -212,14 +211,14 @@ class TableSweep(Sweep):
     def _doubts_of_walk(self) -> Iterator[Doubt]:
         """Yield the doubts that the walk found. One without a directory may concern every file."""
         query = f"SELECT DISTINCT path, label, about FROM found WHERE role = {DOUBT!r}"
-        for row in self._tables.ask(query).stream():
+        for row in self._tables.ask(query).list():
             yield Doubt(row["label"], row["path"], row["about"], stops_all=not row["path"])
 
     def _doubts_of_shared(self) -> Iterator[Doubt]:
         """Yield the doubts about directories that two tables claim."""
         query = f"""SELECT path, min(label) AS one, max(label) AS other FROM found WHERE role = {CLAIM!r}
             GROUP BY path HAVING min(about) <> max(about)"""
-        for row in self._tables.ask(query).stream():
+        for row in self._tables.ask(query).list():
             yield Doubt(f"{row['one']}, {row['other']}", row["path"], _SHARED)
 
     def _doubts_of_unreadable(self) -> Iterator[Doubt]:
@@ -232,7 +231,7 @@ class TableSweep(Sweep):
         query = """SELECT DISTINCT o.label, o.metadata, l.about, c.path AS directory FROM lost l
             LEFT JOIN owners o ON o.origin = l.path LEFT JOIN claims c ON c.parent = o.metadata"""
         rows = self.engine.sql(query, owners=self._tables.owners(lost), lost=lost, claims=claims)
-        for row in rows.stream():
+        for row in rows.list():
             metadata = row["metadata"] or ""
             directory = row["directory"] or directory_of(metadata)
             yield Doubt(row["label"] or "", directory, row["about"], stops_all=not self._is_apart(metadata))

@@ -58,7 +58,7 @@ def test_spark_finds_the_same(tmp_path: Path, target: Storage, spark: Any) -> No
     lake = filled(new_lake(tmp_path / "source"), tables=16)
     exported(lake, target, history=True)
     compacted(lake)  # the backup is of the version before
-    found = backup.run(lake, target, backup.Config(), lambda: spark)
+    found = backup.run(lake, target, backup.Config(engine="spark"), lambda: spark)
     assert ([], "spark", lake.version - 1, lake.digest()) == (found.problems, found.engine, found.version, found.digest)
     Surgery(target.root, 4).remove(Surgery(target.root, 4).leaf(found.version or 0))
     assert "damaged" in backup.run(lake, target, spark=spark).problems[0]
