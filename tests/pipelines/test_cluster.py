@@ -32,9 +32,9 @@ _PROGRAM = """
     objects, workers, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     true_flush, dealt = subtrees.flush_all, []
 
-    def flush_all(engine, store, pieces, stamp, tasks, progress):
+    def flush_all(engine, store, pieces, stamp, tasks, *rest):
         dealt.append({"tasks": tasks, "pieces": [piece.weight() for piece in pieces]})
-        return true_flush(engine, store, pieces, stamp, tasks, progress)
+        return true_flush(engine, store, pieces, stamp, tasks, *rest)
 
     subtrees.flush_all = flush_all
     options = argparse.Namespace(objects=objects, order=16, delay=0.05, kill=True, why=False)

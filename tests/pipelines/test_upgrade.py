@@ -9,7 +9,8 @@ import pytest
 
 from pipelines import upgrade
 from tests.support.lakes import FAST, compacted, filled, new_lake
-from trinitylake_core import Lakehouse, StorageError
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import NotAFile
 
 
 def test_smaller_nodes_and_the_same_content(tmp_path: Path) -> None:
@@ -31,5 +32,5 @@ def test_a_file_that_a_task_cannot_write_is_named(spark: Any, tmp_path: Path) ->
     target = tmp_path / "target"
     path = next(entry.path for entry in lake.objects())
     (target / path).mkdir(parents=True)  # where a file is to be written
-    with pytest.raises(StorageError, match=path):
+    with pytest.raises(NotAFile, match=path):
         upgrade.run(lake, target.as_uri(), upgrade.Config(engine="spark"), spark)
