@@ -96,14 +96,15 @@ def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def keep_counted(engine: Engine, what: str, query: str, key: str, **tables: Rows) -> Rows:
-    """Keep the result of a query whose rows are distinct by ``key``, and count them by another query of the same.
+    """Keep the distinct values of the only column of a query, ``key``, and count them by another query of the same.
 
     ``tables`` are kept ones: what a view of them lost, both queries would lack.
 
     Raises:
         StorageError: the engine lost, repeated or swapped rows.
     """
-    kept = engine.sql(query, **tables).keep(key, repeatable=True)
+    # Spark answers a query, or a part of one, by what it keeps of an equal one: so no part of what counts may be equal.
+    kept = engine.sql(f"SELECT DISTINCT q.{key} FROM ({query}) q", **tables).keep(key, repeatable=True)
     refuse_other_names(engine, what, kept, key, query, **tables)
     return kept
 

@@ -8,6 +8,7 @@ Spark Connect.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -45,6 +46,7 @@ from trinitylake_core.storage import Storage, open_storage
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger(__name__)
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 _PER_CORE: Final = 3
 """Tasks per core: some are slower than others, and a core that is done takes the next one."""
@@ -306,11 +308,19 @@ class SparkEngine:
         return name
 
     def close(self) -> None:
-        """Let go of the rows that were kept, and then forget the views, which frames of Spark Connect name."""
-        for frame in self._kept:
-            frame.unpersist()
-        for name in self._views:
-            self._spark.catalog.dropTempView(name)
+        """Let go of the rows that were kept, and then forget the views, which frames of Spark Connect name.
+
+        Where the session has ended nothing is kept any more; an error that ended it must not be hidden by another one.
+        """
+        try:
+            for frame in self._kept:
+                frame.unpersist()
+            for name in self._views:
+                self._spark.catalog.dropTempView(name)
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            _LOG.warning("Spark could not let go of what a job kept: %s", str(error).partition("\n")[0])
         self._views.clear()
         self._kept.clear()
 
@@ -360,13 +370,17 @@ def refuse_missing_module(text: str) -> None:
         )
 
 
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
+
+
 @contextmanager
 def own_errors() -> Iterator[None]:
     """Raise the error that a task raised, if it is one of this library: it names the next command for the user."""
     try:
         yield
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
+        if not _is_of_spark(error):
             raise
         refuse_missing_module(str(error))
         found = _RAISED.search(str(error))

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.engine.counting import keep_counted, refuse_other_names
-from pipelines.engine.model import TEXT, Engine, Rows, union
+from pipelines.engine.model import TEXT, Engine, Rows
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Sweep, Totals
@@ -140,12 +140,13 @@ class TableSweep(Sweep):
         if not found:
             return
         self._mark_encoded(found)
-        query = f"SELECT DISTINCT path FROM found WHERE role = {ALIAS!r}"
-        aliases = keep_counted(self.engine, "names", query, "path", found=union(self.engine, found))
+        parts = {f"part{number}": each for number, each in enumerate(found)}
+        query = " UNION ALL ".join(f"SELECT path FROM {name} WHERE role = {ALIAS!r}" for name in parts)
+        aliases = keep_counted(self.engine, "names", query, "path", **parts)
         if not aliases.count():
             return
         keyed = key_files(self.engine, self._listed_names("1 = 1"))
-        query = "SELECT DISTINCT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
+        query = "SELECT k.path FROM keyed k JOIN aliases a ON a.path = k.key"
         self._live.append(keep_counted(self.engine, "names", query, "path", keyed=keyed, aliases=aliases))
 
     def _mark_encoded(self, found: Sequence[Rows]) -> None:
@@ -153,7 +154,7 @@ class TableSweep(Sweep):
         encoded = self._listed_names("instr(path, '%') > 0")
         if encoded.count():
             keyed = key_files(self.engine, encoded, plain=True)
-            query = "SELECT DISTINCT k.path FROM keyed k JOIN named n ON n.path = k.key"
+            query = "SELECT k.path FROM keyed k JOIN named n ON n.path = k.key"
             self._live += [keep_counted(self.engine, "names", query, "path", keyed=keyed, named=each) for each in found]
 
     def _listed_names(self, where: str) -> Rows:
@@ -187,11 +188,11 @@ class TableSweep(Sweep):
         self.doubts = sorted(doubts, key=lambda each: (each.directory, each.table, each.reason))
         held = {DIRECTORY if each.stops_all else each.directory for each in doubts} - {""}
         if DIRECTORY in held:
-            query = "SELECT DISTINCT f.path FROM files f"
+            query = "SELECT f.path FROM files f"
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files))
         elif held:
             table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS).keep("path")
-            query = "SELECT DISTINCT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
+            query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files, held=table))
 
     def owners(self) -> dict[str, list[tuple[str, str, str]]]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 
 from pipelines.engine import Engine, Row, Rows, local, open_engine
+from pipelines.engine.counting import keep_counted
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, TEXT, union
 from pipelines.engine.spark import SparkEngine
@@ -235,3 +237,43 @@ def test_a_disk_that_was_full_is_named_by_whatever_comes_next(monkeypatch: pytes
             action()
     one.drop()
     engine.close()
+
+
+def loses_once(rows: Iterator[Row], flag: str) -> Iterator[tuple[str, int | None]]:
+    """Pass rows on, but for the first one of all, where nobody has lost one before."""
+    for number, row in enumerate(rows):
+        if number == 0:
+            try:
+                Path(flag).touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                continue
+        yield row["path"], row["bytes"]
+
+
+@pytest.mark.parametrize("queries", [0, 100])
+@pytest.mark.spark
+def test_what_is_counted_is_asked_again(spark: SparkSession, tmp_path: Path, queries: int) -> None:
+    """Spark took what it had kept for the answer to an equal part of the query that counts it."""
+    engine = SparkEngine(lambda: spark)
+    given = engine.table([{"path": letter, "bytes": 1} for letter in "abc"], _FILES)
+    found = engine.map(partial(loses_once, flag=str(tmp_path / "lost")), given, _FILES)
+    found.queries = queries
+    with pytest.raises(StorageError, match="lost rows"):
+        keep_counted(engine, "names", "SELECT path FROM found", "path", found=found)
+    engine.close()
+
+
+@pytest.mark.spark
+def test_an_engine_closes_after_its_session_has_ended(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """The error that ended it is told, and not one of closing."""
+    engine = SparkEngine(lambda: spark)
+    kept = engine.sql("SELECT path FROM given", given=engine.table([{"path": "a", "bytes": 1}], _FILES)).keep()
+
+    def unpersist() -> None:
+        raise Py4JError("the session has ended")
+
+    kept.frame.unpersist = unpersist  # type: ignore[method-assign, assignment]
+    engine.close()
+    assert "could not let go of what a job kept: the session has ended" in caplog.text
