@@ -54,7 +54,6 @@ def test_a_fresh_backup_is_good(history: bool, lake: Lakehouse, target: Storage)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_finds_the_same(tmp_path: Path, target: Storage, spark: Any) -> None:
-    """Two levels are enough: the plan of a query of Spark doubles with each."""
     lake = filled(new_lake(tmp_path / "source"), tables=16)
     exported(lake, target, history=True)
     compacted(lake)  # the backup is of the version before

@@ -175,37 +175,38 @@ def test_a_spoilt_row_of_a_query_deletes_no_file_that_is_needed(
     assert refused
 
 
+def _spoil_each_row(
+    kind: type[SpoiltUnions | SpoiltMaps],
+    how: How,
+    catalog: TrinityLakeCatalog,
+    needed: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """Clean with an engine for each row that is spoilt: none plans what is needed. Return how many rows there are."""
+    time.sleep(0.02)
+    number = 0
+    while True:
+        engine = kind(number, how)
+        with monkeypatch.context() as patch, suppress(StorageError):
+            assert not _plan(catalog, engine, patch) & needed, (number, engine.spoilt)
+        if engine.fault.seen <= number:
+            return number
+        number += 1
+
+
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_a_union_deletes_no_file_that_is_needed(
     catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
     """Aliases of files were once asked of a view: what it lost was missing where they were counted, too."""
-    time.sleep(0.02)
-    number = 0
-    while True:
-        engine = SpoiltUnions(number, how)
-        with monkeypatch.context() as patch, suppress(StorageError):
-            assert not _plan(catalog, engine, patch) & needed, engine.spoilt
-        if engine.fault.seen <= number:
-            break
-        number += 1
-    assert number > 20
+    assert _spoil_each_row(SpoiltUnions, how, catalog, needed, monkeypatch) > 20
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_a_map_deletes_no_file_that_is_needed(
     catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
-    time.sleep(0.02)
-    number = 0
-    while True:
-        engine = SpoiltMaps(number, how)
-        with monkeypatch.context() as patch, suppress(StorageError):
-            assert not _plan(catalog, engine, patch) & needed, number
-        if engine.fault.seen <= number:
-            break
-        number += 1
-    assert number > 100
+    assert _spoil_each_row(SpoiltMaps, how, catalog, needed, monkeypatch) > 100
 
 
 @pytest.mark.parametrize("inputs", [False, True])

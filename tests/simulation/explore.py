@@ -35,7 +35,7 @@ class Bounds:
     """Which faults; a stall is named after how long it lasts."""
     part: int = 0
     parts: int = 1
-    """Which part of the schedules, of how many; the parts together are all, and take about as long each."""
+    """Which part of the schedules, of how many; the parts together are all."""
 
 
 @dataclass
