@@ -211,21 +211,23 @@ class CopyPlan:
         query = f"""SELECT path, max(CASE WHEN here IS NULL THEN 'a file is missing: ' ELSE 'a file has a wrong size: '
             END) AS about FROM compared WHERE kind IN ({kinds}) AND (here IS NULL OR here <> size) AND {_DIFFERS}
             GROUP BY path"""
-        files = self.engine.sql(query, compared=compared)
-        unread = tables.ask(f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})")
-        lost = union(self.engine, [files, unread]).keep("path")
-        parts = [tables.ask(f"SELECT label, about FROM found WHERE role = {DOUBT!r} AND path = ''")]
+        unread = f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
+        lost = tables.keep_asked(
+            "files that a copy lacks", f"{query} UNION ALL {unread}", "path, about", compared=compared
+        )
+        every = [f"SELECT label, about FROM found WHERE role = {DOUBT!r} AND path = ''"]
+        needed = {}
         if lost.count():
-            query = """SELECT o.label, CASE WHEN l.about LIKE '%: ' THEN l.about || l.path ELSE l.about END AS about
-                FROM owners o JOIN lost l ON l.path = o.origin"""
-            owners = tables.owners(lost)
-            parts.append(self.engine.sql(query, owners=owners, lost=lost))
-        query = "SELECT label, min(about) AS about FROM lost GROUP BY label ORDER BY label"
-        rows = self.engine.sql(query, lost=union(self.engine, parts)).list()
-        query = f"""SELECT DISTINCT path FROM found f WHERE role IN {_OF_TABLES} AND path LIKE '%://%'
-            AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = f.path)"""
-        far = tables.ask(query, meant=meant)
-        return {row["label"]: row["about"] for row in rows}, far.count()
+            about = "CASE WHEN l.about LIKE '%: ' THEN l.about || l.path ELSE l.about END"
+            every.append(f"SELECT o.label, {about} AS about FROM owners o JOIN lost l ON l.path = o.origin")
+            needed = {"owners": tables.owners(lost), "lost": lost}
+        query = f"SELECT label, min(about) AS about FROM ({' UNION ALL '.join(every)}) e GROUP BY label"
+        rows = tables.list_asked("tables of which a copy lacks files", query, "label, about", **needed)
+        query = f"""SELECT count(DISTINCT f.path) AS files FROM found f WHERE f.role IN {_OF_TABLES}
+            AND f.path LIKE '%://%' AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = f.path)"""
+        far = tables.ask(query, meant=meant).one()
+        lacking = {row["label"]: row["about"] for row in rows}
+        return dict(sorted(lacking.items())), far["files"]
 
     def _listing(self, storage: Storage, *, tables: bool) -> Rows:
         names = list(_PREFIXES)

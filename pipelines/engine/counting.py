@@ -95,34 +95,57 @@ def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return rows[0]
 
 
-def keep_counted(engine: Engine, what: str, query: str, key: str, **tables: Rows) -> Rows:
-    """Keep the distinct values of the only column of a query, ``key``, and count them by another query of the same.
+def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> Rows:
+    """Keep the distinct rows of a query, found by the first of its ``columns``, and count them by a query of their own.
 
-    ``tables`` are kept ones: what a view of them lost, both queries would lack.
+    Args:
+        engine: that of the tables.
+        what: what the rows are, for the message of an error.
+        query: the query.
+        columns: all that it returns, with commas; none is NULL in one row and missing in another.
+        tables: kept ones; what a view of them lost, both queries would lack.
 
     Raises:
         StorageError: the engine lost, repeated or swapped rows.
     """
     # Spark answers a query, or a part of one, by what it keeps of an equal one: so no part of what counts may be equal.
-    kept = engine.sql(f"SELECT DISTINCT q.{key} FROM ({query}) q", **tables).keep(key, repeatable=True)
-    refuse_other_names(engine, what, kept, key, query, **tables)
+    kept = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables)
+    kept = kept.keep(columns.partition(",")[0], repeatable=True)
+    refuse_other_names(engine, what, kept, columns, query, **tables)
     return kept
 
 
-def refuse_other_names(engine: Engine, what: str, kept: Rows, key: str, asked_query: str, **tables: Rows) -> int:
-    """Refuse kept rows that are not those that a query asks for, each once by its ``key``; return how many there are.
+def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
+    """Return the distinct rows of a query, in no order, counted as :func:`keep_counted` counts them."""
+    found = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables).list()
+    counted = engine.sql(f"SELECT count(*) AS asked FROM ({_groups(query, columns)}) g", **tables).one()
+    names = len({tuple(row.values()) for row in found})
+    refuse_lost(what, counted["asked"], Counts(names, counted["asked"], len(found)))
+    return found
 
-    One query, for each costs Spark a job; the rows need not be counted again.
+
+def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Rows) -> int:
+    """Refuse kept rows that are not those that a query asks for, each once; return how many there are.
+
+    One query, for each costs Spark a job; the rows need not be counted again. Rows are told apart by ``columns``, which
+    have commas between them.
 
     Raises ``StorageError``: the engine lost, repeated or swapped rows.
     """
-    query = f"""SELECT (SELECT count(DISTINCT q.{key}) FROM ({asked_query}) q) AS asked, count(*) AS every,
-        count(DISTINCT k.{key}) AS names FROM kept k"""
+    asked_groups = _groups(asked_query, columns)
+    kept_groups = _groups("SELECT * FROM kept", columns)
+    query = f"""SELECT (SELECT count(*) FROM ({asked_groups}) a) AS asked, coalesce(sum(g.times), 0) AS every,
+        count(*) AS names FROM ({kept_groups}) g"""
     found = engine.sql(query, kept=kept, **tables).one()
-    refuse_lost(what, found["asked"], Counts(found["names"], found["asked"], found["every"]))
     asked = int(found["asked"])
+    refuse_lost(what, asked, Counts(found["names"], asked, found["every"]))
     kept.learn_count(asked)
     return asked
+
+
+def _groups(query: str, columns: str) -> str:
+    """Return a query of the distinct rows of a query that is not equal to ``SELECT DISTINCT``, with their numbers."""
+    return f"SELECT {columns}, count(*) AS times FROM ({query}) q GROUP BY {columns}"
 
 
 def refuse_other_number(engine: Engine, what: str, asked: int, kept: Rows, key: str) -> None:

@@ -143,6 +143,17 @@ class Engine(Protocol):
         """Release the disk and memory of all tables."""
 
 
+def from_parts(query: str, table: str, parts: Sequence[Rows]) -> tuple[str, dict[str, Rows]]:
+    """Return a query in which one of its tables is the union of ``parts``, and the parts by their names in it.
+
+    The query reads the parts themselves. A view of them would be one more result of which the engine may lose a row,
+    and a query that counts would lack that row, too.
+    """
+    named = {f"{table}{number}": rows for number, rows in enumerate(parts)}
+    every = " UNION ALL ".join(f"SELECT * FROM {name}" for name in named)
+    return re.sub(rf"\b(FROM|JOIN)\s+{table}\b", rf"\1 ({every})", query), named
+
+
 def union(engine: Engine, parts: Sequence[Rows], columns: str = "*") -> Rows:
     """Return the rows of tables with the same columns as one table. At least one table."""
     tables = {f"part{number}": rows for number, rows in enumerate(parts)}

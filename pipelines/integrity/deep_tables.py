@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Kept, Row, Rows, union
+from pipelines.engine.counting import list_counted, refuse_other_number
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN
@@ -40,11 +42,11 @@ FILES: Final = "file"
 FILES_UNKNOWN: Final = "unknown"
 _READ: Final = {METADATA: "metadata file", LIST: LIST, MANIFEST: MANIFEST}
 _ASKED: Final = pa.schema({"role": TEXT, "path": TEXT, "about": TEXT})
-_LOST: Final = f"SELECT path, about FROM found WHERE role = {UNREADABLE!r}"
 _NEEDED: Final = """SELECT o.label, o.metadata, o.definition, l.path, l.about,
     min(d.first) AS first, max(d.last) AS last
     FROM owners o JOIN lost l ON l.path = o.origin JOIN definitions d ON d.path = o.definition
     GROUP BY o.label, o.metadata, o.definition, l.path, l.about"""
+_FINDING: Final = "label, metadata, definition, path, about, first, last"
 
 
 def prove_table_files(
@@ -65,25 +67,27 @@ def prove_table_files(
     tables.follow(walked.levels)
     if not tables.found:
         return {}
-    live = _keep(tables.ask(f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path"))
+    query = f"SELECT path, max(size) AS size FROM found WHERE role = {LIVE!r} GROUP BY path"
+    live = tables.keep_asked("names of files", query, "path, size")
     total = live.count()
     asked = engine.map(_ask_for_files, live, _ASKED, storage, each=READ_AHEAD)
-    asked = _keep(asked, lambda rows: progress("ask for files", rows, total))
+    asked = asked.keep("path", repeatable=True, progress=lambda rows: progress("ask for files", rows, total))
+    refuse_other_number(engine, "files", total, asked, "path")
     _add_findings(engine, walked, tables, asked, found)
-    query = f"SELECT path FROM found WHERE role = {UNKNOWN!r}"
-    while_reading = tables.ask(query)
-    while_asking = engine.sql(query, found=asked)
-    unknown = union(engine, [while_reading, while_asking])
-    own = tables.ask(f"{query} AND label <> ''").count()
+    query = f"SELECT count(*) AS files FROM found WHERE role = {UNKNOWN!r} AND label <> ''"
+    own = tables.ask(query).one()["files"]
     found.counts[TABLES] = tables.read[METADATA] - own
     found.counts[TABLES_UNKNOWN] = own
     read = {kind: tables.read[role] for role, kind in _READ.items()}
-    elsewhere = engine.sql("SELECT DISTINCT path FROM unknown", unknown=unknown).count()
-    return {**read, FILES: asked.count(), FILES_UNKNOWN: elsewhere}
+    query = f"SELECT count(DISTINCT path) AS files FROM ({_either(UNKNOWN)}) e"
+    elsewhere = tables.ask(query, asked=asked).one()["files"]
+    return {**read, FILES: total, FILES_UNKNOWN: elsewhere}
 
 
-def _keep(rows: Rows, progress: Kept | None = None) -> Rows:
-    return rows.keep("path", repeatable=True, progress=progress)
+def _either(role: str) -> str:
+    """Return the query of files of a role, which they got when others were read or when they were asked for."""
+    return f"""SELECT path, about FROM found WHERE role = {role!r}
+        UNION ALL SELECT path, about FROM asked WHERE role = {role!r}"""
 
 
 def _ask_for_files(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str | None, str, str | None]]:
@@ -113,20 +117,18 @@ def _add_findings(
 ) -> None:
     """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
     named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
-    definitions = _keep(walked.ask(named))
-    astray = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
+    definitions = walked.keep_asked("names of definitions", named, "path, first, last")
+    wrong = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
-    parts = [tables.ask(astray, definitions=definitions)]
-    lost_reading = tables.ask(_LOST)
-    lost_asking = engine.sql(_LOST, found=asked)
-    lost = union(engine, [lost_reading, lost_asking])
-    lost = _keep(engine.sql("SELECT DISTINCT path, about FROM lost", lost=lost))
+    lost = tables.keep_asked("files that cannot be read", _either(UNREADABLE), "path, about", asked=asked)
+    needed = {}
     if lost.count():
-        owners = tables.owners(lost)
-        needed = engine.sql(_NEEDED, owners=owners, lost=lost, definitions=definitions)
-        parts.append(needed)
-    wrong = _keep(union(engine, parts))
-    rows = engine.sql(f"SELECT * FROM wrong ORDER BY definition, path LIMIT {found.room()}", wrong=wrong).list()
+        wrong = f"{wrong} UNION ALL {_NEEDED}"
+        needed = {"owners": tables.owners(lost), "lost": lost}
+    findings = tables.keep_asked("findings", wrong, _FINDING, definitions=definitions, **needed)
+    query = f"SELECT * FROM findings ORDER BY definition, path LIMIT {found.room()}"
+    rows = list_counted(engine, "findings", query, _FINDING, findings=findings)
+    rows.sort(key=itemgetter("definition", "path"))
     names = _names(walked.storage, rows)
     for row in rows:
         table = names.get(row["definition"], row["label"])
@@ -139,7 +141,7 @@ def _add_findings(
             file = row["path"]
         what = violation(invariant, file, f"table {table!r}: {row['about']}")
         found.add(what, row["first"], row["last"])
-    found.count_more(wrong.count() - len(rows))
+    found.count_more(findings.count() - len(rows))
 
 
 def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:

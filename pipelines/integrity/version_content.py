@@ -156,7 +156,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     content.whole = not walk.ask(f"SELECT path FROM walked WHERE {unreadable} LIMIT 1").list()
     above_leaves = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0")
     above = above_leaves.keep("path", repeatable=True)
-    newest = walk.engine.sql(_NEWEST, walked=walk.rows(), above=above)
+    newest = walk.ask(_NEWEST, above=above)
     work = partial(
         _prove_content,
         version=content.version,
@@ -167,7 +167,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     )
     proved = walk.engine.map(work, newest, _PROVED, walk.storage).keep(repeatable=True)
     add_findings(walk.engine, proved, found, content.version)
-    settled = walk.engine.sql(_SETTLED, walked=walk.rows(), proved=proved)
+    settled = walk.ask(_SETTLED, proved=proved)
     content.bytes = _sum_up(walk.engine, settled, found, content.kinds)
     existing = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled)
     there = existing.keep("path", repeatable=True)

@@ -16,8 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import keep_counted, refuse_other_names
-from pipelines.engine.model import TEXT, Engine, Rows
+from pipelines.engine.counting import keep_counted, list_counted, refuse_other_names
+from pipelines.engine.model import TEXT, Engine, Rows, from_parts
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Sweep, Totals
@@ -140,8 +140,7 @@ class TableSweep(Sweep):
         if not found:
             return
         self._mark_encoded(found)
-        parts = {f"part{number}": each for number, each in enumerate(found)}
-        query = " UNION ALL ".join(f"SELECT path FROM {name} WHERE role = {ALIAS!r}" for name in parts)
+        query, parts = from_parts(f"SELECT path FROM found WHERE role = {ALIAS!r}", "found", found)
         aliases = keep_counted(self.engine, "names", query, "path", **parts)
         if not aliases.count():
             return
@@ -196,43 +195,51 @@ class TableSweep(Sweep):
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files, held=table))
 
     def owners(self) -> dict[str, list[tuple[str, str, str]]]:
-        """Return the tables in whose directories orphans lie, by directory: label, UUID and metadata file of each."""
+        """Return the tables in whose directories orphans lie, by directory: label, UUID and metadata file of each.
+
+        Raises ``StorageError``: the engine lost rows.
+        """
         if not self._tables.found:
             return {}
-        claims = self._tables.ask(f"SELECT DISTINCT path, label, about, parent FROM found WHERE role = {CLAIM!r}")
-        lying = self.engine.sql(f"SELECT DISTINCT {_OWN_DIRECTORY} AS path FROM orphans o", orphans=self._orphan_rows)
-        query = """SELECT c.path, c.label, c.about, c.parent FROM lying d JOIN claims c ON c.path = d.path
-            ORDER BY c.path, c.label, c.about, c.parent"""
+        query = f"SELECT path, label, about, parent FROM found WHERE role = {CLAIM!r}"
+        claims = self._tables.keep_asked("claims of directories", query, "path, label, about, parent")
+        query = f"SELECT {_OWN_DIRECTORY} AS path FROM orphans o"
+        lying = keep_counted(self.engine, "directories", query, "path", orphans=self._orphan_rows)
+        query = "SELECT c.path, c.label, c.about, c.parent FROM lying d JOIN claims c ON c.path = d.path"
+        columns = "path, label, about, parent"
+        found = list_counted(self.engine, "owners of directories", query, columns, lying=lying, claims=claims)
         owners: dict[str, list[tuple[str, str, str]]] = {}
-        for row in self.engine.sql(query, lying=lying, claims=claims.keep("path")).list():
-            owner = row["label"], row["about"], row["parent"]
-            owners.setdefault(row["path"], []).append(owner)
+        for path, *owner in sorted((row["path"], row["label"], row["about"], row["parent"]) for row in found):
+            label, uuid, metadata = owner
+            owners.setdefault(path, []).append((label, uuid, metadata))
         return owners
 
     def _doubts_of_walk(self) -> Iterator[Doubt]:
         """Yield the doubts that the walk found. One without a directory may concern every file."""
-        query = f"SELECT DISTINCT path, label, about FROM found WHERE role = {DOUBT!r}"
-        for row in self._tables.ask(query).list():
+        query = f"SELECT path, label, about FROM found WHERE role = {DOUBT!r}"
+        for row in self._tables.list_asked("doubts", query, "path, label, about"):
             yield Doubt(row["label"], row["path"], row["about"], stops_all=not row["path"])
 
     def _doubts_of_shared(self) -> Iterator[Doubt]:
         """Yield the doubts about directories that two tables claim."""
         query = f"""SELECT path, min(label) AS one, max(label) AS other FROM found WHERE role = {CLAIM!r}
             GROUP BY path HAVING min(about) <> max(about)"""
-        for row in self._tables.ask(query).list():
+        for row in self._tables.list_asked("shared directories", query, "path, one, other"):
             yield Doubt(f"{row['one']}, {row['other']}", row["path"], _SHARED)
 
     def _doubts_of_unreadable(self) -> Iterator[Doubt]:
         """Yield the doubts of files that are missing or cannot be read: about each table that needs one of them."""
-        query = f"SELECT DISTINCT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
-        lost = self._tables.ask(query).keep("path")
+        query = f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
+        lost = self._tables.keep_asked("files that cannot be read", query, "path, about")
         if not lost.count():
             return
-        claims = self._tables.ask(f"SELECT DISTINCT path, parent FROM found WHERE role = {CLAIM!r}").keep("parent")
-        query = """SELECT DISTINCT o.label, o.metadata, l.about, c.path AS directory FROM lost l
+        query = f"SELECT parent, path FROM found WHERE role = {CLAIM!r}"
+        claims = self._tables.keep_asked("claims of directories", query, "parent, path")
+        query = """SELECT o.label, o.metadata, l.about, c.path AS directory FROM lost l
             LEFT JOIN owners o ON o.origin = l.path LEFT JOIN claims c ON c.parent = o.metadata"""
-        rows = self.engine.sql(query, owners=self._tables.owners(lost), lost=lost, claims=claims)
-        for row in rows.list():
+        owners = self._tables.owners(lost)
+        columns = "label, metadata, about, directory"
+        for row in list_counted(self.engine, "doubts", query, columns, owners=owners, lost=lost, claims=claims):
             metadata = row["metadata"] or ""
             directory = row["directory"] or directory_of(metadata)
             yield Doubt(row["label"] or "", directory, row["about"], stops_all=not self._is_apart(metadata))

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names, sums_of_counts, with_marks
-from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
+from pipelines.engine.counting import (
+    CountedWork,
+    Counts,
+    keep_counted,
+    list_counted,
+    refuse_lost,
+    refuse_other_names,
+    sums_of_counts,
+    with_marks,
+)
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
 from pipelines.sweep.listing import kind_of
@@ -250,21 +259,40 @@ class TableWalk:
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
-        return self._engine.sql(query, found=union(self._engine, self.found), **tables)
+        query, parts = from_parts(query, "found", self.found)
+        return self._engine.sql(query, **parts, **tables)
+
+    def keep_asked(self, what: str, query: str, columns: str, **tables: Rows) -> Rows:
+        """Return the distinct rows of a query of the table ``found``, and of others; see :func:`keep_counted`."""
+        query, parts = from_parts(query, "found", self.found)
+        return keep_counted(self._engine, what, query, columns, **parts, **tables)
+
+    def list_asked(self, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
+        """Return the distinct rows of a query of the table ``found``, and of others; see :func:`list_counted`."""
+        query, parts = from_parts(query, "found", self.found)
+        return list_counted(self._engine, what, query, columns, **parts, **tables)
 
     def owners(self, files: Rows) -> Rows:
-        """Return the tables that need files: ``origin``, which is the file, ``label``, ``metadata``, ``definition``."""
-        owners, asked = [], self._engine.sql("SELECT path AS origin, path FROM files", files=files).keep("path")
+        """Return the tables that need files: ``origin``, which is the file, ``label``, ``metadata``, ``definition``.
+
+        ``files`` are kept, with the column ``path``. Raises ``StorageError``: the engine lost rows.
+        """
+        columns = "origin, label, metadata, definition"
         joined = "FROM found f JOIN asked a ON a.path = f.path"
+        query = "SELECT path, path AS origin FROM files"
+        asked = keep_counted(self._engine, "names of files", query, "path, origin", files=files)
+        owners = []
         for _ in range(_HOPS):
             query = f"""SELECT a.origin, f.label, f.path AS metadata, f.parent AS definition {joined}
                 WHERE f.role = {METADATA!r}"""
-            owners.append(self.ask(query, asked=asked).keep())
-            query = f"""SELECT DISTINCT a.origin, f.parent AS path {joined}
+            owners.append(self.keep_asked("tables that need files", query, columns, asked=asked))
+            query = f"""SELECT f.parent AS path, a.origin {joined}
                 WHERE f.role IN ({LIST!r}, {MANIFEST!r}, {LIVE!r})"""
-            asked = self.ask(query, asked=asked).keep("path")
-        query = "SELECT DISTINCT origin, label, metadata, definition FROM owners"
-        return self._engine.sql(query, owners=union(self._engine, owners)).keep("origin")
+            asked = self.keep_asked("files that need files", query, "path, origin", asked=asked)
+            if not asked.count():
+                break
+        query, parts = from_parts("SELECT * FROM owners", "owners", owners)
+        return keep_counted(self._engine, "tables that need files", query, columns, **parts)
 
     def drop(self) -> None:
         """Forget everything."""

@@ -18,9 +18,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, Counts, refuse_lost, refuse_other_names, sums_of_counts, with_marks
+from pipelines.engine.counting import (
+    CountedWork,
+    Counts,
+    keep_counted,
+    refuse_lost,
+    refuse_other_names,
+    sums_of_counts,
+    with_marks,
+)
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
@@ -241,13 +249,15 @@ class Walk:
     levels: list[Rows] = field(default_factory=list)
     nodes_read: int = 0
 
-    def rows(self) -> Rows:
-        """Return all kept rows."""
-        return union(self.engine, self.levels)
+    def ask(self, query: str, **tables: Rows) -> Rows:
+        """Return the result of a query of the table ``walked``, the kept rows, and of others."""
+        query, levels = from_parts(query, "walked", self.levels)
+        return self.engine.sql(query, **levels, **tables)
 
-    def ask(self, query: str) -> Rows:
-        """Return the result of a query of the table ``walked``, the kept rows."""
-        return self.engine.sql(query, walked=self.rows())
+    def keep_asked(self, what: str, query: str, columns: str) -> Rows:
+        """Return the distinct rows of a query of the table ``walked``; see :func:`keep_counted`."""
+        query, levels = from_parts(query, "walked", self.levels)
+        return keep_counted(self.engine, what, query, columns, **levels)
 
     def drop(self) -> None:
         """Release the disk and memory of the tables."""

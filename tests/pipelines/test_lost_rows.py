@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from pipelines import clean, compaction, export, tables_clean, verify
-from pipelines.engine.local import LocalEngine, LocalRows
-from pipelines.engine.model import READ_AHEAD, Engine, Row, Rows, Work
+from pipelines import compaction, export, verify
+from pipelines.engine.model import READ_AHEAD, Engine, Rows, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
-from pipelines.job import dry_run, silent
-from pipelines.sweep.sweep import Sweep
+from pipelines.job import silent
 from pipelines.trees.walk import TreeSource, walk
 from tests.simulation.engines import HOWS, How, RowFault
 from tests.support.icebergs import rows, with_table
 from tests.support.lakes import FAST
 from tests.support.respelled import needed_by, respell_data
+from tests.support.spoilt_engines import LosingEngine, SpoiltMaps, SpoiltQueries, planned_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -29,72 +27,6 @@ from trinitylake_core.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class LosingEngine(LocalEngine):
-    """An engine that loses one row of all that maps make, or of all that they are given."""
-
-    def __init__(self, number: int, *, inputs: bool) -> None:
-        super().__init__()
-        self.left = number
-        self._inputs = inputs
-
-    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
-        """Return the result of work, but for the row that is lost."""
-
-        def losing(given: Iterator[Row], *opened: Storage) -> Iterator[tuple[Any, ...]]:
-            if self._inputs:
-                return iter(work(self._without_one(given), *opened))
-            return self._without_one(iter(work(given, *opened)))
-
-        return super().map(losing, rows, schema, *storages, each=each)
-
-    def _without_one(self, made: Iterator[Any]) -> Iterator[Any]:
-        for row in made:
-            self.left -= 1
-            if self.left != -1:
-                yield row
-
-
-class SpoiltQueries(LocalEngine):
-    """An engine that loses, repeats or swaps one row of all that queries return; the result is kept as it is then."""
-
-    def __init__(self, number: int, how: How) -> None:
-        super().__init__()
-        self.fault = RowFault(how, number)
-        self.spoilt = ""
-
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
-        """Return the result of a query, spoilt if the row is among it."""
-        found = super().sql(query, **tables)
-        rows = list(self.fault.spoil(found.tuples()))
-        if not self.spoilt and self.fault.seen > self.fault.number:
-            self.spoilt = query
-        return LocalRows(self, found.names, lambda: rows).keep("path" if "path" in found.names else "")
-
-
-class SpoiltUnions(SpoiltQueries):
-    """An engine that loses, repeats or swaps one row of a union: what a counted query reads is kept, and no view."""
-
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
-        """Return the result of a query; only that of a union may be spoilt."""
-        if "UNION ALL" in query:
-            return super().sql(query, **tables)
-        return LocalEngine.sql(self, query, **tables)
-
-
-class SpoiltMaps(LocalEngine):
-    """An engine that loses, repeats or swaps one row of all that maps make."""
-
-    def __init__(self, number: int, how: How) -> None:
-        super().__init__()
-        self.fault = RowFault(how, number)
-        self.spoilt = "a row that work made"
-
-    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
-        """Return the result of work, spoilt if the row is among it."""
-        found = super().map(work, rows, schema, *storages, each=each)
-        return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
 
 
 @pytest.fixture
@@ -110,23 +42,6 @@ def needed(catalog: TrinityLakeCatalog) -> set[str]:
     return {str(each) for each in found}
 
 
-def _plan(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return the paths of what a cleaning would delete with an engine."""
-    monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_: engine)
-    planned: list[str] = []
-    released = Sweep.release
-
-    def noted(sweep: Sweep) -> None:
-        if sweep._orphans is not None:
-            planned.extend(each.path for each in sweep.orphans())
-        released(sweep)
-
-    monkeypatch.setattr(Sweep, "release", noted)
-    how = tables_clean.Config(older_than_seconds=0, allow_recent=True)
-    tables_clean.run(catalog.lakehouse.refresh(), how, review=dry_run)
-    return {catalog.lakehouse.root.removeprefix("file://") + each for each in planned}
-
-
 @pytest.mark.parametrize("inputs", [False, True])
 def test_a_lost_row_deletes_no_file_that_is_needed(
     catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, inputs: bool
@@ -137,7 +52,7 @@ def test_a_lost_row_deletes_no_file_that_is_needed(
         engine = LosingEngine(number, inputs=inputs)
         with monkeypatch.context() as patch:
             try:
-                planned = _plan(catalog, engine, patch)
+                planned = planned_files(catalog, engine, patch)
             except StorageError as error:
                 assert "the engine lost rows" in str(error)  # noqa: PT017 - not each of them is refused
                 refused += 1
@@ -150,19 +65,23 @@ def test_a_lost_row_deletes_no_file_that_is_needed(
     assert 20 < refused < number
 
 
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltMaps])
 @pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_query_deletes_no_file_that_is_needed(
-    catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, how: How, step: int
+def test_a_spoilt_row_deletes_no_file_that_is_needed(
+    catalog: TrinityLakeCatalog,
+    needed: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[SpoiltQueries | SpoiltMaps],
+    how: How,
 ) -> None:
-    """Whichever row of a join, a union or a sum it is: names are counted by a query of their own."""
+    """Whichever row of work, of a join or a sum it is: names are counted by a query of their own."""
     time.sleep(0.02)
     refused, number = 0, 0
     while True:
-        engine = SpoiltQueries(number, how)
+        engine = kind(number, how)
         with monkeypatch.context() as patch:
             try:
-                planned = _plan(catalog, engine, patch)
+                planned = planned_files(catalog, engine, patch)
             except StorageError as error:
                 assert "the engine lost rows" in str(error)  # noqa: PT017 - not each of them is refused
                 refused += 1
@@ -170,43 +89,9 @@ def test_a_spoilt_row_of_a_query_deletes_no_file_that_is_needed(
                 assert not planned & needed, engine.spoilt
                 if engine.fault.seen <= number:
                     break
-        number += step
-    assert 6 == len(planned)
-    assert refused
-
-
-def _spoil_each_row(
-    kind: type[SpoiltUnions | SpoiltMaps],
-    how: How,
-    catalog: TrinityLakeCatalog,
-    needed: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> int:
-    """Clean with an engine for each row that is spoilt: none plans what is needed. Return how many rows there are."""
-    time.sleep(0.02)
-    number = 0
-    while True:
-        engine = kind(number, how)
-        with monkeypatch.context() as patch, suppress(StorageError):
-            assert not _plan(catalog, engine, patch) & needed, (number, engine.spoilt)
-        if engine.fault.seen <= number:
-            return number
         number += 1
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_union_deletes_no_file_that_is_needed(
-    catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, how: How
-) -> None:
-    """Aliases of files were once asked of a view: what it lost was missing where they were counted, too."""
-    assert _spoil_each_row(SpoiltUnions, how, catalog, needed, monkeypatch) > 20
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_map_deletes_no_file_that_is_needed(
-    catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, how: How
-) -> None:
-    assert _spoil_each_row(SpoiltMaps, how, catalog, needed, monkeypatch) > 100
+    assert 6 == len(planned)
+    assert 10 < refused
 
 
 @pytest.mark.parametrize("inputs", [False, True])
@@ -241,49 +126,36 @@ def test_a_lost_row_leaves_no_file_out_of_a_copy(
     assert not (tmp_path / "copy").exists() or not list((tmp_path / "copy").rglob("*.parquet"))
 
 
-def _copy_with_faults(
+@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltMaps])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_leaves_no_file_out_of_a_copy(
     catalog: TrinityLakeCatalog,
     monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    spoil: Callable[[int], SpoiltQueries | SpoiltMaps],
-    step: int,
+    tmp_path: Path,
+    kind: type[SpoiltQueries | SpoiltMaps],
+    how: How,
 ) -> None:
-    """Export once for each number of a row; an export that reports success has copied every file."""
+    """An export that reports success has copied every file."""
     with_table(catalog, "sales.one", 1).append(rows(2))
     lake = catalog.lakehouse.refresh()
     config = export.Config(tables=True, history=True)
-    honest = export.run(lake, (folder / "honest").as_uri(), config)
+    honest = export.run(lake, (tmp_path / "honest").as_uri(), config)
     refused, number = 0, 0
     while True:
-        engine = spoil(number)
+        engine = kind(number, how)
         monkeypatch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
-        copy = folder / f"{number}"
+        copy = tmp_path / f"{number}"
         try:
             done = export.run(lake, copy.as_uri(), config)
         except StorageError:
             refused += 1
         else:
-            assert _names(folder / "honest") == _names(copy), (number, engine.spoilt)
+            assert _names(tmp_path / "honest") == _names(copy), (number, engine.spoilt)
             if engine.fault.seen <= number:
                 break
-        number += step
+        number += 1
     assert honest.plan.bytes == done.plan.bytes
-    assert refused
-
-
-@pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_query_leaves_no_file_out_of_a_copy(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How, step: int
-) -> None:
-    _copy_with_faults(catalog, monkeypatch, tmp_path, lambda number: SpoiltQueries(number, how), step)
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_map_leaves_no_file_out_of_a_copy(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How
-) -> None:
-    _copy_with_faults(catalog, monkeypatch, tmp_path, lambda number: SpoiltMaps(number, how), 1)
+    assert 10 < refused
 
 
 def _names(copy: Path) -> set[str]:
@@ -333,33 +205,19 @@ def test_a_lost_row_calls_no_damaged_lakehouse_sound(
     assert refused > number // 2
 
 
+@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltMaps])
 @pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_map_calls_no_damaged_lakehouse_sound(
-    damaged: Storage, monkeypatch: pytest.MonkeyPatch, how: How
+def test_a_spoilt_row_calls_no_damaged_lakehouse_sound(
+    damaged: Storage, monkeypatch: pytest.MonkeyPatch, kind: type[SpoiltQueries | SpoiltMaps], how: How
 ) -> None:
     number = 0
     while True:
-        engine = SpoiltMaps(number, how)
-        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, number
+        engine = kind(number, how)
+        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, (number, engine.spoilt)
         if engine.fault.seen <= number:
             break
         number += 1
     assert number > 20
-
-
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_of_a_query_calls_no_damaged_lakehouse_sound(
-    damaged: Storage, monkeypatch: pytest.MonkeyPatch, how: How, step: int
-) -> None:
-    number = 0
-    while True:
-        engine = SpoiltQueries(number, how)
-        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, engine.spoilt
-        if engine.fault.seen <= number:
-            break
-        number += step
-    assert number > 100
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------
@@ -405,7 +263,7 @@ def test_on_spark_a_spoilt_row_deletes_no_file_that_is_needed_and_calls_no_damag
     for number in range(first * 3, 300, 60):
         engine = SpoiltSpark(spark, number, how)
         with monkeypatch.context() as patch, suppress(StorageError):
-            assert not _plan(catalog, engine, patch) & needed, number
+            assert not planned_files(catalog, engine, patch) & needed, number
     for number in range(first * 2, 120, 30):
         with monkeypatch.context() as patch:
             assert _says_it_is_sound(damaged, SpoiltSpark(spark, number, how), patch) is not True, number

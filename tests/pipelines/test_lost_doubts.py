@@ -1,0 +1,127 @@
+"""An engine that spoils one row of what says what is in doubt: nothing is called free, whole or sound by that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from pipelines import export, verify
+from pipelines.copy.plan import CopyPlan
+from pipelines.tables.sweep import TableSweep
+from tests.simulation.engines import HOWS, How
+from tests.support.icebergs import rows, with_table
+from tests.support.respelled import local, needed_by
+from tests.support.spoilt_engines import SpoiltMaps, SpoiltQueries, arm_within, planned_files
+from trinitylake_core.errors import StorageError
+from trinitylake_core.iceberg import TrinityLakeCatalog
+
+
+def _damage_a_manifest(catalog: TrinityLakeCatalog, table: Table) -> None:
+    del catalog
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    local(snapshot.manifests(table.io)[0].manifest_path).write_bytes(b"damaged")
+
+
+def _claim_twice(catalog: TrinityLakeCatalog, table: Table) -> None:
+    with_table(catalog, "sales.guest", 4, location=table.location())
+
+
+def _forbid(catalog: TrinityLakeCatalog, table: Table) -> None:
+    del catalog
+    with table.transaction() as changes:
+        changes.set_properties({"gc.enabled": "false"})
+
+
+DOUBTS: dict[str, Callable[[TrinityLakeCatalog, Table], None]] = {
+    "unreadable": _damage_a_manifest,
+    "shared": _claim_twice,
+    "forbidden": _forbid,
+}
+
+
+def _abandoned(catalog: TrinityLakeCatalog) -> Table:
+    """Make two tables with an abandoned append each, and return one."""
+    for name in ("sales.one", "sales.two"):
+        table = with_table(catalog, name, 1)
+        table.append(rows(2))
+        table.transaction().append(rows(3))
+    return catalog.load_table("sales.two")
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, doubt: str, how: How
+) -> None:
+    DOUBTS[doubt](catalog, _abandoned(catalog))
+    time.sleep(0.02)
+    number = 0
+    while True:
+        engine = SpoiltQueries(number, how)
+        with monkeypatch.context() as patch, suppress(StorageError):
+            arm_within(patch, engine, TableSweep, "_protect")
+            planned = planned_files(catalog, engine, patch)
+            if engine.fault.seen <= number:
+                honest = planned
+                break
+            assert not {each for each in planned if "/two-" in each}, (number, engine.spoilt)
+        number += 1
+    assert number > 2
+    assert not {each for each in honest if "/two-" in each}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_what_cannot_be_read_calls_no_copy_whole(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How
+) -> None:
+    _damage_a_manifest(catalog, _abandoned(catalog))
+    lake = catalog.lakehouse.refresh()
+    config = export.Config(tables=True, history=True)
+    number = 0
+    while True:
+        engine = SpoiltQueries(number, how)
+        with monkeypatch.context() as patch, suppress(StorageError):
+            arm_within(patch, engine, CopyPlan, "_lacking")
+            patch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
+            done = export.run(lake, (tmp_path / f"{number}").as_uri(), config)
+            assert ["sales-two"] == list(done.plan.tables_lacking), (number, engine.spoilt)
+            if engine.fault.seen <= number:
+                break
+        number += 1
+    assert number > 5
+
+
+def _lose_a_file(catalog: TrinityLakeCatalog, table: Table) -> None:
+    del catalog
+    next(each for each in needed_by(table) if each.suffix == ".parquet").unlink()
+
+
+@pytest.mark.parametrize("damage", [_damage_a_manifest, _lose_a_file])
+@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltMaps])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_what_cannot_be_read_calls_no_table_sound(
+    catalog: TrinityLakeCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[TrinityLakeCatalog, Table], None],
+    kind: type[SpoiltQueries | SpoiltMaps],
+    how: How,
+) -> None:
+    damage(catalog, _abandoned(catalog))
+    lake = catalog.lakehouse.refresh()
+    number = 0
+    while True:
+        engine = kind(number, how)
+        with monkeypatch.context() as patch, suppress(StorageError):
+            arm_within(patch, engine, verify, "prove_table_files")
+            patch.setattr(verify, "choose_engine_for_all", lambda *_, made=engine: made)
+            assert not verify.run(lake.storage, verify.Config("all", tables=1.0, deep=True)).ok, (number, engine.spoilt)
+            if engine.fault.seen <= number:
+                break
+        number += 1
+    assert number > 5

@@ -1,0 +1,112 @@
+"""Engines in this process that lose, repeat or swap one row of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines import clean, tables_clean
+from pipelines.engine.local import LocalEngine, LocalRows
+from pipelines.engine.model import READ_AHEAD, Engine, Row, Rows, Work
+from pipelines.job import dry_run
+from pipelines.sweep.sweep import Sweep
+from tests.simulation.engines import How, RowFault
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.storage import Storage
+
+
+class LosingEngine(LocalEngine):
+    """An engine that loses one row of all that maps make, or of all that they are given."""
+
+    def __init__(self, number: int, *, inputs: bool) -> None:
+        super().__init__()
+        self.left = number
+        self._inputs = inputs
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return the result of work, but for the row that is lost."""
+
+        def losing(given: Iterator[Row], *opened: Storage) -> Iterator[tuple[Any, ...]]:
+            if self._inputs:
+                return iter(work(self._without_one(given), *opened))
+            return self._without_one(iter(work(given, *opened)))
+
+        return super().map(losing, rows, schema, *storages, each=each)
+
+    def _without_one(self, made: Iterator[Any]) -> Iterator[Any]:
+        for row in made:
+            self.left -= 1
+            if self.left != -1:
+                yield row
+
+
+class SpoiltQueries(LocalEngine):
+    """An engine that loses, repeats or swaps one row of all that queries return; the result is kept as it is then."""
+
+    def __init__(self, number: int, how: How) -> None:
+        super().__init__()
+        self.fault = RowFault(how, number)
+        self.spoilt = ""
+        self.is_armed = True
+
+    def sql(self, query: str, **tables: Rows) -> LocalRows:
+        """Return the result of a query, spoilt if the row is among it."""
+        found = super().sql(query, **tables)
+        if not self.is_armed:
+            return found
+        rows = list(self.fault.spoil(found.tuples()))
+        if not self.spoilt and self.fault.seen > self.fault.number:
+            self.spoilt = query
+        return LocalRows(self, found.names, lambda: rows).keep("path" if "path" in found.names else "")
+
+
+class SpoiltMaps(LocalEngine):
+    """An engine that loses, repeats or swaps one row of all that maps make."""
+
+    def __init__(self, number: int, how: How) -> None:
+        super().__init__()
+        self.fault = RowFault(how, number)
+        self.spoilt = "a row that work made"
+        self.is_armed = True
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return the result of work, spoilt if the row is among it."""
+        found = super().map(work, rows, schema, *storages, each=each)
+        if not self.is_armed:
+            return found
+        return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
+
+
+def planned_files(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the paths of what a cleaning would delete with an engine."""
+    monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_: engine)
+    planned: list[str] = []
+    released = Sweep.release
+
+    def noted(sweep: Sweep) -> None:
+        if sweep._orphans is not None:
+            planned.extend(each.path for each in sweep.orphans())
+        released(sweep)
+
+    monkeypatch.setattr(Sweep, "release", noted)
+    how = tables_clean.Config(older_than_seconds=0, allow_recent=True)
+    tables_clean.run(catalog.lakehouse.refresh(), how, review=dry_run)
+    return {catalog.lakehouse.root.removeprefix("file://") + each for each in planned}
+
+
+def arm_within(monkeypatch: pytest.MonkeyPatch, engine: SpoiltQueries | SpoiltMaps, where: object, name: str) -> None:
+    """Let an engine spoil nothing but what it returns as long as a function runs."""
+    engine.is_armed = False
+    true_function = getattr(where, name)
+
+    def armed(*args: object, **more: object) -> object:
+        engine.is_armed = True
+        try:
+            return true_function(*args, **more)
+        finally:
+            engine.is_armed = False
+
+    monkeypatch.setattr(where, name, armed)
