@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from pipelines import compaction, export, verify
+from pipelines import clean, compaction, expire, export, tables_clean, verify
 from pipelines.engine.model import READ_AHEAD, Engine, Rows, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import silent
@@ -21,12 +22,18 @@ from tests.support.lakes import FAST
 from tests.support.respelled import needed_by, respell_data
 from tests.support.spoilt_engines import LosingEngine, SpoiltMaps, SpoiltQueries, planned_files
 from trinitylake_core import Lakehouse
+from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
+from trinitylake_core.tables import DIRECTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+NO_ROW = -1
+"""The number of an engine that spoils nothing."""
 
 
 @pytest.fixture
@@ -92,6 +99,50 @@ def test_a_spoilt_row_deletes_no_file_that_is_needed(
         number += 1
     assert 6 == len(planned)
     assert 10 < refused
+
+
+@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltMaps])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_deletes_no_file_of_a_saved_transaction(
+    catalog: TrinityLakeCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: type[SpoiltQueries | SpoiltMaps],
+    how: How,
+) -> None:
+    """Of no row that lists or reads it: the cleaning deletes here, and what it leaves is compared."""
+    with_table(catalog, "sales.saved", 7)
+    lake = catalog.lakehouse.refresh()
+    txn = lake.transaction()
+    txn.alter_table("sales", "saved", properties={"a": "b"})
+    txn.save()
+    catalog.drop_table("sales.saved")
+    with_table(catalog, "sales.one", 1).transaction().append(rows(3))
+    compaction.run(lake.refresh(), compaction.Config(engine="local"))
+    month_later = now_millis() + 30 * 86_400_000
+    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=month_later))
+    time.sleep(0.02)
+    root = Path(lake.root.removeprefix("file://"))
+    shutil.copytree(root, tmp_path / "before")
+    number, honest = NO_ROW, set[str]()
+    while True:
+        engine = kind(number, how)
+        monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_, made=engine: made)
+        with suppress(StorageError):
+            config = tables_clean.Config(older_than_seconds=0, allow_recent=True)
+            tables_clean.run(Lakehouse.open(lake.root), config)
+        left = {each for each in _names(root) if each.startswith(DIRECTORY)}
+        assert honest <= left, (number, engine.spoilt)
+        if number == NO_ROW:
+            honest = left
+            assert any("saved" in each for each in honest)
+            assert len(honest) < len({each for each in _names(tmp_path / "before") if each.startswith(DIRECTORY)})
+        elif engine.fault.seen <= number:
+            break
+        number += 1
+        shutil.rmtree(root)
+        shutil.copytree(tmp_path / "before", root)
+    assert number > 80
 
 
 @pytest.mark.parametrize("inputs", [False, True])

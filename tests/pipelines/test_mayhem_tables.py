@@ -36,6 +36,7 @@ from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.locations import parse
 
 SECONDS = float(os.environ.get("MAYHEM_SECONDS", "60"))
 STALL_SECONDS = 8.0
@@ -139,11 +140,20 @@ def _clean(lake: Lakehouse, history: History) -> None:
     compaction.run(lake, compaction.Config(engine="local"))
     config = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
     expire.run(lake, config)
+    _end_holds(lake.refresh())
     _cleaned(lake)
     assert tables == dict(contents(lake.refresh()))
     left, live = {each.path for each in lake.storage.list("tables/")}, reachable(lake.refresh())
     beside = {f"{above}/.{name}.crc" for above, _, name in (path.rpartition("/") for path in live)}  # by Spark
     assert (set(), set()) == (left - live - beside, live - left)
+
+
+def _end_holds(lake: Lakehouse) -> None:
+    """End what compactions of tables that were killed hold: it keeps each file that is younger, for a day."""
+    for info in lake.storage.list():
+        found = parse(info.path)
+        if found is not None and found.kind == "transaction" and found.id is not None:
+            lake.resume_transaction(found.id).abort()
 
 
 def _everything(lake: Lakehouse) -> list[tuple[int, dict[str, list[int]]]]:
