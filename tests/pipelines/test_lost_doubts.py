@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.table import Table
@@ -16,9 +17,12 @@ from pipelines.tables.sweep import TableSweep
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.respelled import local, needed_by
-from tests.support.spoilt_engines import SpoiltMaps, SpoiltQueries, arm_within, planned_files
+from tests.support.spoilt_engines import SpoiltMaps, SpoiltQueries, SpoiltSpark, arm_within, planned_files
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def _damage_a_manifest(catalog: TrinityLakeCatalog, table: Table) -> None:
@@ -74,6 +78,28 @@ def test_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
         number += 1
     assert number > 2
     assert not {each for each in honest if "/two-" in each}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_on_spark_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
+    catalog: TrinityLakeCatalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, doubt: str, how: How
+) -> None:
+    """Every twentieth row: Spark needs ten seconds for each."""
+    DOUBTS[doubt](catalog, _abandoned(catalog))
+    time.sleep(0.02)
+    number = 0
+    while True:
+        engine = SpoiltSpark(spark, number, how)
+        with monkeypatch.context() as patch, suppress(StorageError):
+            arm_within(patch, engine, TableSweep, "_protect")
+            planned = planned_files(catalog, engine, patch)
+            assert not {each for each in planned if "/two-" in each}, number
+            if engine.fault.seen <= number:
+                break
+        number += 20
+    assert number > 2
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -8,19 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from pipelines import clean, compaction, expire, export, tables_clean, verify
-from pipelines.engine.model import READ_AHEAD, Engine, Rows, Work
-from pipelines.engine.spark import SparkEngine, SparkRows
+from pipelines.engine.model import Engine
 from pipelines.job import silent
 from pipelines.trees.walk import TreeSource, walk
-from tests.simulation.engines import HOWS, How, RowFault
+from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.lakes import FAST
 from tests.support.respelled import needed_by, respell_data
-from tests.support.spoilt_engines import LosingEngine, SpoiltMaps, SpoiltQueries, planned_files
+from tests.support.spoilt_engines import LosingEngine, SpoiltMaps, SpoiltQueries, SpoiltSpark, planned_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import StorageError
@@ -274,30 +272,6 @@ def test_a_spoilt_row_calls_no_damaged_lakehouse_sound(
 # -- on Spark ----------------------------------------------------------------------------------------------------------
 
 
-class SpoiltSpark(SparkEngine):
-    """Spark that loses, repeats or swaps one row of all that queries and maps return."""
-
-    def __init__(self, session: SparkSession, number: int, how: How) -> None:
-        super().__init__(lambda: session)
-        self.fault = RowFault(how, number)
-        self._session = session
-
-    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
-        """Return the result of work, spoilt if the row is among it."""
-        return self._spoil(super().map(work, rows, schema, *storages, each=each))
-
-    def sql(self, query: str, **tables: Rows) -> SparkRows:
-        """Return the result of a query, spoilt if the row is among it."""
-        return self._spoil(super().sql(query, **tables))
-
-    def _spoil(self, found: SparkRows) -> SparkRows:
-        names = found.frame.columns
-        rows = [tuple(row) for row in found.frame.collect()]
-        spoilt = list(self.fault.spoil(iter(rows)))
-        frame = self._session.createDataFrame(spoilt, found.frame.schema)
-        return SparkRows(frame.select(names), self._kept).keep()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(4))
 @pytest.mark.parametrize("how", HOWS)
@@ -311,10 +285,10 @@ def test_on_spark_a_spoilt_row_deletes_no_file_that_is_needed_and_calls_no_damag
     first: int,
 ) -> None:
     time.sleep(0.02)
-    for number in range(first * 3, 300, 60):
+    for number in range(first * 3, 400, 60):
         engine = SpoiltSpark(spark, number, how)
         with monkeypatch.context() as patch, suppress(StorageError):
             assert not planned_files(catalog, engine, patch) & needed, number
-    for number in range(first * 2, 120, 30):
+    for number in range(first * 2, 80, 16):
         with monkeypatch.context() as patch:
             assert _says_it_is_sound(damaged, SpoiltSpark(spark, number, how), patch) is not True, number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -11,11 +11,15 @@ import pytest
 from pipelines import clean, tables_clean
 from pipelines.engine.local import LocalEngine, LocalRows
 from pipelines.engine.model import READ_AHEAD, Engine, Row, Rows, Work
+from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
 from pipelines.sweep.sweep import Sweep
 from tests.simulation.engines import How, RowFault
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class LosingEngine(LocalEngine):
@@ -80,6 +84,33 @@ class SpoiltMaps(LocalEngine):
         return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
 
 
+class SpoiltSpark(SparkEngine):
+    """Spark that loses, repeats or swaps one row of all that queries and maps return."""
+
+    def __init__(self, session: SparkSession, number: int, how: How) -> None:
+        super().__init__(lambda: session)
+        self.fault = RowFault(how, number)
+        self.is_armed = True
+        self._session = session
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
+        """Return the result of work, spoilt if the row is among it."""
+        return self._spoil(super().map(work, rows, schema, *storages, each=each))
+
+    def sql(self, query: str, **tables: Rows) -> SparkRows:
+        """Return the result of a query, spoilt if the row is among it."""
+        return self._spoil(super().sql(query, **tables))
+
+    def _spoil(self, found: SparkRows) -> SparkRows:
+        if not self.is_armed:
+            return found
+        names = found.frame.columns
+        rows = [tuple(row) for row in found.frame.collect()]
+        spoilt = list(self.fault.spoil(iter(rows)))
+        frame = self._session.createDataFrame(spoilt, found.frame.schema)
+        return SparkRows(frame.select(names), self._kept).keep()
+
+
 def planned_files(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the paths of what a cleaning would delete with an engine."""
     monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_: engine)
@@ -97,7 +128,9 @@ def planned_files(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pyte
     return {catalog.lakehouse.root.removeprefix("file://") + each for each in planned}
 
 
-def arm_within(monkeypatch: pytest.MonkeyPatch, engine: SpoiltQueries | SpoiltMaps, where: object, name: str) -> None:
+def arm_within(
+    monkeypatch: pytest.MonkeyPatch, engine: SpoiltQueries | SpoiltMaps | SpoiltSpark, where: object, name: str
+) -> None:
     """Let an engine spoil nothing but what it returns as long as a function runs."""
     engine.is_armed = False
     true_function = getattr(where, name)
