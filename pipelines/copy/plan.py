@@ -10,12 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from pipelines.copy.copying import BATCH, NEW, copy_new
-from pipelines.engine.counting import Counts, refuse_lost, refuse_other_names, refuse_other_number
+from pipelines.engine.counting import (
+    GIVEN,
+    MADE,
+    CountedWork,
+    Counts,
+    keep_counted,
+    refuse_lost,
+    refuse_other_names,
+    refuse_other_number,
+    sum_labelled,
+    with_marks,
+)
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.listing import everything, table_shards
@@ -76,6 +87,13 @@ class _Named:
     absent: Rows
 
 
+class _Listing(NamedTuple):
+    """The files below some prefixes, kept: path and size; and how many of them there are, and prefixes, as counts."""
+
+    files: Rows
+    prefixes: int
+
+
 @dataclass(frozen=True, slots=True)
 class FilesToCopy:
     """Which files to copy, in a table of an engine.
@@ -129,13 +147,11 @@ class CopyPlan:
             Corrupt: a node is missing or damaged, or a definition missing.
         """
         walked = walk(self.engine, TreeSource(self.source, self.order, figures=False), starts, self.progress)
-        sides = []
-        for each in (self.source, self.target):
-            sides.append(self._listing(each, tables=tables).keep("path"))
+        here, there = (self._listing(each, tables=tables) for each in (self.source, self.target))
         walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
         if tables:
             walk_of_tables.follow(walked.levels)
-        meant = self._find_respelled(walk_of_tables, sides[0])
+        meant = self._find_respelled(walk_of_tables, here)
         named = _Named(walked.ask, walk_of_tables, meant, self._leave_out(starts, left_out))
         reached = self._find_reached(named).keep()
         listed = self.engine.sql(
@@ -143,8 +159,8 @@ class CopyPlan:
             t.size AS there
             FROM reached r LEFT JOIN here h ON h.path = r.path LEFT JOIN target t ON t.path = r.path""",
             reached=reached,
-            here=sides[0],
-            target=sides[1],
+            here=here.files,
+            target=there.files,
         ).keep()
         others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep()
         looked_up = self.engine.map(
@@ -189,24 +205,31 @@ class CopyPlan:
             _plan=self,
         )
 
-    def _find_respelled(self, tables: TableWalk, here: Rows) -> Rows:
-        """Return the files here that tables mean by another spelling: path, size, role, and ``named`` as they are."""
-        if not tables.found:
+    def _find_respelled(self, tables: TableWalk, here: _Listing) -> Rows:
+        """Return the files here that tables mean by another spelling: path, size, role, and ``named`` as they are.
+
+        A file that the listing lost would be left out: no look-up is by another spelling. Raises ``StorageError``.
+        """
+        if not tables.has(ALIAS):
             return self.engine.table((), _MEANT).keep("named")
         query = f"""SELECT path, about AS named, max(label) AS role, max(size) AS size FROM found
             WHERE role = {ALIAS!r} GROUP BY path, about"""
-        aliases = tables.ask(query).keep("path")
-        if not aliases.count():
-            return self.engine.table((), _MEANT).keep("named")
-        keyed = key_files(self.engine, here)
+        aliases = tables.keep_asked("names", query, "path, named, role, size")
+        counting = f"path IN ({GIVEN!r}, {MADE!r})"
+        refuse_lost("listings", here.prefixes, Counts(**sum_labelled(self.engine, here.files, counting, "path")))
+        query = f"SELECT path, size FROM here WHERE NOT {counting}"
+        keyed = key_files(self.engine, keep_counted(self.engine, "files", query, "path, size", here=here.files))
         query = """SELECT k.path, coalesce(a.size, k.size) AS size, a.role, a.named
             FROM keyed k JOIN aliases a ON a.path = k.key"""
-        return self.engine.sql(query, keyed=keyed, aliases=aliases).keep("named")
+        return keep_counted(self.engine, "names", query, "named, path, size, role", keyed=keyed, aliases=aliases)
 
     def _lacking(self, tables: TableWalk, compared: Rows, meant: Rows) -> tuple[dict[str, str], int]:
         """Return the tables of which files are missing or damaged here, and not there; and how many lie elsewhere."""
         if not tables.found:
             return {}, 0
+        query = f"""SELECT count(DISTINCT f.path) AS files FROM found f WHERE f.role IN {_OF_TABLES}
+            AND f.path LIKE '%://%' AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = f.path)"""
+        elsewhere = tables.ask(query, meant=meant).one()["files"]
         kinds = ", ".join(repr(each) for each in OF_TABLES)
         query = f"""SELECT path, max(CASE WHEN here IS NULL THEN 'a file is missing: ' ELSE 'a file has a wrong size: '
             END) AS about FROM compared WHERE kind IN ({kinds}) AND (here IS NULL OR here <> size) AND {_DIFFERS}
@@ -215,6 +238,8 @@ class CopyPlan:
         lost = tables.keep_asked(
             "files that a copy lacks", f"{query} UNION ALL {unread}", "path, about", compared=compared
         )
+        if not lost.count() and not tables.has(DOUBT):
+            return {}, elsewhere
         every = [f"SELECT label, about FROM found WHERE role = {DOUBT!r} AND path = ''"]
         needed = {}
         if lost.count():
@@ -223,25 +248,18 @@ class CopyPlan:
             needed = {"owners": tables.owners(lost), "lost": lost}
         query = f"SELECT label, min(about) AS about FROM ({' UNION ALL '.join(every)}) e GROUP BY label"
         rows = tables.list_asked("tables of which a copy lacks files", query, "label, about", **needed)
-        query = f"""SELECT count(DISTINCT f.path) AS files FROM found f WHERE f.role IN {_OF_TABLES}
-            AND f.path LIKE '%://%' AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = f.path)"""
-        far = tables.ask(query, meant=meant).one()
         lacking = {row["label"]: row["about"] for row in rows}
-        return dict(sorted(lacking.items())), far["files"]
+        return dict(sorted(lacking.items())), elsewhere
 
-    def _listing(self, storage: Storage, *, tables: bool) -> Rows:
+    def _listing(self, storage: Storage, *, tables: bool) -> _Listing:
         names = list(_PREFIXES)
         if tables:
             names += table_shards(storage, everything).prefixes
         prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
         at_once = 1 + len(names) // _TASKS
-        return self.engine.map(
-            _list_prefixes,
-            prefixes,
-            _LISTING,
-            storage,
-            each=at_once,
-        )
+        work = CountedWork(_list_prefixes, _listing_counts)
+        files = self.engine.map(work, prefixes, with_marks(_LISTING), storage, each=at_once)
+        return _Listing(files.keep("path"), len(names))
 
     def _leave_out(self, starts: Sequence[Start], left_out: AbstractSet[str]) -> Rows:
         """Return the paths that are not copied with the others: roots, and what is left out."""
@@ -340,6 +358,11 @@ def _look_up(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[
     there = dict(looked_up(target, paths))
     for path in paths:
         yield path, here.get(path), there.get(path)
+
+
+def _listing_counts(given: int, made: int) -> Iterator[tuple[str, int]]:
+    yield GIVEN, given
+    yield MADE, made
 
 
 def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:

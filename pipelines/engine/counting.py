@@ -20,6 +20,9 @@ from trinitylake_core.errors import StorageError
 MARK: Final = "mark"
 """The column of marks."""
 _MARK_BITS: Final = 32
+GIVEN: Final = "given"
+MADE: Final = "made"
+"""Of what a count is, where a text says that."""
 
 
 class Counts(NamedTuple):
@@ -83,6 +86,18 @@ def sums_of_counts(counting: str, given: str, made: str) -> str:
         coalesce(sum(CASE WHEN {counting} THEN {made} END), 0) AS made,
         coalesce(sum(CASE WHEN {counting} THEN 0 ELSE 1 END), 0) AS kept,
         coalesce(sum({MARK}), 0) AS marks"""
+
+
+def sum_labelled(engine: Engine, rows: Rows, counting: str, which: str, *more: str) -> dict[str, Any]:
+    """Return the sums of the counts among rows, as :class:`Counts` names them, and ``more`` columns.
+
+    Counts are the rows that meet ``counting``. Each has a number in ``size``; the column ``which`` says of what it is,
+    :data:`GIVEN` or :data:`MADE`.
+    """
+    given = f"CASE WHEN {which} = {GIVEN!r} THEN size END"
+    made = f"CASE WHEN {which} = {MADE!r} THEN size END"
+    columns = ", ".join((sums_of_counts(counting, given, made), *more))
+    return engine.sql(f"SELECT {columns} FROM rows", rows=rows).one()
 
 
 def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

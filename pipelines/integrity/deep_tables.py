@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import list_counted, refuse_other_number
+from pipelines.engine.counting import Counts, list_counted, refuse_lost
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
@@ -72,16 +72,28 @@ def prove_table_files(
     total = live.count()
     asked = engine.map(_ask_for_files, live, _ASKED, storage, each=READ_AHEAD)
     asked = asked.keep("path", repeatable=True, progress=lambda rows: progress("ask for files", rows, total))
-    refuse_other_number(engine, "files", total, asked, "path")
-    _add_findings(engine, walked, tables, asked, found)
-    query = f"SELECT count(*) AS files FROM found WHERE role = {UNKNOWN!r} AND label <> ''"
-    own = tables.ask(query).one()["files"]
+    answers = _count_answers(engine, asked, total)
+    if answers[UNREADABLE] or tables.has(DOUBT, ASTRAY, UNREADABLE):
+        _add_findings(engine, walked, tables, asked, found)
+    own, elsewhere = 0, answers[UNKNOWN]
+    if tables.has(UNKNOWN):
+        query = f"""SELECT (SELECT count(DISTINCT path) FROM ({_either(UNKNOWN)}) e) AS elsewhere, count(*) AS own
+            FROM found WHERE role = {UNKNOWN!r} AND label <> ''"""
+        unknown = tables.ask(query, asked=asked).one()
+        own, elsewhere = unknown["own"], unknown["elsewhere"]
     found.counts[TABLES] = tables.read[METADATA] - own
     found.counts[TABLES_UNKNOWN] = own
     read = {kind: tables.read[role] for role, kind in _READ.items()}
-    query = f"SELECT count(DISTINCT path) AS files FROM ({_either(UNKNOWN)}) e"
-    elsewhere = tables.ask(query, asked=asked).one()["files"]
     return {**read, FILES: total, FILES_UNKNOWN: elsewhere}
+
+
+def _count_answers(engine: Engine, asked: Rows, total: int) -> dict[str, int]:
+    """Return how many of ``total`` files are unreadable, and unknown. Raises ``StorageError``: the engine lost rows."""
+    sums = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}" for role in (UNREADABLE, UNKNOWN)]
+    query = f"SELECT count(*) AS every, count(DISTINCT path) AS names, {', '.join(sums)} FROM asked"
+    answers = engine.sql(query, asked=asked).one()
+    refuse_lost("files", total, Counts(answers["names"], total, answers["every"]))
+    return answers
 
 
 def _either(role: str) -> str:

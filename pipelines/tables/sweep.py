@@ -140,6 +140,8 @@ class TableSweep(Sweep):
         if not found:
             return
         self._mark_encoded(found)
+        if not self._tables.has(ALIAS):
+            return
         query, parts = from_parts(f"SELECT path FROM found WHERE role = {ALIAS!r}", "found", found)
         aliases = keep_counted(self.engine, "names", query, "path", **parts)
         if not aliases.count():
@@ -216,6 +218,8 @@ class TableSweep(Sweep):
 
     def _doubts_of_walk(self) -> Iterator[Doubt]:
         """Yield the doubts that the walk found. One without a directory may concern every file."""
+        if not self._tables.has(DOUBT):
+            return
         query = f"SELECT path, label, about FROM found WHERE role = {DOUBT!r}"
         for row in self._tables.list_asked("doubts", query, "path, label, about"):
             yield Doubt(row["label"], row["path"], row["about"], stops_all=not row["path"])
@@ -229,10 +233,10 @@ class TableSweep(Sweep):
 
     def _doubts_of_unreadable(self) -> Iterator[Doubt]:
         """Yield the doubts of files that are missing or cannot be read: about each table that needs one of them."""
+        if not self._tables.has(UNREADABLE, UNKNOWN):
+            return
         query = f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
         lost = self._tables.keep_asked("files that cannot be read", query, "path, about")
-        if not lost.count():
-            return
         query = f"SELECT parent, path FROM found WHERE role = {CLAIM!r}"
         claims = self._tables.keep_asked("claims of directories", query, "parent, path")
         query = """SELECT o.label, o.metadata, l.about, c.path AS directory FROM lost l

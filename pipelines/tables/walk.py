@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine.counting import (
+    GIVEN,
+    MADE,
     CountedWork,
     Counts,
     keep_counted,
     list_counted,
     refuse_lost,
     refuse_other_names,
-    sums_of_counts,
+    sum_labelled,
     with_marks,
 )
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
@@ -90,9 +92,8 @@ that may be named otherwise here (:func:`file_keys`), a directory that a table c
 known which), a table whose location is none, a file that is missing or cannot be read, or one elsewhere whose storage
 this process cannot read. A count has no path: its ``size`` is how many files were given to read, or how many rows that
 made."""
-_GIVEN: Final = "given"
-_MADE: Final = "made"
-"""The labels of counts."""
+_RARE: Final = (ALIAS, ASTRAY, DOUBT, UNKNOWN, UNREADABLE)
+"""Roles that most lakehouses have no rows of: so it is known from the start, and nothing need be asked."""
 _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
@@ -182,6 +183,7 @@ class TableWalk:
         self._repeatable = lenient
         self._metadata = partial(_metadata, strict=self._strict)
         self._asked: dict[str, list[Rows]] = {}
+        self._numbers: list[dict[str, int]] = []
         self.found: list[Rows] = []
         self.read: dict[str, int] = {}
 
@@ -221,6 +223,7 @@ class TableWalk:
         for role, files in self._asked.items():
             _drop_since(files, asked.get(role, 0))
         _drop_since(self.found, known)
+        del self._numbers[known:]
 
     def _stage(self, role: str, work: Work, tables: Sequence[Rows], named: _Named) -> None:
         """Read the files of a kind that tables name and that were not read before, and keep what they contain."""
@@ -250,12 +253,20 @@ class TableWalk:
                 progress=lambda _: self._progress(phase, counted.given, files),
             )
         )
-        refuse_lost(what, files, self._counts(self.found[-1]))
+        counts, numbers = self._count(self.found[-1])
+        refuse_lost(what, files, counts)
+        self._numbers.append(numbers)
         self._progress(phase, files, files)
 
-    def _counts(self, found: Rows) -> Counts:
-        counting = f"role = {COUNT!r}"
-        return _sum_counts(self._engine, found, counting, "label")
+    def _count(self, found: Rows) -> tuple[Counts, dict[str, int]]:
+        """Sum up the counts among rows, and count the rows of each rare role: all that takes one query."""
+        numbers = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}" for role in _RARE]
+        sums = sum_labelled(self._engine, found, f"role = {COUNT!r}", "label", *numbers)
+        return Counts(*(sums[name] for name in Counts._fields)), {role: sums[role] for role in _RARE}
+
+    def has(self, *roles: str) -> bool:
+        """Whether there are rows of a role among those that are rare. No query."""
+        return any(numbers[role] for numbers in self._numbers for role in roles)
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
@@ -298,7 +309,7 @@ class TableWalk:
         """Forget everything."""
         for rows in (*self.found, *(each for asked in self._asked.values() for each in asked)):
             rows.drop()
-        self.found, self._asked, self.read = [], {}, {}
+        self.found, self._numbers, self._asked, self.read = [], [], {}, {}
 
 
 def _drop_since(kept: list[Rows], count: int) -> None:
@@ -308,8 +319,8 @@ def _drop_since(kept: list[Rows], count: int) -> None:
 
 
 def _as_rows(given: int, made: int) -> Found:
-    yield COUNT, "", "", _GIVEN, "", given
-    yield COUNT, "", "", _MADE, "", made
+    yield COUNT, "", "", GIVEN, "", given
+    yield COUNT, "", "", MADE, "", made
 
 
 # -- what files contain --------------------------------------------------------------------------------
@@ -584,17 +595,9 @@ def key_files(engine: Engine, files: Rows, *, plain: bool = False) -> Rows:
     """
     work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _key_counts)
     keyed = engine.map(work, files, with_marks(_KEYS), each=_LISTED_TOGETHER).keep("key")
-    counts = _sum_counts(engine, keyed, f"key = {COUNT!r}", "path")
+    counts = Counts(**sum_labelled(engine, keyed, f"key = {COUNT!r}", "path"))
     refuse_lost("names of files", files.count(), counts)
     return keyed
-
-
-def _sum_counts(engine: Engine, rows: Rows, counting: str, which: str) -> Counts:
-    """Sum up the counts among rows: those that meet ``counting``, where the column ``which`` says which of the two."""
-    given = f"CASE WHEN {which} = {_GIVEN!r} THEN size END"
-    made = f"CASE WHEN {which} = {_MADE!r} THEN size END"
-    query = f"SELECT {sums_of_counts(counting, given, made)} FROM rows"
-    return Counts(**engine.sql(query, rows=rows).one())
 
 
 def _keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
@@ -608,8 +611,8 @@ def _plain_names_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | Non
 
 
 def _key_counts(given: int, made: int) -> Iterator[tuple[str, int | None, str]]:
-    yield _GIVEN, given, COUNT
-    yield _MADE, made, COUNT
+    yield GIVEN, given, COUNT
+    yield MADE, made, COUNT
 
 
 def _beside(root: str, path: str) -> Found:

@@ -184,8 +184,9 @@ def test_a_spoilt_row_leaves_no_file_out_of_a_copy(
     kind: type[SpoiltQueries | SpoiltMaps],
     how: How,
 ) -> None:
-    """An export that reports success has copied every file."""
+    """An export that reports success has copied every file; of one the name is spelled otherwise."""
     with_table(catalog, "sales.one", 1).append(rows(2))
+    respell_data(with_table(catalog, "sales.two", 1), lambda uri: uri.replace("/data/", "/%64ata/"))
     lake = catalog.lakehouse.refresh()
     config = export.Config(tables=True, history=True)
     honest = export.run(lake, (tmp_path / "honest").as_uri(), config)
