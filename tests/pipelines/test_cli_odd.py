@@ -48,8 +48,8 @@ NEEDED = {
     "undo": ["--since", "1d", "--reason", "x"],
 }
 """What some commands ask for, so that most lines get further than that."""
-ENDLESS = "serve"
-"""It answers requests until it is ended."""
+ENDLESS = frozenset({"serve", "ui"})
+"""They answer requests until they are ended."""
 NEVER = frozenset({"--master", "--remote", "--spark-conf", "--help", "-h", "--follow"})
 """Options that would start Spark, which takes seconds, print a text only, or wait for ever."""
 ROOT = "{root}"
@@ -258,7 +258,7 @@ def command_lines(count: int, seed: int = SEED) -> Iterator[list[str]]:
     """Yield command lines: a command of click's tree, some of its options with odd values, odd arguments."""
     chance = random.Random(seed)
     for _ in range(count):
-        name = chance.choice([each for each in ENTRIES if each != ENDLESS])
+        name = chance.choice([each for each in ENTRIES if each not in ENDLESS])
         command = load(name)
         words = name.split()
         options = [each for each in command.params if isinstance(each, click.Option) and NEVER.isdisjoint(each.opts)]
