@@ -88,7 +88,12 @@ class _Named:
 
 
 class _Listing(NamedTuple):
-    """The files below some prefixes, kept: path and size; and how many of them there are, and prefixes, as counts."""
+    """What a storage has below some prefixes.
+
+    Attributes:
+        files: path and size of each, kept, beside the counts of the work that listed them.
+        prefixes: how many prefixes that work was given.
+    """
 
     files: Rows
     prefixes: int

@@ -117,7 +117,7 @@ def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
         engine: that of the tables.
         what: what the rows are, for the message of an error.
         query: the query.
-        columns: all that it returns, with commas; none is NULL in one row and missing in another.
+        columns: the names of all that it returns, with commas between them.
         tables: kept ones; what a view of them lost, both queries would lack.
 
     Raises:
