@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.table import Table
 
-from pipelines import export, verify
+from pipelines import clean, export, tables_clean, verify
 from pipelines.copy.plan import CopyPlan
 from pipelines.tables.sweep import TableSweep
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
+from tests.support.lakes import expire_all_but_the_newest
 from tests.support.respelled import local, needed_by
 from tests.support.spoilt_engines import SpoiltMaps, SpoiltQueries, SpoiltSpark, arm_within, planned_files
-from trinitylake_core.errors import StorageError
+from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 if TYPE_CHECKING:
@@ -78,6 +81,37 @@ def test_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
         number += 1
     assert number > 2
     assert not {each for each in honest if "/two-" in each}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_the_owners_of_directories_carries_out_no_plan_for_another_table(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How
+) -> None:
+    """Between the plan and its execution another table was registered in the directory."""
+    with_table(catalog, "sales.orders", 1).transaction().append(rows(2))
+    with_table(catalog, "sales.more", 1).transaction().append(rows(2))
+    plan = str(tmp_path / "plan.parquet")
+    config = tables_clean.Config(older_than_seconds=0, allow_recent=True, engine="local")
+    time.sleep(0.02)
+    assert 6 == tables_clean.run(catalog.lakehouse.refresh(), replace(config, plan_to=plan)).orphan_files
+    metadata = local(catalog.load_table("sales.orders").metadata_location)
+    catalog.drop_table("sales.orders")
+    expire_all_but_the_newest(catalog.lakehouse)
+    content = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps(content | {"table-uuid": "00000000-0000-4000-8000-000000000000"}))
+    catalog.register_table("sales.other", metadata.as_uri())
+    number = 0
+    while True:
+        engine = SpoiltQueries(number, how)
+        with monkeypatch.context() as patch:
+            arm_within(patch, engine, TableSweep, "owners")
+            patch.setattr(clean, "choose_engine_for_all", lambda *_, made=engine: made)
+            with pytest.raises(TrinityLakeError, match=r"does not belong any more|the engine lost rows"):
+                tables_clean.run(catalog.lakehouse.refresh(), replace(config, plan=plan))
+        if engine.fault.seen <= number:
+            break
+        number += 1
+    assert number > 5
 
 
 @pytest.mark.slow

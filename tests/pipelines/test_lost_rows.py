@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines import clean, compaction, expire, export, tables_clean, verify
+from pipelines import clean, compaction, export, tables_clean, verify
 from pipelines.engine.model import Engine
 from pipelines.job import silent
 from pipelines.trees.walk import TreeSource, walk
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
-from tests.support.lakes import FAST
+from tests.support.lakes import FAST, expire_all_but_the_newest
 from tests.support.respelled import needed_by, respell_data
 from tests.support.spoilt_engines import LosingEngine, SpoiltMaps, SpoiltQueries, SpoiltSpark, planned_files
 from trinitylake_core import Lakehouse
-from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
@@ -116,9 +115,7 @@ def test_a_spoilt_row_deletes_no_file_of_a_saved_transaction(
     txn.save()
     catalog.drop_table("sales.saved")
     with_table(catalog, "sales.one", 1).transaction().append(rows(3))
-    compaction.run(lake.refresh(), compaction.Config(engine="local"))
-    month_later = now_millis() + 30 * 86_400_000
-    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=month_later))
+    expire_all_but_the_newest(lake)
     time.sleep(0.02)
     root = Path(lake.root.removeprefix("file://"))
     shutil.copytree(root, tmp_path / "before")
