@@ -18,9 +18,15 @@ from pipelines.copy.plan import CopyPlan
 from pipelines.tables.sweep import TableSweep
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
-from tests.support.lakes import expire_all_but_the_newest
 from tests.support.respelled import local, needed_by
-from tests.support.spoilt_engines import SpoiltMaps, SpoiltQueries, SpoiltSpark, arm_within, planned_files
+from tests.support.spoilt_engines import (
+    SpoiltMaps,
+    SpoiltQueries,
+    SpoiltSpark,
+    arm_within,
+    expire_all_but_the_newest,
+    planned_files,
+)
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 

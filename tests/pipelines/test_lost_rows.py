@@ -16,9 +16,16 @@ from pipelines.job import silent
 from pipelines.trees.walk import TreeSource, walk
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
-from tests.support.lakes import FAST, expire_all_but_the_newest
+from tests.support.lakes import FAST
 from tests.support.respelled import needed_by, respell_data
-from tests.support.spoilt_engines import LosingEngine, SpoiltMaps, SpoiltQueries, SpoiltSpark, planned_files
+from tests.support.spoilt_engines import (
+    LosingEngine,
+    SpoiltMaps,
+    SpoiltQueries,
+    SpoiltSpark,
+    expire_all_but_the_newest,
+    planned_files,
+)
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines import compaction, expire
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import settle_counts
 from trinitylake_core.clock import now_millis
@@ -111,10 +110,3 @@ def with_a_mistake(directory: Path) -> Lakehouse:
         txn.alter_table("ns1", "t001", properties={"a": "b"})
     assert GOOD + 1 == made.refresh().version
     return made
-
-
-def expire_all_but_the_newest(lake: Lakehouse) -> None:
-    """Expire every version but the newest, once no message waits: it would keep what it was sent to replace."""
-    compaction.run(lake.refresh(), compaction.Config(engine="local"))
-    month_later = now_millis() + 30 * 86_400_000
-    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=month_later))
