@@ -16,16 +16,17 @@ import pyarrow as pa
 
 from pipelines.copy.copying import BATCH, NEW, copy_new
 from pipelines.engine.counting import (
-    GIVEN,
-    MADE,
+    Asked,
     CountedWork,
     Counts,
+    SumOfCounts,
+    ask_of_given,
+    ask_of_kept,
     keep_counted,
     refuse_lost,
     refuse_other_names,
-    refuse_other_number,
-    sum_labelled,
-    with_marks,
+    sum_counts,
+    with_counts,
 )
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
@@ -92,11 +93,11 @@ class _Listing(NamedTuple):
 
     Attributes:
         files: path and size of each, kept, beside the counts of the work that listed them.
-        prefixes: how many prefixes that work was given.
+        asked: what that work was to list.
     """
 
     files: Rows
-    prefixes: int
+    asked: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,17 +183,18 @@ class CopyPlan:
             listed=listed,
             others=looked_up,
         ).keep()
-        names = self._refuse_other_files(named, compared)
+        asked = self._refuse_other_files(named, compared)
         walked.drop()
-        self._refuse_missing(compared)
-        query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
+        query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN size IS NULL THEN 1 ELSE 0 END) AS lost,
+            sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
             sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
         sums = self.engine.sql(query, compared=compared).list()
         files_by_kind = {row["kind"]: row["files"] for row in sums}
         once = sum(files_by_kind.values())
         every = sum(row["files"] for row in sums)  # more, where the engine repeats the row of a kind
-        refuse_lost("files to compare", names, Counts(once, once, every))
+        refuse_lost("files to compare", Asked(asked.rows), Counts(once, once, every))
+        self._refuse_missing(compared, {row["kind"]: row["lost"] for row in sums}.get(DEFINITION, 0))
         of_listings = 2 * len(_PREFIXES)
         of_look_ups = 2 * others.count()
         of_tables = sum(walk_of_tables.read.values())
@@ -220,9 +222,9 @@ class CopyPlan:
         query = f"""SELECT path, about AS named, max(label) AS role, max(size) AS size FROM found
             WHERE role = {ALIAS!r} GROUP BY path, about"""
         aliases = tables.keep_asked("names", query, "path, named, role, size")
-        counting = f"path IN ({GIVEN!r}, {MADE!r})"
-        refuse_lost("listings", here.prefixes, Counts(**sum_labelled(self.engine, here.files, counting, "path")))
-        query = f"SELECT path, size FROM here WHERE NOT {counting}"
+        counts, _ = sum_counts(self.engine, here.files)
+        refuse_lost("listings", here.asked, counts)
+        query = "SELECT path, size FROM here WHERE path IS NOT NULL"
         keyed = key_files(self.engine, keep_counted(self.engine, "files", query, "path, size", here=here.files))
         query = """SELECT k.path, coalesce(a.size, k.size) AS size, a.role, a.named
             FROM keyed k JOIN aliases a ON a.path = k.key"""
@@ -260,11 +262,12 @@ class CopyPlan:
         names = list(_PREFIXES)
         if tables:
             names += table_shards(storage, everything).prefixes
-        prefixes = self.engine.table([{"prefix": each} for each in names], _PREFIX)
+        prefixes = [{"prefix": each} for each in names]
         at_once = 1 + len(names) // _TASKS
-        work = CountedWork(_list_prefixes, _listing_counts)
-        files = self.engine.map(work, prefixes, with_marks(_LISTING), storage, each=at_once)
-        return _Listing(files.keep("path"), len(names))
+        work = CountedWork(_list_prefixes, _LISTING, "prefix")
+        table = self.engine.table(prefixes, _PREFIX)
+        files = self.engine.map(work, table, with_counts(_LISTING), storage, each=at_once)
+        return _Listing(files.keep("path"), ask_of_given(prefixes, "prefix"))
 
     def _leave_out(self, starts: Sequence[Start], left_out: AbstractSet[str]) -> Rows:
         """Return the paths that are not copied with the others: roots, and what is left out."""
@@ -294,7 +297,7 @@ class CopyPlan:
             absent=named.absent,
         )
 
-    def _refuse_other_files(self, named: _Named, compared: Rows) -> int:
+    def _refuse_other_files(self, named: _Named, compared: Rows) -> Asked:
         """Refuse to go on with other files than those that :meth:`_find_reached` is to find; return how many they are.
 
         The names are counted by queries of their own: a row that one of the others lost would not be copied. Raises
@@ -316,18 +319,16 @@ class CopyPlan:
             AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
         return union(self.engine, [tables.ask(query, unread=unread), named.meant], columns)
 
-    def _refuse_missing(self, compared: Rows) -> None:
-        lost = self.engine.sql(
-            f"SELECT path FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL", compared=compared
-        )
-        count = lost.count()
+    def _refuse_missing(self, compared: Rows, count: int) -> None:
+        """Refuse to copy a lakehouse that lacks ``count`` definitions. Raises ``CorruptDefinition``."""
         if not count:
             return
-        some = self.engine.sql(f"SELECT path FROM lost ORDER BY path LIMIT {_SHOWN}", lost=lost).list()
-        named = first_of([row["path"] for row in some], _SHOWN, count)
+        query = f"SELECT path FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL ORDER BY path LIMIT {_SHOWN}"
+        some = [row["path"] for row in self.engine.sql(query, compared=compared).list()]
+        named = first_of(some, _SHOWN, count)
         raise CorruptDefinition(
             f"definitions are missing at {self.source.root}: {named}; nothing was changed",
-            path=some[0]["path"],
+            path=next(iter(some), ""),
             invariant="I15",
         )
 
@@ -336,15 +337,23 @@ class CopyPlan:
         self.progress(f"copy {kind}s", 0, count)
         if not count:
             return 0, 0, 0
-        query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
-        files = self.engine.sql(query, compared=compared)
-        refuse_other_number(self.engine, f"{kind}s to copy", count, files, "path")
-        work = partial(copy_new, check=_check)
+        what = f"{kind}s to copy"
+        wanted = f"FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
+        files = self.engine.sql(f"SELECT path, size {wanted}", compared=compared)
+        # By a query of its own: a row that the engine loses of one of both is in the other one.
+        asked = ask_of_kept(self.engine, self.engine.sql(f"SELECT path {wanted}", compared=compared), "path")
+        refuse_lost(what, Asked(count), Counts(asked.rows, count, count))
+        files.learn_count(count)
+        work = CountedWork(partial(copy_new, check=_check), NEW, "path")
         sums = dict.fromkeys(NEW.names, 0)
-        for row in self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).stream():
+        counts = SumOfCounts()
+        for row in self.engine.map(work, files, with_counts(NEW), self.source, self.target, each=BATCH).stream():
+            if counts.add(row):
+                continue
             for name in sums:
                 sums[name] += row[name]
             self.progress(f"copy {kind}s", sums["copied"], count)
+        refuse_lost(what, asked, counts.sum())
         return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
 
 
@@ -363,11 +372,6 @@ def _look_up(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[
     there = dict(looked_up(target, paths))
     for path in paths:
         yield path, here.get(path), there.get(path)
-
-
-def _listing_counts(given: int, made: int) -> Iterator[tuple[str, int]]:
-    yield GIVEN, given
-    yield MADE, made
 
 
 def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:

@@ -2,15 +2,17 @@
 
 A node, a manifest or a name that an engine lost on its way is a live file that nothing marks. So work whose result
 decides what is deleted also yields how many rows it was given and how many it made, and both are compared. A row that
-is another one's copy, in the place of a third, keeps both numbers: so each row has a random number as its mark, and
-the counts have what brings the sum of all marks to 0.
+is another one's copy, in the place of a third, keeps both numbers. So each row that work makes has a random number as
+its mark, and each that it is given has a key, of which it adds the checksum: the last row of work has what brings the
+sum of all marks to the sum of these checksums.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -18,11 +20,24 @@ from pipelines.engine.model import LONG, Engine, Row, Rows, Work
 from trinitylake_core.errors import StorageError
 
 MARK: Final = "mark"
-"""The column of marks."""
+_GIVEN: Final = "given"
+_MADE: Final = "made"
+COUNTING: Final = (MARK, _GIVEN, _MADE)
+"""The columns that :class:`CountedWork` adds: the mark of each row, and in the last row of work its counts."""
 _MARK_BITS: Final = 32
-GIVEN: Final = "given"
-MADE: Final = "made"
-"""Of what a count is, where a text says that."""
+_RUN_AGAIN: Final = (
+    "Nothing was deleted, and no version was copied; run it again, and if it happens again, with another engine "
+    "(--engine local)"
+)
+_SUMS: Final = f"""coalesce(sum(r.{_GIVEN}), 0) AS given, coalesce(sum(r.{_MADE}), 0) AS made,
+    coalesce(sum(CASE WHEN r.{_MADE} IS NULL THEN 1 ELSE 0 END), 0) AS kept, coalesce(sum(r.{MARK}), 0) AS marks"""
+
+
+class Asked(NamedTuple):
+    """What there is to work on: how many rows, and the sum of the checksums of their keys, if they have one."""
+
+    rows: int
+    keys: int = 0
 
 
 class Counts(NamedTuple):
@@ -34,27 +49,32 @@ class Counts(NamedTuple):
     marks: int = 0
 
 
-def with_marks(schema: pa.Schema) -> pa.Schema:
+def with_counts(schema: pa.Schema) -> pa.Schema:
     """Return the columns of what :class:`CountedWork` makes of work that makes rows of ``schema``."""
-    return schema.append(pa.field(MARK, LONG))
+    for name in COUNTING:
+        schema = schema.append(pa.field(name, LONG))
+    return schema
 
 
 class CountedWork:
-    """Work that also yields, at its end, how many rows it was given, and how many it made of them.
+    """Work that also yields a last row, of which all columns are empty but those of :data:`COUNTING`.
 
     Attributes:
         given: the rows that it was given so far, where it runs in this process.
     """
 
-    def __init__(self, work: Work, as_rows: Callable[[int, int], Iterable[tuple[Any, ...]]]) -> None:
-        """``as_rows`` makes the last rows of both numbers."""
+    def __init__(self, work: Work, schema: pa.Schema, key: str) -> None:
+        """Count rows of ``schema``, which work makes of rows that the column ``key`` tells apart."""
         self._work = work
-        self._as_rows = as_rows
+        self._nothing = (None,) * len(schema)
+        self._key = key
+        self._keys = 0
         self.given = 0
 
     def __call__(self, rows: Iterator[Row], *storages: Any) -> Iterable[tuple[Any, ...]]:
         """Yield what the work makes of rows, each with its mark, and then the counts."""
-        before = self.given
+        given_before = self.given
+        keys_before = self._keys
         made = 0
         marks = random.Random()  # noqa: S311 - no secret; each task has a seed of its own
         sum_of_marks = 0
@@ -62,52 +82,82 @@ class CountedWork:
             made += 1
             mark = marks.getrandbits(_MARK_BITS)
             sum_of_marks += mark
-            yield (*row, mark)
-        rest = -sum_of_marks
-        for row in self._as_rows(self.given - before, made):
-            yield (*row, rest)
-            rest = 0
+            yield (*row, mark, None, None)
+        rest = self._keys - keys_before - sum_of_marks
+        yield (*self._nothing, rest, self.given - given_before, made)
 
     def _count(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             self.given += 1
+            self._keys += _checksum(row[self._key])
             yield row
 
 
-def sums_of_counts(counting: str, given: str, made: str) -> str:
-    """Return the columns of a query that sums up rows of :class:`CountedWork`, as :class:`Counts` names them.
-
-    Args:
-        counting: the condition that rows of counts meet, and no others.
-        given: what such a row says of how many were given; ``NULL`` where it says nothing.
-        made: the same of how many were made.
-    """
-    return f"""coalesce(sum(CASE WHEN {counting} THEN {given} END), 0) AS given,
-        coalesce(sum(CASE WHEN {counting} THEN {made} END), 0) AS made,
-        coalesce(sum(CASE WHEN {counting} THEN 0 ELSE 1 END), 0) AS kept,
-        coalesce(sum({MARK}), 0) AS marks"""
+def _checksum(key: object) -> int:
+    """Return what ``crc32`` of a query does of a text."""
+    return 0 if key is None else crc32(str(key).encode())
 
 
-def sum_labelled(engine: Engine, rows: Rows, counting: str, which: str, *more: str) -> dict[str, Any]:
-    """Return the sums of the counts among rows, as :class:`Counts` names them, and ``more`` columns.
+def ask_of_given(rows: Iterable[Row], key: str) -> Asked:
+    """Return what rows of this process ask of the work that is given them."""
+    keys = [_checksum(row[key]) for row in rows]
+    return Asked(len(keys), sum(keys))
 
-    Counts are the rows that meet ``counting``. Each has a number in ``size``; the column ``which`` says of what it is,
-    :data:`GIVEN` or :data:`MADE`.
-    """
-    given = f"CASE WHEN {which} = {GIVEN!r} THEN size END"
-    made = f"CASE WHEN {which} = {MADE!r} THEN size END"
-    columns = ", ".join((sums_of_counts(counting, given, made), *more))
-    return engine.sql(f"SELECT {columns} FROM rows", rows=rows).one()
+
+def ask_of_kept(engine: Engine, rows: Rows, key: str) -> Asked:
+    """Return what rows ask of the work that is given them, told apart by a column of texts. One query."""
+    query = f"SELECT count(*) AS every, coalesce(sum(crc32(r.{key})), 0) AS keys FROM rows r"
+    found = engine.sql(query, rows=rows).one()
+    rows.learn_count(found["every"])
+    return Asked(found["every"], found["keys"])
+
+
+def sum_counts(engine: Engine, rows: Rows, *more: str) -> tuple[Counts, dict[str, Any]]:
+    """Return the counts among rows that :class:`CountedWork` made, and ``more`` columns of the same query."""
+    sums = engine.sql(f"SELECT {', '.join((_SUMS, *more))} FROM rows r", rows=rows).one()
+    return Counts(*(sums.pop(name) for name in Counts._fields)), sums
+
+
+class SumOfCounts:
+    """The sum of the counts among rows that come to this process."""
+
+    def __init__(self) -> None:
+        self._given = 0
+        self._made = 0
+        self._kept = 0
+        self._marks = 0
+
+    def add(self, row: Row) -> bool:
+        """Take note of a row; return whether it is one of counts."""
+        self._marks += row[MARK]
+        is_counts = row[_MADE] is not None
+        if is_counts:
+            self._given += row[_GIVEN]
+            self._made += row[_MADE]
+        else:
+            self._kept += 1
+        return is_counts
+
+    def sum(self) -> Counts:
+        """Return the counts of all rows so far."""
+        return Counts(self._given, self._made, self._kept, self._marks)
 
 
 def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the only row of a result, a sum for example. Raises ``StorageError``: the engine lost or repeated it."""
     if len(rows) != 1:
         raise StorageError(
-            f"the engine lost rows: where one row sums others up it returned {len(rows):,}. Nothing was deleted or "
-            "copied; run it again, and if it happens again, with another engine (--engine local)"
+            f"the engine lost rows: where one row sums others up it returned {len(rows):,}. {_RUN_AGAIN}"
         )
     return rows[0]
+
+
+def keep_given(engine: Engine, what: str, rows: Sequence[Row], schema: pa.Schema, key: str) -> Rows:
+    """Keep rows of this process, told apart by a column of texts. Raises ``StorageError``: the engine lost rows."""
+    kept = engine.table(rows, schema).keep(key)
+    found = ask_of_kept(engine, kept, key)
+    refuse_lost(what, ask_of_given(rows, key), Counts(found.rows, made=0, kept=0, marks=found.keys))
+    return kept
 
 
 def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> Rows:
@@ -125,7 +175,7 @@ def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     """
     # Spark answers a query, or a part of one, by what it keeps of an equal one: so no part of what counts may be equal.
     kept = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables)
-    kept = kept.keep(columns.partition(",")[0], repeatable=True)
+    kept = kept.keep(_first_of(columns), repeatable=True)
     refuse_other_names(engine, what, kept, columns, query, **tables)
     return kept
 
@@ -135,27 +185,33 @@ def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     found = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables).list()
     counted = engine.sql(f"SELECT count(*) AS asked FROM ({_groups(query, columns)}) g", **tables).one()
     names = len({tuple(row.values()) for row in found})
-    refuse_lost(what, counted["asked"], Counts(names, counted["asked"], len(found)))
+    asked = Asked(counted["asked"])
+    refuse_lost(what, asked, Counts(names, asked.rows, len(found)))
     return found
 
 
-def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Rows) -> int:
-    """Refuse kept rows that are not those that a query asks for, each once; return how many there are.
+def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Rows) -> Asked:
+    """Refuse kept rows that are not those that a query asks for, each once; return what they ask of work.
 
     One query, for each costs Spark a job; the rows need not be counted again. Rows are told apart by ``columns``, which
-    have commas between them.
+    have commas between them; the first of them, of texts, is the key of work.
 
     Raises ``StorageError``: the engine lost, repeated or swapped rows.
     """
     asked_groups = _groups(asked_query, columns)
     kept_groups = _groups("SELECT * FROM kept", columns)
+    keys = f"coalesce(sum(crc32({_first_of(columns)})), 0)"
     query = f"""SELECT (SELECT count(*) FROM ({asked_groups}) a) AS asked, coalesce(sum(g.times), 0) AS every,
-        count(*) AS names FROM ({kept_groups}) g"""
+        count(*) AS names, {keys} AS keys FROM ({kept_groups}) g"""
     found = engine.sql(query, kept=kept, **tables).one()
-    asked = int(found["asked"])
-    refuse_lost(what, asked, Counts(found["names"], asked, found["every"]))
-    kept.learn_count(asked)
+    asked = Asked(found["asked"], found["keys"])
+    refuse_lost(what, Asked(asked.rows), Counts(found["names"], asked.rows, found["every"]))
+    kept.learn_count(asked.rows)
     return asked
+
+
+def _first_of(columns: str) -> str:
+    return columns.partition(",")[0]
 
 
 def _groups(query: str, columns: str) -> str:
@@ -163,32 +219,23 @@ def _groups(query: str, columns: str) -> str:
     return f"SELECT {columns}, count(*) AS times FROM ({query}) q GROUP BY {columns}"
 
 
-def refuse_other_number(engine: Engine, what: str, asked: int, kept: Rows, key: str) -> None:
-    """Refuse rows that are not as many as there were to be, each once by its ``key``. Raises ``StorageError``."""
-    query = f"SELECT count(*) AS every, count(DISTINCT k.{key}) AS names FROM kept k"
-    found = engine.sql(query, kept=kept).one()
-    refuse_lost(what, asked, Counts(found["names"], asked, found["every"]))
-
-
-def refuse_lost(what: str, asked: int, found: Counts) -> None:
+def refuse_lost(what: str, asked: Asked, found: Counts) -> None:
     """Refuse a result that lacks rows, or has too many of them.
 
     Args:
         what: what the rows are of, for the message.
-        asked: how many rows there were to work on.
+        asked: what there was to work on.
         found: the counts.
 
     Raises:
         StorageError: rows were lost, or others stand in their places.
     """
-    if found.marks:
+    if found.given != asked.rows or found.made != found.kept:
         raise StorageError(
-            f"the engine lost rows: {what} were read, and other rows stand where some of theirs were. Nothing was "
-            "deleted or copied; run it again, and if it happens again, with another engine (--engine local)"
+            f"the engine lost rows: of {asked.rows:,} {what} it gave the work {found.given:,}, and of {found.made:,} "
+            f"rows that the work made it kept {found.kept:,}. {_RUN_AGAIN}"
         )
-    if found.given != asked or found.made != found.kept:
+    if found.marks != asked.keys:
         raise StorageError(
-            f"the engine lost rows: of {asked:,} {what} it gave the work {found.given:,}, and of {found.made:,} rows "
-            f"that the work made it kept {found.kept:,}. Nothing was deleted or copied; run it again, and if it "
-            "happens again, with another engine (--engine local)"
+            f"the engine lost rows: {what} were read, and other rows stand where some of theirs were. {_RUN_AGAIN}"
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count, islice
 from typing import Any, Final, TypeAlias
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -217,6 +218,7 @@ class LocalEngine:
             self._opened = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             for pragma in (f"cache_size = -{self._memory_bytes >> 10}", *_PRAGMAS):
                 self._opened.execute(f"PRAGMA {pragma}")
+            self._opened.create_function("crc32", 1, _crc32, deterministic=True)
             self._opened.execute("BEGIN")  # for good: or each row would be a transaction
         return self._opened
 
@@ -272,6 +274,10 @@ class _GroupRows(dict[int, Any]):
         if index in self:
             self._engine.execute(f"DELETE FROM {self._table} WHERE rowid > ? AND rowid <= ?", super().pop(index))
         return default
+
+
+def _crc32(text: str | None) -> int | None:
+    return None if text is None else crc32(text.encode())
 
 
 def _local(rows: Rows) -> LocalRows:

@@ -135,8 +135,8 @@ class Engine(Protocol):
         """Return the result of a query of tables, by these names.
 
         The query uses the SQL that SQLite and Spark have in common: joins, ``EXISTS``, ``GROUP BY``, ``UNION ALL``,
-        ``ORDER BY``, ``LIMIT``. A table stands after an upper-case ``FROM`` or ``JOIN`` and nowhere else: columns are
-        qualified by aliases. The inner table of a join or an ``EXISTS`` is kept with its key.
+        ``ORDER BY``, ``LIMIT``, and ``crc32`` of a text. A table stands after an upper-case ``FROM`` or ``JOIN`` and
+        nowhere else: columns are qualified by aliases. The inner table of a join or an ``EXISTS`` is kept with its key.
         """
 
     def close(self) -> None:

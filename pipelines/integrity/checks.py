@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.counting import MARK, CountedWork, Counts, refuse_lost, with_marks
+from pipelines.engine.counting import CountedWork, SumOfCounts, ask_of_given, refuse_lost, with_counts
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import LONG, Row, Rows, Work
-from pipelines.integrity.examine import ASKED, KEPT, Examiner, row_of_counts, visits
+from pipelines.engine.model import LONG, Row, Work
+from pipelines.integrity.examine import ASKED, KEPT, Examiner, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
     GatheredContent,
@@ -55,8 +55,6 @@ _HERE_CHILDREN: Final = 1 << 15
 """What parents record about so many children is held in memory, at most."""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
-_COUNTS: Final = "counts"
-"""Stands there for how many rows were given to work, as the first version, and how many that made, as the last one."""
 _TOGETHER: Final = 4096
 """Changes that are held before their definitions are read."""
 
@@ -122,10 +120,10 @@ class Checks:
         if len(versions) <= _ROOTS_HERE:
             engine = LocalEngine()
         work = partial(_roots, state=self._state, shape=self._shape, total=len(versions))
-        rows = engine.table([{"version": version} for version in versions], _VERSION)
+        rows = [{"version": version} for version in versions]
         findings = []
         of_other_shape = []
-        for row in _list_found(engine, work, rows, self._storage):
+        for row in _list_found(engine, work, rows, _VERSION, self._storage):
             if row["invariant"] == _OTHER:
                 of_other_shape.append(row["first"])
             else:
@@ -153,7 +151,6 @@ class Checks:
             asked=ASKED,
             kept=KEPT,
             choose=partial(self._choose, content=content, files=also is not None),
-            counted=True,
         )
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_CHILDREN // self._shape.order)
@@ -210,7 +207,7 @@ class Checks:
             above=above,
             files=files,
         )
-        return CountedWork(partial(visits, examiner=examiner, most=most), row_of_counts)
+        return partial(visits, examiner=examiner, most=most)
 
     def _add_findings(self, walk: Walk) -> None:
         """Add the findings of a walk, level by level: its tables are kept and counted, and a view of them is not."""
@@ -231,33 +228,21 @@ class Checks:
                 tables=tables,
                 total=len(pairs),
             )
-            rows = self._engine.table(pairs, _PAIR)
-            found = _list_found(self._engine, work, rows, self._storage)
+            found = _list_found(self._engine, work, pairs, _PAIR, self._storage)
             self._found.rows(found)
         self._progress("contents", len(pairs), len(pairs))
 
 
-def _list_found(engine: Engine, work: Work, versions: Rows, storage: Storage) -> list[Row]:
+def _list_found(engine: Engine, work: Work, versions: Sequence[Row], schema: pa.Schema, storage: Storage) -> list[Row]:
     """Return what work finds in versions. Raises ``StorageError``: the engine lost a version, or a finding."""
-    counted = CountedWork(work, _row_of_counts)
+    counted = CountedWork(work, FOUND, "version")
+    counts = SumOfCounts()
     found: list[Row] = []
-    given = 0
-    made = 0
-    marks = 0
-    for row in engine.map(counted, versions, with_marks(FOUND), storage, each=1).list():
-        marks += row.pop(MARK)
-        if row["invariant"] == _COUNTS:
-            given += row["first"]
-            made += row["last"]
-        else:
+    for row in engine.map(counted, engine.table(versions, schema), with_counts(FOUND), storage, each=1).list():
+        if not counts.add(row):
             found.append(row)
-    refuse_lost("versions", versions.count(), Counts(given, made, len(found), marks))
+    refuse_lost("versions", ask_of_given(versions, "version"), counts.sum())
     return found
-
-
-def _row_of_counts(given: int, made: int) -> Iterator[tuple[Any, ...]]:
-    counts = Violation(invariant=_COUNTS, file="", message="", hint="")
-    yield found_row(counts, given, made)
 
 
 def _roots(

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import Counts, list_counted, refuse_lost
+from pipelines.engine.counting import Asked, Counts, list_counted, refuse_lost
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
@@ -92,7 +92,7 @@ def _count_answers(engine: Engine, asked: Rows, total: int) -> dict[str, int]:
     sums = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}" for role in (UNREADABLE, UNKNOWN)]
     query = f"SELECT count(*) AS every, count(DISTINCT path) AS names, {', '.join(sums)} FROM asked"
     answers = engine.sql(query, asked=asked).one()
-    refuse_lost("files", total, Counts(answers["names"], total, answers["every"]))
+    refuse_lost("files", Asked(total), Counts(answers["names"], total, answers["every"]))
     return answers
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Row
 from pipelines.integrity.findings import VIOLATION, columns_of
-from pipelines.trees.walk import CHILD, COUNT, NAMED, NODE, ROOT
+from pipelines.trees.walk import CHILD, NAMED, NODE, ROOT
 from trinitylake_core.check import (
     Expected,
     VersionContent,
@@ -67,7 +67,7 @@ KEPT: Final = pa.schema(
 With files also the definitions that it and its messages name (:data:`pipelines.trees.walk.NAMED`).
 Of the version whose content is proved also its entries (``path`` is the key). Of entries that are settled where they
 were read only sums are kept: how many objects of each kind they are (``path`` is the kind), and which namespaces they
-are (``EXISTS``) or lie in (``NEEDED``). A count (:data:`pipelines.trees.walk.COUNT`) tells how many rows there are.
+are (``EXISTS``) or lie in (``NEEDED``).
 """
 _NO_EDGE: Final = (None,) * (len(ASKED) - 4)
 NO_FINDING: Final = (None,) * len(VIOLATION)
@@ -248,11 +248,6 @@ def _keep_row(
     value: str | None = None,
 ) -> Kept:
     return (role, path, height, row["first"], row["last"], *_NO_EDGE, size, named, value, *NO_FINDING)
-
-
-def row_of_counts(given: int, made: int) -> Iterator[Kept]:
-    """Yield the row that tells how many nodes were given to be examined, and how many rows that made."""
-    yield (COUNT, "", given, None, None, *_NO_EDGE, made, None, None, *NO_FINDING)
 
 
 def _finding(row: Row, what: Violation) -> Kept:

@@ -6,7 +6,7 @@ Of a key's messages and row the one in the highest node counts. Every table and 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,8 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.engine import Engine, Rows
-from pipelines.engine.counting import Counts, refuse_lost
-from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row
+from pipelines.engine.counting import (
+    Asked,
+    CountedWork,
+    Counts,
+    ask_of_given,
+    ask_of_kept,
+    list_counted,
+    refuse_lost,
+    sum_counts,
+    with_counts,
+)
+from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, Work, from_parts
 from pipelines.integrity.examine import (
     ENTRY,
     EXISTS,
@@ -48,12 +58,13 @@ _ABOVE_MOST: Final = 4 << 20
 """Entries above the leaves whose hashes are brought together: 16 MB of them."""
 _HASHED: Final = 8_192
 _HASHES: Final = pa.schema({"hashes": BINARY})
-_NEWEST: Final = f"""SELECT path, value FROM walked e WHERE role = {ENTRY} AND value IS NOT NULL
+_NEWEST: Final = f"""FROM walked e WHERE role = {ENTRY} AND value IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM above a WHERE a.path = e.path AND a.height > e.height)"""
 """Of a key's messages and row the one in the highest node counts."""
-_SETTLED: Final = f"""SELECT role, path, size FROM walked WHERE role >= {KIND}
-    UNION ALL SELECT role, path, size FROM proved WHERE role >= {KIND}"""
-_LOST: Final = f"""SELECT DISTINCT path FROM settled n WHERE role = {NEEDED}
+_SETTLED: Final = f"""(SELECT role, path, size FROM walked WHERE role >= {KIND}
+    UNION ALL SELECT role, path, size FROM proved WHERE role >= {KIND})"""
+_THERE: Final = f"SELECT path FROM {_SETTLED} s WHERE role = {EXISTS}"
+_LOST: Final = f"""SELECT path FROM {_SETTLED} n WHERE role = {NEEDED}
     AND NOT EXISTS (SELECT 1 FROM there t WHERE t.path = n.path)"""
 
 
@@ -153,10 +164,13 @@ def _hash_paths(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
 def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     """Prove what the entries of a walk mean; only findings and missing namespaces come to the driver."""
     unreadable = f"role = {NODE} AND height = {UNREADABLE} AND first = {content.version}"
-    content.whole = not walk.ask(f"SELECT path FROM walked WHERE {unreadable} LIMIT 1").list()
+    content.whole = not walk.ask(f"SELECT count(*) AS nodes FROM walked WHERE {unreadable}").one()["nodes"]
     above_leaves = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0")
     above = above_leaves.keep("path", repeatable=True)
-    newest = walk.ask(_NEWEST, above=above)
+    newest = walk.ask(f"SELECT path, value {_NEWEST}", above=above)
+    # By a query of its own: a row that the engine loses of one of both is in the other one.
+    asked = ask_of_kept(walk.engine, walk.ask(f"SELECT path {_NEWEST}", above=above), "path")
+    newest.learn_count(asked.rows)
     work = partial(
         _prove_content,
         version=content.version,
@@ -165,16 +179,24 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         tables=content.tables,
         most=found.most_wanted(),
     )
-    proved = walk.engine.map(work, newest, _PROVED, walk.storage).keep(repeatable=True)
+    proved = _keep_proved(walk.engine, work, newest, asked, walk.storage)
     add_findings(walk.engine, proved, found, content.version)
-    settled = walk.ask(_SETTLED, proved=proved)
-    content.bytes = _sum_up(walk.engine, settled, found, content.kinds)
-    existing = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled)
-    there = existing.keep("path", repeatable=True)
-    lost = walk.engine.sql(f"{_LOST} LIMIT {found.most}", settled=settled, there=there).list()
+    query, levels = from_parts(_SETTLED, "walked", walk.levels)
+    content.bytes = _sum_up(walk.engine, query, found, content.kinds, proved=proved, **levels)
+    there = walk.keep_asked("namespaces", _THERE, "path", proved=proved)
+    lost = walk.list_asked("namespaces", f"{_LOST} LIMIT {found.most}", "path", proved=proved, there=there)
     content.needed = {row["path"] for row in lost}
     for each in (above, proved, there):
         each.drop()
+
+
+def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage) -> Rows:
+    """Keep what work proves of rows, told apart by their ``path``. Raises ``StorageError``: the engine lost rows."""
+    counted = CountedWork(work, _PROVED, "path")
+    proved = engine.map(counted, rows, with_counts(_PROVED), storage).keep(repeatable=True)
+    counts, _ = sum_counts(engine, proved)
+    refuse_lost("objects", asked, counts)
+    return proved
 
 
 def prove_definitions(
@@ -191,9 +213,9 @@ def prove_definitions(
         definitions.append({"kind": kind, "label": label, "path": path})
     rows = engine.table(definitions, _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
-    proved = engine.map(work, rows, _PROVED, storage).keep(repeatable=True)
+    proved = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
     add_findings(engine, proved, found, version)
-    nbytes = _sum_up(engine, proved, found, Counter())
+    nbytes = _sum_up(engine, "(SELECT * FROM proved)", found, Counter(), proved=proved)
     proved.drop()
     return nbytes
 
@@ -218,18 +240,19 @@ def add_findings(
     query = f"SELECT {', '.join(columns)} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
     taken = engine.sql(query, rows=rows).list()
     wanted = min(total, found.most)
-    refuse_lost("findings", wanted, Counts(wanted, wanted, len(taken)))
+    refuse_lost("findings", Asked(wanted), Counts(wanted, wanted, len(taken)))
     if version is not None:
         taken = [row | {"first": version, "last": version} for row in taken]
     found.rows(taken)
     found.count_more(total - len(taken))
 
 
-def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) -> int:
-    """Count definitions, and objects of each kind; return the bytes that were read."""
-    query = f"SELECT role, path, sum(size) AS size FROM settled WHERE role IN ({KIND}, {_COUNT}) GROUP BY role, path"
+def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **tables: Rows) -> int:
+    """Count definitions, and objects of each kind; return the bytes that were read. ``settled`` is a query."""
+    query = f"""SELECT role, path, sum(size) AS size FROM {settled} s WHERE role IN ({KIND}, {_COUNT})
+        GROUP BY role, path"""
     counted: Counter[str] = Counter()
-    for row in engine.sql(query, settled=settled).list():
+    for row in list_counted(engine, "sums of objects", query, "role, path, size", **tables):
         if row["role"] == KIND:
             into = kinds
         else:
@@ -254,6 +277,7 @@ def _prove_content(
     entries = ((row["path"], row["value"]) for row in rows)
     findings = content.prove(storage, entries)
     yield from _as_rows(storage, islice(findings, most), content.counts)
+    deque(rows, maxlen=0)  # they count as given: nobody asked for more findings
     for kind, count in content.kinds.items():
         yield (KIND, kind, count, *NO_FINDING)
     for namespace in sorted(content.exists):
@@ -273,6 +297,7 @@ def _proved_named(
     named = ((row["kind"], row["label"], row["path"]) for row in rows)
     findings = proved_definitions(storage, named, counts, tables)
     yield from _as_rows(storage, islice(findings, most), counts)
+    deque(rows, maxlen=0)  # they count as given: nobody asked for more findings
 
 
 def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
+from pipelines.engine.counting import keep_given
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
@@ -263,8 +264,10 @@ class Sweep:
             self._forget_marks()
         walked = walk(self.engine, self._trees, starts, self._mark_progress, self._live)
         self.nodes_read += walked.nodes_read
-        named = self.engine.table([{"path": path, "first": -1, "last": -1} for path in sorted(paths)], _REACHED)
-        self._live += [*walked.levels, *([named.keep("path")] if paths else [])]
+        self._live += walked.levels
+        if paths:
+            named = [{"path": path, "first": -1, "last": -1} for path in sorted(paths)]
+            self._live.append(keep_given(self.engine, "files of saved transactions", named, _REACHED, "path"))
 
     def _mark_progress(self, phase: str, done: int, total: int | None) -> None:
         del phase

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine.counting import keep_counted, list_counted, refuse_other_names
+from pipelines.engine.counting import keep_counted, keep_given, list_counted, refuse_other_names
 from pipelines.engine.model import TEXT, Engine, Rows, from_parts
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
@@ -192,7 +192,8 @@ class TableSweep(Sweep):
             query = "SELECT f.path FROM files f"
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files))
         elif held:
-            table = self.engine.table([{"path": each} for each in sorted(held)], _PATHS).keep("path")
+            directories = [{"path": each} for each in sorted(held)]
+            table = keep_given(self.engine, "directories in doubt", directories, _PATHS, "path")
             query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files, held=table))
 

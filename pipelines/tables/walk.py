@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine.counting import (
-    GIVEN,
-    MADE,
     CountedWork,
     Counts,
+    ask_of_kept,
     keep_counted,
     list_counted,
     refuse_lost,
     refuse_other_names,
-    sum_labelled,
-    with_marks,
+    sum_counts,
+    with_counts,
 )
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
 from pipelines.job import Progress
@@ -82,7 +81,6 @@ _NOUNS: Final = {METADATA: "metadata files"}
 BESIDE: Final = "beside"
 ALIAS: Final = "alias"
 CLAIM: Final = "claim"
-COUNT: Final = "count"
 DOUBT: Final = "doubt"
 ASTRAY: Final = "astray"
 UNREADABLE: Final = "unreadable"
@@ -90,8 +88,7 @@ UNKNOWN: Final = "unknown"
 """What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, the key of a file
 that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
 known which), a table whose location is none, a file that is missing or cannot be read, or one elsewhere whose storage
-this process cannot read. A count has no path: its ``size`` is how many files were given to read, or how many rows that
-made."""
+this process cannot read."""
 _RARE: Final = (ALIAS, ASTRAY, DOUBT, UNKNOWN, UNREADABLE)
 """Roles that most lakehouses have no rows of: so it is known from the start, and nothing need be asked."""
 _FOUND: Final = pa.schema(
@@ -240,10 +237,11 @@ class TableWalk:
         what = _NOUNS.get(role, f"{role}s")
         paths = named.select(self._engine, tables, "path")
         query = f"SELECT a.path {every}"
-        files = refuse_other_names(self._engine, f"names of {what}", pending, "path", query, every=paths, **known)
+        asked = refuse_other_names(self._engine, f"names of {what}", pending, "path", query, every=paths, **known)
+        files = asked.rows
         self.read[role] = self.read.get(role, 0) + files
-        counted = CountedWork(work, _as_rows)
-        found = self._engine.map(counted, pending, with_marks(_FOUND), self._storage, each=READ_AHEAD)
+        counted = CountedWork(work, _FOUND, "path")
+        found = self._engine.map(counted, pending, with_counts(_FOUND), self._storage, each=READ_AHEAD)
         phase = f"read {what}"
         # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
         self.found.append(
@@ -254,15 +252,14 @@ class TableWalk:
             )
         )
         counts, numbers = self._count(self.found[-1])
-        refuse_lost(what, files, counts)
+        refuse_lost(what, asked, counts)
         self._numbers.append(numbers)
         self._progress(phase, files, files)
 
     def _count(self, found: Rows) -> tuple[Counts, dict[str, int]]:
         """Sum up the counts among rows, and count the rows of each rare role: all that takes one query."""
         numbers = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}" for role in _RARE]
-        sums = sum_labelled(self._engine, found, f"role = {COUNT!r}", "label", *numbers)
-        return Counts(*(sums[name] for name in Counts._fields)), {role: sums[role] for role in _RARE}
+        return sum_counts(self._engine, found, *numbers)
 
     def has(self, *roles: str) -> bool:
         """Whether there are rows of a role among those that are rare. No query."""
@@ -316,11 +313,6 @@ def _drop_since(kept: list[Rows], count: int) -> None:
     for rows in kept[count:]:
         rows.drop()
     del kept[count:]
-
-
-def _as_rows(given: int, made: int) -> Found:
-    yield COUNT, "", "", GIVEN, "", given
-    yield COUNT, "", "", MADE, "", made
 
 
 # -- what files contain --------------------------------------------------------------------------------
@@ -593,10 +585,11 @@ def key_files(engine: Engine, files: Rows, *, plain: bool = False) -> Rows:
 
     Raises ``StorageError``: the engine lost rows.
     """
-    work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _key_counts)
-    keyed = engine.map(work, files, with_marks(_KEYS), each=_LISTED_TOGETHER).keep("key")
-    counts = Counts(**sum_labelled(engine, keyed, f"key = {COUNT!r}", "path"))
-    refuse_lost("names of files", files.count(), counts)
+    work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _KEYS, "path")
+    asked = ask_of_kept(engine, files, "path")
+    keyed = engine.map(work, files, with_counts(_KEYS), each=_LISTED_TOGETHER).keep("key")
+    counts, _ = sum_counts(engine, keyed)
+    refuse_lost("names of files", asked, counts)
     return keyed
 
 
@@ -608,11 +601,6 @@ def _keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]
 def _plain_names_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:
     for row in rows:
         yield row["path"], row["size"], plain_name(row["path"])
-
-
-def _key_counts(given: int, made: int) -> Iterator[tuple[str, int | None, str]]:
-    yield GIVEN, given, COUNT
-    yield MADE, made, COUNT
 
 
 def _beside(root: str, path: str) -> Found:

@@ -19,13 +19,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.engine.counting import (
+    Asked,
     CountedWork,
-    Counts,
+    ask_of_given,
     keep_counted,
+    list_counted,
     refuse_lost,
     refuse_other_names,
-    sums_of_counts,
-    with_marks,
+    sum_counts,
+    with_counts,
 )
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
@@ -52,10 +54,8 @@ NAMED: Final = 2
 KEYS: Final = 3
 MESSAGES: Final = 4
 TEXT_BYTES: Final = 5
-COUNT: Final = 6
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
-"""A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node. A
-count has no path: the nodes that were given to visit, as the height, and the rows that this made, as the size."""
+"""A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node."""
 _NODES_PER_TASK: Final = 32
 _NAMES_TOGETHER: Final = 1 << 17
 """Names in leaves that are put together: versions share nearly all names, and few leaves."""
@@ -206,7 +206,6 @@ class Visitor:
         choose: called before each level with what is kept of the levels above, and its height (:data:`ROOT` for the
             roots, of any height); returns what is done with its nodes.
         key: the columns by which the kept rows are looked up, the one that is joined first.
-        counted: whether a :data:`COUNT` among the rows tells how many they are, so that none is lost unseen.
     """
 
     phase: str
@@ -214,12 +213,11 @@ class Visitor:
     kept: pa.Schema
     choose: Callable[[Walk, int], Work]
     key: str = ""
-    counted: bool = False
 
     @property
     def columns(self) -> pa.Schema:
         """The columns of the tables that are kept."""
-        return with_marks(self.kept) if self.counted else self.kept
+        return with_counts(self.kept)
 
     def children(self, height: int, *, in_place: bool) -> str:
         """Return the query of the distinct children of a height, with the tightest of what their parents record.
@@ -254,10 +252,15 @@ class Walk:
         query, levels = from_parts(query, "walked", self.levels)
         return self.engine.sql(query, **levels, **tables)
 
-    def keep_asked(self, what: str, query: str, columns: str) -> Rows:
-        """Return the distinct rows of a query of the table ``walked``; see :func:`keep_counted`."""
+    def keep_asked(self, what: str, query: str, columns: str, **tables: Rows) -> Rows:
+        """Return the distinct rows of a query of the table ``walked``, and of others; see :func:`keep_counted`."""
         query, levels = from_parts(query, "walked", self.levels)
-        return keep_counted(self.engine, what, query, columns, **levels)
+        return keep_counted(self.engine, what, query, columns, **levels, **tables)
+
+    def list_asked(self, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
+        """Return the distinct rows of a query of the table ``walked``, and of others; see :func:`list_counted`."""
+        query, levels = from_parts(query, "walked", self.levels)
+        return list_counted(self.engine, what, query, columns, **levels, **tables)
 
     def drop(self) -> None:
         """Release the disk and memory of the tables."""
@@ -272,14 +275,13 @@ def walk(
     """Walk from roots to all nodes reachable from them, and return what it kept. One ``get`` per node.
 
     Nodes in the tables ``known``, kept by ``path``, and what only they reach, are left out. Every path in the
-    levels is that of a file that is reached, or empty. Raises as :func:`descend`, ``CorruptNode`` for the first damaged
-    node, and ``StorageError`` where the engine lost rows.
+    levels is that of a file that is reached, or ``NULL``. Raises as :func:`descend`, and ``CorruptNode`` for the first
+    damaged node.
     """
     visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
     oldest_first = sorted(starts, key=attrgetter("first"))
     rows = [{**asdict(each), "height": ROOT} for each in oldest_first]
-    work = CountedWork(visit, _as_rows)
-    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: work, "path, role", counted=True)
+    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path, role")
     return descend(engine, trees.storage, visitor, rows, progress, known=known)
 
 
@@ -294,6 +296,8 @@ def descend(
     few: int = 0,
 ) -> Walk:
     """Visit all nodes reachable from roots, and return what the visitor kept. A walk that fails keeps nothing.
+
+    Raises ``StorageError`` where the engine lost rows.
 
     Args:
         engine: where nodes are visited, and where the tables are.
@@ -319,73 +323,89 @@ def descend(
 
 
 def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[Rows], few: int) -> None:
-    starts = _leave_out(found.engine, found.engine.table(roots, found.visitor.asked), known)
-    height = _visit_level(found, _place_pending(found, engine, starts, few), ROOT)
+    starts, asked = _roots_to_visit(found, roots, known)
+    height = _visit_level(found, _place_pending(found, engine, starts, asked, few), asked, ROOT)
+    starts.drop()
     for below in range(height - 1, -1, -1):
         children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
         pending = _leave_out(found.engine, children, known).keep(repeatable=True)
         try:
-            if found.visitor.counted:
-                _refuse_other_children(found, pending, known, below)
-            if pending.count():
-                _visit_level(found, _place_pending(found, engine, pending, few), below)
+            # What hangs below a child that is not among them would be deleted: so their names are counted by a query
+            # of their own.
+            names = found.ask(f"SELECT path FROM walked WHERE role = {CHILD} AND height = {below}")
+            asked = _refuse_others(found.engine, "children of nodes", pending, names, known)
+            if asked.rows:
+                _visit_level(found, _place_pending(found, engine, pending, asked, few), asked, below)
         finally:
             pending.drop()
 
 
-def _refuse_other_children(found: Walk, pending: Rows, known: Sequence[Rows], height: int) -> None:
-    """Refuse to go on with other nodes than those that the nodes read name: what hangs below them would be deleted.
+def _roots_to_visit(found: Walk, roots: Sequence[Row], known: Sequence[Rows]) -> tuple[Rows, Asked]:
+    """Return the roots that are not among the known nodes, each once, and what they ask of a visit."""
+    once = _each_root_once(roots)
+    engine = found.engine
+    columns = found.visitor.asked
+    given = engine.table(once, columns)
+    if not known:
+        asked = ask_of_given(once, "path")
+        return given, asked
+    starts = _leave_out(engine, given, known)
+    kept = starts.keep(repeatable=True)
+    # A table of their own: a row that the engine loses of one of both is in the other one.
+    names = engine.table(once, columns)
+    asked = _refuse_others(engine, "roots", kept, names, known)
+    return kept, asked
 
-    The names are counted by a query of their own, so that one row which the engine loses or swaps is seen.
-    """
-    names = found.ask(f"SELECT path FROM walked WHERE role = {CHILD} AND height = {height}")
-    named = _leave_out(found.engine, names, known)
+
+def _each_root_once(roots: Sequence[Row]) -> list[Row]:
+    """Return roots, of which one may stand for a version and for a snapshot, each with the versions of both."""
+    once: dict[str, Row] = {}
+    for row in roots:
+        path = row["path"]
+        same = once.get(path, row)
+        first = min(row["first"], same["first"])
+        last = max(row["last"], same["last"])
+        once[path] = {**row, "first": first, "last": last}
+    return list(once.values())
+
+
+def _refuse_others(engine: Engine, what: str, pending: Rows, names: Rows, known: Sequence[Rows]) -> Asked:
+    """Refuse to visit other nodes than those ``names`` that are not known; return what they ask of a visit."""
     query = "SELECT n.path FROM named n"
-    refuse_other_names(found.engine, "children of nodes", pending, "path", query, named=named)
+    return refuse_other_names(engine, what, pending, "path", query, named=_leave_out(engine, names, known))
 
 
-def _place_pending(found: Walk, engine: Engine, pending: Rows, few: int) -> Rows:
+def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few: int) -> Rows:
     """Return nodes where they are visited: more than a few of them in the engine, and so is the rest of the walk."""
-    if found.engine is engine or pending.count() <= few:
+    if found.engine is engine or asked.rows <= few:
         return pending
     rows = pending.list()
     _move(found, engine)
     return engine.table(rows, found.visitor.asked)
 
 
-def _visit_level(found: Walk, pending: Rows, height: int) -> int:
+def _visit_level(found: Walk, pending: Rows, asked: Asked, height: int) -> int:
     """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
-    visit = found.visitor.choose(found, height)
+    visit = CountedWork(found.visitor.choose(found, height), found.visitor.kept, "path")
     level = found.engine.map(visit, pending, found.visitor.columns, found.storage, each=_NODES_PER_TASK)
-    sums = _keep_level(found, level)
-    if found.visitor.counted:
-        counts = Counts(sums["given"], sums["made"], sums["kept"], sums["marks"])
-        refuse_lost("nodes", pending.count(), counts)
-    return sums["height"] or 0
+    return _keep_level(found, level, asked)
 
 
-def _as_rows(given: int, made: int) -> Iterator[tuple[Any, ...]]:
-    yield COUNT, "", given, None, None, made
-
-
-def _keep_level(found: Walk, level: Rows) -> Row:
-    """Keep a level; return its greatest height, how many nodes it has, and its counts, in one query."""
+def _keep_level(found: Walk, level: Rows, asked: Asked) -> int:
+    """Keep a level, and return its greatest height. It is counted by one query. Raises as :func:`refuse_lost`."""
 
     def report_nodes(_: int) -> None:
         found.progress(found.visitor.phase, found.nodes_read, None)
 
     kept = level.keep(found.visitor.key, repeatable=True, progress=report_nodes)
     found.levels.append(kept)
-    columns = [
-        f"max(CASE WHEN role = {NODE} THEN height END) AS height",
-        f"coalesce(sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END), 0) AS nodes",
-    ]
-    if found.visitor.counted:
-        columns.append(sums_of_counts(f"role = {COUNT}", given="height", made="size"))
-    sums = found.engine.sql(f"SELECT {', '.join(columns)} FROM level", level=kept).one()
+    heights = f"max(CASE WHEN role = {NODE} THEN height END) AS height"
+    nodes = f"coalesce(sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END), 0) AS nodes"
+    counts, sums = sum_counts(found.engine, kept, heights, nodes)
     found.nodes_read += sums["nodes"]
     report_nodes(0)
-    return sums
+    refuse_lost("nodes", asked, counts)
+    return sums["height"] or 0
 
 
 def _move(found: Walk, engine: Engine) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import backup, export, snapshot
+from pipelines import backup, export, snapshot, verify
 from pipelines.job import dry_run
 from tests.support.lakes import FAST, compacted, content, filled, new_lake
 from tests.support.s3_servers import S3Server
@@ -24,6 +24,7 @@ from trinitylake_core.errors import NotALakehouse, ReadOnly, VersionExpired
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.transactions import edits
 
 HERE = export.Config(engine="local")
 HISTORY = export.Config(engine="local", history=True)
@@ -512,3 +513,15 @@ def test_an_export_to_its_own_lakehouse_by_another_name_is_refused(tmp_path: Pat
     with pytest.raises(InvalidInput, match=r"another directory|lies below the lakehouse"):
         run(lake.refresh(), (tmp_path / "alias").as_uri() + place)
     assert before == sorted(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("name", ["given", "made", "count"])
+def test_a_definition_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """No file is taken for one of the rows that say how many files there are."""
+    monkeypatch.setattr(edits, "definition_path", lambda *_: name)
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+    copy = (tmp_path / "copy").as_uri()
+    export.run(lake.refresh(), copy)
+    assert verify.run(Lakehouse.open(copy), verify.Config("all", definitions=True)).ok

@@ -20,7 +20,8 @@ from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.respelled import local, needed_by
 from tests.support.spoilt_engines import (
-    SpoiltMaps,
+    KINDS,
+    Kind,
     SpoiltQueries,
     SpoiltSpark,
     arm_within,
@@ -169,13 +170,13 @@ def _lose_a_file(catalog: TrinityLakeCatalog, table: Table) -> None:
 
 
 @pytest.mark.parametrize("damage", [_damage_a_manifest, _lose_a_file])
-@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltMaps])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_what_cannot_be_read_calls_no_table_sound(
     catalog: TrinityLakeCatalog,
     monkeypatch: pytest.MonkeyPatch,
     damage: Callable[[TrinityLakeCatalog, Table], None],
-    kind: type[SpoiltQueries | SpoiltMaps],
+    kind: Kind,
     how: How,
 ) -> None:
     damage(catalog, _abandoned(catalog))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.engine import Engine, open_engine
-from pipelines.engine.counting import MARK
+from pipelines.engine.counting import COUNTING
 from pipelines.engine.local import LocalEngine
 from pipelines.job import silent
 from pipelines.trees import walk as walking
@@ -122,7 +122,7 @@ def test_a_walk_without_figures_names_the_same_files(lake: Lakehouse, monkeypatc
     for figures, many in ((True, 1 << 18), (False, 1 << 18), (False, 0)):
         monkeypatch.setattr(walking, "_MANY_BYTES", many)
         walked = walk(LocalEngine(), TreeSource(copy.storage, ORDER, figures=figures), starts(copy.version), silent)
-        found.append([{**row, MARK: None} for row in rows(walked, NODE, NAMED)])  # marks are random
+        found.append([{**row, **dict.fromkeys(COUNTING)} for row in rows(walked, NODE, NAMED)])  # marks are random
         assert bool(rows(walked, KEYS, MESSAGES)) == figures
     assert found[0] == found[1] == found[2]
 

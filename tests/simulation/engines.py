@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pipelines import clean, export, tables_clean
 from pipelines.engine.local import LocalEngine, LocalRows
@@ -16,7 +16,7 @@ from trinitylake_core.errors import Corrupt, StorageError
 
 How = Literal["lose", "repeat", "swap"]
 HOWS: Final[tuple[How, ...]] = ("lose", "repeat", "swap")
-Row = tuple[Any, ...]
+Row = TypeVar("Row")
 
 
 @dataclass

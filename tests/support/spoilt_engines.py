@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -75,7 +75,7 @@ class SpoiltMaps(LocalEngine):
     def __init__(self, number: int, how: How) -> None:
         super().__init__()
         self.fault = RowFault(how, number)
-        self.spoilt = "a row that work made"
+        self.spoilt = "a row of work"
         self.is_armed = True
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
@@ -86,8 +86,27 @@ class SpoiltMaps(LocalEngine):
         return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
 
 
+class SpoiltGiven(SpoiltMaps):
+    """An engine that loses, repeats or swaps one row of all that it gives to maps."""
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return the result of work on rows that are spoilt if the row is among them."""
+
+        def work_on_spoilt(given: Iterator[Row], *opened: Storage) -> Iterator[tuple[Any, ...]]:
+            if self.is_armed:
+                given = self.fault.spoil(given)
+            return iter(work(given, *opened))
+
+        return LocalEngine.map(self, work_on_spoilt, rows, schema, *storages, each=each)
+
+
+Kind: TypeAlias = type[SpoiltQueries | SpoiltMaps]
+KINDS: Final[tuple[Kind, ...]] = (SpoiltQueries, SpoiltMaps, SpoiltGiven)
+"""Engines that spoil a row of queries, of what maps make, and of what maps are given."""
+
+
 class SpoiltSpark(SparkEngine):
-    """Spark that loses, repeats or swaps one row of all that queries and maps return."""
+    """Spark that loses, repeats or swaps one row of all that queries and maps return, and that maps are given."""
 
     def __init__(self, session: SparkSession, number: int, how: How) -> None:
         super().__init__(lambda: session)
@@ -96,7 +115,9 @@ class SpoiltSpark(SparkEngine):
         self._session = session
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
-        """Return the result of work, spoilt if the row is among it."""
+        """Return the result of work, spoilt if the row is among it, or of spoilt rows."""
+        if isinstance(rows, SparkRows) and rows.given is None:
+            rows = self._spoil(rows)
         return self._spoil(super().map(work, rows, schema, *storages, each=each))
 
     def sql(self, query: str, **tables: Rows) -> SparkRows:
