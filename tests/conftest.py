@@ -43,6 +43,8 @@ pytest_plugins = ["tests.support.s3_servers"] if importlib.util.find_spec("tests
 # Of each Java that a test starts: it ends before code that was compiled with care pays.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# As in a session of a user who wants it: then a query may not use such a word as a name.
+_RESERVED_WORDS = {"spark.sql.ansi.enforceReservedKeywords": "true"}
 
 SPARK = "spark"
 # Files of minutes, whose tests share nothing but what the session has.
@@ -236,7 +238,7 @@ def spark_session() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "_HERE", 2)
         patch.setattr(checks, "_ROOTS_HERE", 2)
-        session = get_session(SessionConfig(conf=_INTERPRETED))
+        session = get_session(SessionConfig(conf=_INTERPRETED | _RESERVED_WORDS))
         yield session
         session.stop()
 

@@ -21,7 +21,6 @@ from pipelines.engine.counting import (
     Counts,
     SumOfCounts,
     ask_of_given,
-    ask_of_kept,
     keep_counted,
     refuse_lost,
     refuse_other_names,
@@ -119,14 +118,15 @@ class FilesToCopy:
     lacking: dict[str, str]
     elsewhere: int
     _compared: Rows
+    _asked: dict[str, Asked]
     _plan: CopyPlan
 
     def copy(self, *kinds: str) -> tuple[int, int, int]:
         """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks."""
         done = []
         for kind in kinds:
-            number = self.files.get(kind, 0)
-            done.append(self._plan.copy(self._compared, kind, number))
+            asked = self._asked.get(kind, Asked(0))
+            done.append(self._plan.copy(self._compared, kind, asked))
         files = sum(each[0] for each in done)
         size = sum(each[1] for each in done)
         requests = sum(each[2] for each in done)
@@ -209,6 +209,7 @@ class CopyPlan:
             lacking=lacking,
             elsewhere=elsewhere,
             _compared=compared,
+            _asked=self._ask_to_copy(compared, {row["kind"]: row["missing"] for row in sums}),
             _plan=self,
         )
 
@@ -332,17 +333,28 @@ class CopyPlan:
             invariant="I15",
         )
 
-    def copy(self, compared: Rows, kind: str, count: int) -> tuple[int, int, int]:
-        """Copy the ``count`` files of a kind that are not at the target; return files, bytes, requests of tasks."""
+    def _ask_to_copy(self, compared: Rows, missing: dict[str, int]) -> dict[str, Asked]:
+        """Return what the files of each kind that are not at the target ask of the work that copies them.
+
+        By a query of its own: a row that the engine loses of one of both is in the other one. Raises ``StorageError``.
+        """
+        query = f"""SELECT kind, count(*) AS every, sum(crc32(path)) AS keys FROM compared WHERE {_TO_COPY}
+            GROUP BY kind"""
+        rows = self.engine.sql(query, compared=compared).list()
+        asked = {row["kind"]: Asked(row["every"], row["keys"]) for row in rows}
+        for kind, number in missing.items():
+            found = asked.get(kind, Asked(0)).rows
+            refuse_lost(f"{kind}s to copy", Asked(number), Counts(found, made=0, kept=0))
+        return asked
+
+    def copy(self, compared: Rows, kind: str, asked: Asked) -> tuple[int, int, int]:
+        """Copy the files of a kind that are not at the target; return files, bytes, requests of tasks."""
+        count = asked.rows
         self.progress(f"copy {kind}s", 0, count)
         if not count:
             return 0, 0, 0
-        what = f"{kind}s to copy"
-        wanted = f"FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
-        files = self.engine.sql(f"SELECT path, size {wanted}", compared=compared)
-        # By a query of its own: a row that the engine loses of one of both is in the other one.
-        asked = ask_of_kept(self.engine, self.engine.sql(f"SELECT path {wanted}", compared=compared), "path")
-        refuse_lost(what, Asked(count), Counts(asked.rows, count, count))
+        query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
+        files = self.engine.sql(query, compared=compared)
         files.learn_count(count)
         work = CountedWork(partial(copy_new, check=_check), NEW, "path")
         sums = dict.fromkeys(NEW.names, 0)
@@ -353,7 +365,7 @@ class CopyPlan:
             for name in sums:
                 sums[name] += row[name]
             self.progress(f"copy {kind}s", sums["copied"], count)
-        refuse_lost(what, asked, counts.sum())
+        refuse_lost(f"{kind}s to copy", asked, counts.sum())
         return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
 
 

@@ -181,11 +181,17 @@ def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
 
 
 def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
-    """Return the distinct rows of a query, in no order, counted as :func:`keep_counted` counts them."""
-    found = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables).list()
-    counted = engine.sql(f"SELECT count(*) AS asked FROM ({_groups(query, columns)}) g", **tables).one()
-    names = len({tuple(row.values()) for row in found})
+    """Return the distinct rows of a query, in no order, counted as :func:`keep_counted` counts them.
+
+    They are counted first, and not asked for where there are none: most often what is asked for is what is wrong.
+    """
+    groups = f"SELECT {columns}, count(*) AS times FROM ({query}) q GROUP BY {columns}"
+    counted = engine.sql(f"SELECT count(*) AS asked FROM ({groups}) g", **tables).one()
     asked = Asked(counted["asked"])
+    if not asked.rows:
+        return []
+    found = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables).list()
+    names = len({tuple(row.values()) for row in found})
     refuse_lost(what, asked, Counts(names, asked.rows, len(found)))
     return found
 
@@ -198,25 +204,23 @@ def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, aske
 
     Raises ``StorageError``: the engine lost, repeated or swapped rows.
     """
-    asked_groups = _groups(asked_query, columns)
-    kept_groups = _groups("SELECT * FROM kept", columns)
-    keys = f"coalesce(sum(crc32({_first_of(columns)})), 0)"
-    query = f"""SELECT (SELECT count(*) FROM ({asked_groups}) a) AS asked, coalesce(sum(g.times), 0) AS every,
-        count(*) AS names, {keys} AS keys FROM ({kept_groups}) g"""
+    every = f"""SELECT {columns}, 1 AS asked, 0 AS kept FROM ({asked_query}) q
+        UNION ALL SELECT {columns}, 0 AS asked, 1 AS kept FROM kept"""
+    groups = f"SELECT {columns}, sum(asked) AS asked, sum(kept) AS kept FROM ({every}) e GROUP BY {columns}"
+    query = f"""SELECT coalesce(sum(CASE WHEN g.asked > 0 THEN 1 END), 0) AS asked,
+        coalesce(sum(CASE WHEN g.kept > 0 THEN 1 END), 0) AS names,
+        coalesce(sum(g.kept), 0) AS every,
+        coalesce(sum(CASE WHEN g.asked > 0 AND g.kept = 1 THEN 0 ELSE 1 END), 0) AS others,
+        coalesce(sum(crc32(g.{_first_of(columns)})), 0) AS keys FROM ({groups}) g"""
     found = engine.sql(query, kept=kept, **tables).one()
     asked = Asked(found["asked"], found["keys"])
-    refuse_lost(what, Asked(asked.rows), Counts(found["names"], asked.rows, found["every"]))
+    refuse_lost(what, Asked(asked.rows), Counts(found["names"], asked.rows, found["every"], found["others"]))
     kept.learn_count(asked.rows)
     return asked
 
 
 def _first_of(columns: str) -> str:
     return columns.partition(",")[0]
-
-
-def _groups(query: str, columns: str) -> str:
-    """Return a query of the distinct rows of a query that is not equal to ``SELECT DISTINCT``, with their numbers."""
-    return f"SELECT {columns}, count(*) AS times FROM ({query}) q GROUP BY {columns}"
 
 
 def refuse_lost(what: str, asked: Asked, found: Counts) -> None:

@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 def ddl(schema: pa.Schema) -> str:
     """Return an Arrow schema in the words of Spark SQL. Raises ``KeyError`` for a type that no job uses."""
-    return ", ".join(f"{each.name} {_sql(each.type)}" for each in schema)
+    return ", ".join(f"`{each.name}` {_sql(each.type)}" for each in schema)  # it may be a word of SQL, as "table" is
 
 
 def _sql(kind: pa.DataType) -> str:
@@ -77,7 +77,7 @@ def _sql(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"array<{_sql(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{each.name}: {_sql(each.type)}' for each in kind)}>"
+        return f"struct<{', '.join(f'`{each.name}`: {_sql(each.type)}' for each in kind)}>"
     return _SQL[kind]
 
 

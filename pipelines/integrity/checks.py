@@ -22,7 +22,7 @@ from pipelines.engine import Engine
 from pipelines.engine.counting import CountedWork, SumOfCounts, ask_of_given, refuse_lost, with_counts
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
-from pipelines.integrity.examine import ASKED, KEPT, Examiner, visits
+from pipelines.integrity.examine import ASKED, KEPT, UNREADABLE, Examiner, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
     GatheredContent,
@@ -164,8 +164,11 @@ class Checks:
         )
         try:
             self._add_findings(walk)
-            nodes = f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}"
+            is_unread = f"height = {UNREADABLE} AND first = {content.version}"
+            nodes = f"""SELECT sum(size) AS bytes, sum(named) AS named,
+                coalesce(sum(CASE WHEN {is_unread} THEN 1 END), 0) AS unread FROM walked WHERE role = {NODE}"""
             sums = walk.ask(nodes).one()
+            content.whole = not sums["unread"]
             if not self._found.enough():
                 prove_entries(walk, content, self._found)
             if also is not None:
@@ -210,9 +213,7 @@ class Checks:
         return partial(visits, examiner=examiner, most=most)
 
     def _add_findings(self, walk: Walk) -> None:
-        """Add the findings of a walk, level by level: its tables are kept and counted, and a view of them is not."""
-        for level in walk.levels:
-            add_findings(walk.engine, level, self._found)
+        add_findings(walk.engine, walk.levels, self._found)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""

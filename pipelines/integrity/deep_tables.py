@@ -89,11 +89,12 @@ def prove_table_files(
 
 def _count_answers(engine: Engine, asked: Rows, total: int) -> dict[str, int]:
     """Return how many of ``total`` files are unreadable, and unknown. Raises ``StorageError``: the engine lost rows."""
-    sums = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}" for role in (UNREADABLE, UNKNOWN)]
-    query = f"SELECT count(*) AS every, count(DISTINCT path) AS names, {', '.join(sums)} FROM asked"
+    unreadable, unknown = (f"coalesce(sum(CASE WHEN role = {each!r} THEN 1 END), 0)" for each in (UNREADABLE, UNKNOWN))
+    query = f"""SELECT count(*) AS every, count(DISTINCT path) AS names, {unreadable} AS unreadable,
+        {unknown} AS not_known FROM asked"""
     answers = engine.sql(query, asked=asked).one()
     refuse_lost("files", Asked(total), Counts(answers["names"], total, answers["every"]))
-    return answers
+    return {UNREADABLE: answers["unreadable"], UNKNOWN: answers["not_known"]}
 
 
 def _either(role: str) -> str:

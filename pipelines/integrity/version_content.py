@@ -7,7 +7,7 @@ Of a key's messages and row the one in the highest node counts. Every table and 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -23,7 +23,6 @@ from pipelines.engine.counting import (
     Counts,
     ask_of_given,
     ask_of_kept,
-    list_counted,
     refuse_lost,
     sum_counts,
     with_counts,
@@ -35,16 +34,22 @@ from pipelines.integrity.examine import (
     KIND,
     NEEDED,
     NO_FINDING,
-    UNREADABLE,
     IntArray,
     hashes_of,
 )
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found, columns_of
-from pipelines.tables.files import TableFiles, in_sample
-from pipelines.trees.walk import NODE, Walk
-from trinitylake_core.check import Named, VersionContent, Violation, objects_without_namespace, read_definitions
+from pipelines.tables.files import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
+from pipelines.trees.walk import Walk
+from trinitylake_core.check import (
+    MALFORMED,
+    Named,
+    VersionContent,
+    Violation,
+    objects_without_namespace,
+    read_definitions,
+)
 from trinitylake_core.definitions import TableDef
-from trinitylake_core.keys import KeyCodec
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root, Versions
@@ -54,6 +59,15 @@ _PROVED: Final = pa.schema({"role": INT, "path": TEXT, "size": LONG, **dict.from
 """A finding, an object or namespaces as in a row of ``KEPT``, or a figure (``COUNT``) by its name."""
 _COUNT: Final = 7
 _BYTES: Final = "bytes"
+_KINDS: Final = {NAMESPACE: "namespaces", TABLE: "tables", VIEW: "views", MALFORMED: "malformed"}
+_COUNTED: Final = {
+    DEFINITIONS: "definitions",
+    DEFINITIONS_PROVED: "proved_by_checksum",
+    TABLES: "tables_examined",
+    TABLES_UNKNOWN: "tables_not_known",
+    _BYTES: "bytes_read",
+}
+"""What is summed up, and the columns of the sums."""
 _ABOVE_MOST: Final = 4 << 20
 """Entries above the leaves whose hashes are brought together: 16 MB of them."""
 _HASHED: Final = 8_192
@@ -163,8 +177,6 @@ def _hash_paths(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
 
 def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     """Prove what the entries of a walk mean; only findings and missing namespaces come to the driver."""
-    unreadable = f"role = {NODE} AND height = {UNREADABLE} AND first = {content.version}"
-    content.whole = not walk.ask(f"SELECT count(*) AS nodes FROM walked WHERE {unreadable}").one()["nodes"]
     above_leaves = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0")
     above = above_leaves.keep("path", repeatable=True)
     newest = walk.ask(f"SELECT path, value {_NEWEST}", above=above)
@@ -180,7 +192,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         most=found.most_wanted(),
     )
     proved = _keep_proved(walk.engine, work, newest, asked, walk.storage)
-    add_findings(walk.engine, proved, found, content.version)
+    add_findings(walk.engine, [proved], found, content.version)
     query, levels = from_parts(_SETTLED, "walked", walk.levels)
     content.bytes = _sum_up(walk.engine, query, found, content.kinds, proved=proved, **levels)
     there = walk.keep_asked("namespaces", _THERE, "path", proved=proved)
@@ -214,7 +226,7 @@ def prove_definitions(
     rows = engine.table(definitions, _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
     proved = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
-    add_findings(engine, proved, found, version)
+    add_findings(engine, [proved], found, version)
     nbytes = _sum_up(engine, "(SELECT * FROM proved)", found, Counter(), proved=proved)
     proved.drop()
     return nbytes
@@ -222,23 +234,24 @@ def prove_definitions(
 
 def add_findings(
     engine: Engine,
-    rows: Rows,
+    tables: Sequence[Rows],
     found: Found,
     version: int | None = None,
 ) -> None:
-    """Add the findings among rows, as many as are kept, and count the others.
+    """Add the findings in tables, as many as are kept, and count the others.
 
     They are those in ``version``, or in the versions that the rows contain.
     """
-    counted = engine.sql("SELECT count(*) AS found FROM rows WHERE invariant IS NOT NULL", rows=rows).one()
-    total = counted["found"]
+    query, parts = from_parts("SELECT count(*) AS found FROM rows r WHERE r.invariant IS NOT NULL", "rows", tables)
+    total = engine.sql(query, **parts).one()["found"]
     if not total:
         return
     columns: tuple[str, ...] = VIOLATION
     if version is None:
         columns = (*VIOLATION, "first", "last")
-    query = f"SELECT {', '.join(columns)} FROM rows WHERE invariant IS NOT NULL LIMIT {found.most}"
-    taken = engine.sql(query, rows=rows).list()
+    query = f"SELECT {', '.join(columns)} FROM rows r WHERE r.invariant IS NOT NULL LIMIT {found.most}"
+    query, parts = from_parts(query, "rows", tables)
+    taken = engine.sql(query, **parts).list()
     wanted = min(total, found.most)
     refuse_lost("findings", Asked(wanted), Counts(wanted, wanted, len(taken)))
     if version is not None:
@@ -248,19 +261,22 @@ def add_findings(
 
 
 def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **tables: Rows) -> int:
-    """Count definitions, and objects of each kind; return the bytes that were read. ``settled`` is a query."""
-    query = f"""SELECT role, path, sum(size) AS size FROM {settled} s WHERE role IN ({KIND}, {_COUNT})
-        GROUP BY role, path"""
-    counted: Counter[str] = Counter()
-    for row in list_counted(engine, "sums of objects", query, "role, path, size", **tables):
-        if row["role"] == KIND:
-            into = kinds
-        else:
-            into = counted
-        into[row["path"]] += row["size"]
-    nbytes = counted.pop(_BYTES, 0)
-    found.counts.update(counted)
-    return nbytes
+    """Count definitions, and objects of each kind; return the bytes that were read. ``settled`` is a query.
+
+    All sums are in one row: of several, one could be lost.
+    """
+    columns = []
+    for role, names in ((KIND, _KINDS), (_COUNT, _COUNTED)):
+        for name, column in names.items():
+            size = f"CASE WHEN role = {role} AND path = {name!r} THEN size END"
+            columns.append(f"coalesce(sum({size}), 0) AS {column}")
+    sums = engine.sql(f"SELECT {', '.join(columns)} FROM {settled} s", **tables).one()
+    for kind, column in _KINDS.items():
+        kinds[kind] += sums[column]
+    for name, column in _COUNTED.items():
+        if name != _BYTES and sums[column]:
+            found.counts[name] += sums[column]
+    return int(sums[_COUNTED[_BYTES]])
 
 
 def _prove_content(
@@ -305,6 +321,8 @@ def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str])
     for each in found:
         yield (None, None, None, *columns_of(each))
     for name, count in counts.items():
+        if name not in _COUNTED:
+            raise ValueError(f"nobody sums up {name!r}")
         yield (_COUNT, name, count, *NO_FINDING)
     bytes_read = (storage.counts - before).bytes_read
     yield (_COUNT, _BYTES, bytes_read, *NO_FINDING)

@@ -89,8 +89,17 @@ UNKNOWN: Final = "unknown"
 that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
 known which), a table whose location is none, a file that is missing or cannot be read, or one elsewhere whose storage
 this process cannot read."""
-_RARE: Final = (ALIAS, ASTRAY, DOUBT, UNKNOWN, UNREADABLE)
-"""Roles that most lakehouses have no rows of: so it is known from the start, and nothing need be asked."""
+_NUMBERED: Final = {
+    ALIAS: "aliases",
+    ASTRAY: "astray",
+    DOUBT: "doubts",
+    LIST: "lists",
+    MANIFEST: "manifests",
+    METADATA: "metadata",
+    UNKNOWN: "not_known",
+    UNREADABLE: "unreadable",
+}
+"""Roles whose rows are numbered where they are counted, and the columns: of what has no rows nothing need be asked."""
 _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
@@ -211,8 +220,11 @@ class TableWalk:
             MANIFEST: partial(_inner, role=MANIFEST, parse=_in_manifest, strict=self._strict),
         }
         for role, work in works.items():
-            named = _Named(f"role = {role!r}", "path, label, about, size")
-            self._stage(role, work, self.found[known:], named)
+            if self.has(role, since=known):
+                named = _Named(f"role = {role!r}", "path, label, about, size")
+                self._stage(role, work, self.found[known:], named)
+            else:
+                self.read.setdefault(role, 0)
         return self.found[known:]
 
     def _forget_since(self, known: int, asked: dict[str, int]) -> None:
@@ -257,13 +269,16 @@ class TableWalk:
         self._progress(phase, files, files)
 
     def _count(self, found: Rows) -> tuple[Counts, dict[str, int]]:
-        """Sum up the counts among rows, and count the rows of each rare role: all that takes one query."""
-        numbers = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}" for role in _RARE]
-        return sum_counts(self._engine, found, *numbers)
+        """Sum up the counts among rows, and number the rows of some roles: all that takes one query."""
+        numbers = []
+        for role, column in _NUMBERED.items():
+            numbers.append(f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {column}")
+        counts, sums = sum_counts(self._engine, found, *numbers)
+        return counts, {role: sums[column] for role, column in _NUMBERED.items()}
 
-    def has(self, *roles: str) -> bool:
-        """Whether there are rows of a role among those that are rare. No query."""
-        return any(numbers[role] for numbers in self._numbers for role in roles)
+    def has(self, *roles: str, since: int = 0) -> bool:
+        """Whether there are rows of some roles in the tables of ``found`` from one on. No query."""
+        return any(numbers[role] for numbers in self._numbers[since:] for role in roles)
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
