@@ -22,6 +22,7 @@ from pipelines.engine.counting import (
     SumOfCounts,
     ask_of_given,
     keep_counted,
+    keep_given,
     refuse_lost,
     refuse_other_names,
     sum_counts,
@@ -277,7 +278,8 @@ class CopyPlan:
             found = parse(each.path)
             if found is not None and found.kind == "root":
                 absent.add(each.path)
-        return self.engine.table([{"path": path} for path in sorted(absent)], _PATH).keep("path")
+        paths = [{"path": path} for path in sorted(absent)]
+        return keep_given(self.engine, "roots", paths, _PATH, "path")
 
     def _find_reached(self, named: _Named) -> Rows:
         """Return every file that is reached, but for what is left out.

@@ -183,16 +183,17 @@ def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
 def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
     """Return the distinct rows of a query, in no order, counted as :func:`keep_counted` counts them.
 
-    They are counted first, and not asked for where there are none: most often what is asked for is what is wrong.
+    Both are asked even where one says that there are none: most often what is asked for is what is wrong.
     """
+    distinct = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables)
+    found = distinct.list()
     groups = f"SELECT {columns}, count(*) AS times FROM ({query}) q GROUP BY {columns}"
-    counted = engine.sql(f"SELECT count(*) AS asked FROM ({groups}) g", **tables).one()
-    asked = Asked(counted["asked"])
-    if not asked.rows:
-        return []
-    found = engine.sql(f"SELECT DISTINCT {columns} FROM ({query}) q", **tables).list()
-    names = len({tuple(row.values()) for row in found})
-    refuse_lost(what, asked, Counts(names, asked.rows, len(found)))
+    counted = engine.sql(f"SELECT count(*) AS asked FROM ({groups}) g", **tables)
+    asked = Asked(counted.one()["asked"])
+    names = set()
+    for row in found:
+        names.add(tuple(row.values()))
+    refuse_lost(what, asked, Counts(len(names), asked.rows, len(found)))
     return found
 
 

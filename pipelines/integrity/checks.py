@@ -25,6 +25,7 @@ from pipelines.engine.model import LONG, Row, Work
 from pipelines.integrity.examine import ASKED, KEPT, UNREADABLE, Examiner, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
+    FINDINGS,
     GatheredContent,
     above_leaves,
     add_findings,
@@ -53,6 +54,11 @@ _HERE: Final = 128
 """Levels of so many nodes are visited in this process: four times as many as are read at once."""
 _HERE_CHILDREN: Final = 1 << 15
 """What parents record about so many children is held in memory, at most."""
+_NODE_SUMS: Final = f"""SELECT
+    coalesce(sum(CASE WHEN role = {NODE} THEN size END), 0) AS bytes,
+    coalesce(sum(CASE WHEN role = {NODE} THEN named END), 0) AS named,
+    coalesce(sum(CASE WHEN role = {NODE} AND height = {UNREADABLE} AND first = {{version}} THEN 1 END), 0) AS unread,
+    {FINDINGS} FROM walked"""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 _TOGETHER: Final = 4096
@@ -163,12 +169,9 @@ class Checks:
             few=few,
         )
         try:
-            self._add_findings(walk)
-            is_unread = f"height = {UNREADABLE} AND first = {content.version}"
-            nodes = f"""SELECT sum(size) AS bytes, sum(named) AS named,
-                coalesce(sum(CASE WHEN {is_unread} THEN 1 END), 0) AS unread FROM walked WHERE role = {NODE}"""
-            sums = walk.ask(nodes).one()
+            sums = walk.ask(_NODE_SUMS.format(version=content.version)).one()
             content.whole = not sums["unread"]
+            add_findings(walk.engine, walk.levels, sums["findings"], self._found)
             if not self._found.enough():
                 prove_entries(walk, content, self._found)
             if also is not None:
@@ -176,9 +179,9 @@ class Checks:
         finally:
             walk.drop()
             self._engine.close()
-        bytes_read = (sums["bytes"] or 0) + content.bytes
+        bytes_read = sums["bytes"] + content.bytes
         bytes_read_here = (self._storage.counts - before).bytes_read
-        self._found.counts[NODES_NAMED] += sums["named"] or 0
+        self._found.counts[NODES_NAMED] += sums["named"]
         store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
         if not self._found.enough():  # what is wrong with the version as a whole
             for each in content.wrong(self._storage, store):
@@ -198,7 +201,8 @@ class Checks:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         most = self._found.most_wanted()
         if most is not None and walk.levels:
-            self._add_findings(walk)
+            findings = walk.ask(f"SELECT {FINDINGS} FROM walked").one()["findings"]
+            add_findings(walk.engine, walk.levels, findings, self._found)
             most = self._found.most_wanted()
         above = None
         if height == 0 and not content.read_definitions:
@@ -211,9 +215,6 @@ class Checks:
             files=files,
         )
         return partial(visits, examiner=examiner, most=most)
-
-    def _add_findings(self, walk: Walk) -> None:
-        add_findings(walk.engine, walk.levels, self._found)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""

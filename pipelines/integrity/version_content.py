@@ -21,6 +21,7 @@ from pipelines.engine.counting import (
     Asked,
     CountedWork,
     Counts,
+    SumOfCounts,
     ask_of_given,
     ask_of_kept,
     refuse_lost,
@@ -68,6 +69,8 @@ _COUNTED: Final = {
     _BYTES: "bytes_read",
 }
 """What is summed up, and the columns of the sums."""
+FINDINGS: Final = "count(invariant) AS findings"
+"""The column that says how many findings are among rows."""
 _ABOVE_MOST: Final = 4 << 20
 """Entries above the leaves whose hashes are brought together: 16 MB of them."""
 _HASHED: Final = 8_192
@@ -78,7 +81,7 @@ _NEWEST: Final = f"""FROM walked e WHERE role = {ENTRY} AND value IS NOT NULL
 _SETTLED: Final = f"""(SELECT role, path, size FROM walked WHERE role >= {KIND}
     UNION ALL SELECT role, path, size FROM proved WHERE role >= {KIND})"""
 _THERE: Final = f"SELECT path FROM {_SETTLED} s WHERE role = {EXISTS}"
-_LOST: Final = f"""SELECT path FROM {_SETTLED} n WHERE role = {NEEDED}
+_LOST: Final = f"""SELECT DISTINCT path FROM {_SETTLED} n WHERE role = {NEEDED}
     AND NOT EXISTS (SELECT 1 FROM there t WHERE t.path = n.path)"""
 
 
@@ -160,12 +163,20 @@ def above_leaves(walk: Walk) -> IntArray | None:
     keys that are also in nodes above have to be brought together from several nodes. 4 bytes for each entry above the
     leaves come to this process.
     """
-    above = walk.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0")
-    if above.count() > _ABOVE_MOST:
+    query = f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0"
+    # By a query of its own: a row that the engine loses of one of both is in the other one.
+    asked = ask_of_kept(walk.engine, walk.ask(query), "path")
+    if asked.rows > _ABOVE_MOST:
         return None
+    above = walk.ask(query)
+    above.learn_count(asked.rows)
+    work = CountedWork(_hash_paths, _HASHES, "path")
+    counts = SumOfCounts()
     hashes = [np.empty(0, np.int32)]
-    for row in walk.engine.map(_hash_paths, above, _HASHES).list():
-        hashes.append(np.frombuffer(row["hashes"], np.int32))
+    for row in walk.engine.map(work, above, with_counts(_HASHES)).list():
+        if not counts.add(row):
+            hashes.append(np.frombuffer(row["hashes"], np.int32))
+    refuse_lost("keys above the leaves", asked, counts.sum())
     return np.unique(np.concatenate(hashes))
 
 
@@ -177,11 +188,11 @@ def _hash_paths(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
 
 def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     """Prove what the entries of a walk mean; only findings and missing namespaces come to the driver."""
-    above_leaves = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0")
-    above = above_leaves.keep("path", repeatable=True)
-    newest = walk.ask(f"SELECT path, value {_NEWEST}", above=above)
-    # By a query of its own: a row that the engine loses of one of both is in the other one.
-    asked = ask_of_kept(walk.engine, walk.ask(f"SELECT path {_NEWEST}", above=above), "path")
+    newest, above = _newest_entries(walk, "path, value")
+    # By tables of its own: a row that the engine loses of one of both is in the other one.
+    counted, above_counted = _newest_entries(walk, "path")
+    asked = ask_of_kept(walk.engine, counted, "path")
+    above_counted.drop()
     newest.learn_count(asked.rows)
     work = partial(
         _prove_content,
@@ -191,24 +202,37 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         tables=content.tables,
         most=found.most_wanted(),
     )
-    proved = _keep_proved(walk.engine, work, newest, asked, walk.storage)
-    add_findings(walk.engine, [proved], found, content.version)
+    proved, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
+    add_findings(walk.engine, [proved], findings, found, content.version)
     query, levels = from_parts(_SETTLED, "walked", walk.levels)
     content.bytes = _sum_up(walk.engine, query, found, content.kinds, proved=proved, **levels)
     there = walk.keep_asked("namespaces", _THERE, "path", proved=proved)
-    lost = walk.list_asked("namespaces", f"{_LOST} LIMIT {found.most}", "path", proved=proved, there=there)
+    lost = walk.list_asked(
+        "namespaces", f"{_LOST} ORDER BY path LIMIT {found.most}", "path", proved=proved, there=there
+    )
     content.needed = {row["path"] for row in lost}
     for each in (above, proved, there):
         each.drop()
 
 
-def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage) -> Rows:
-    """Keep what work proves of rows, told apart by their ``path``. Raises ``StorageError``: the engine lost rows."""
+def _newest_entries(walk: Walk, columns: str) -> tuple[Rows, Rows]:
+    """Return the entries of a walk that count, and what they were found with: kept entries above the leaves."""
+    above = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0")
+    kept = above.keep("path", repeatable=True)
+    newest = walk.ask(f"SELECT {columns} {_NEWEST}", above=kept)
+    return newest, kept
+
+
+def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage) -> tuple[Rows, int]:
+    """Keep what work proves of rows, told apart by their ``path``; return it, and how many findings are among it.
+
+    Raises ``StorageError``: the engine lost rows.
+    """
     counted = CountedWork(work, _PROVED, "path")
     proved = engine.map(counted, rows, with_counts(_PROVED), storage).keep(repeatable=True)
-    counts, _ = sum_counts(engine, proved)
+    counts, sums = sum_counts(engine, proved, FINDINGS)
     refuse_lost("objects", asked, counts)
-    return proved
+    return proved, sums["findings"]
 
 
 def prove_definitions(
@@ -225,8 +249,8 @@ def prove_definitions(
         definitions.append({"kind": kind, "label": label, "path": path})
     rows = engine.table(definitions, _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
-    proved = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
-    add_findings(engine, [proved], found, version)
+    proved, findings = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
+    add_findings(engine, [proved], findings, found, version)
     nbytes = _sum_up(engine, "(SELECT * FROM proved)", found, Counter(), proved=proved)
     proved.drop()
     return nbytes
@@ -235,17 +259,15 @@ def prove_definitions(
 def add_findings(
     engine: Engine,
     tables: Sequence[Rows],
+    total: int,
     found: Found,
     version: int | None = None,
 ) -> None:
-    """Add the findings in tables, as many as are kept, and count the others.
+    """Add the ``total`` findings in tables, as many as are kept, and count the others.
 
-    They are those in ``version``, or in the versions that the rows contain.
+    They are those in ``version``, or in the versions that the rows contain. They are asked for even if there are said
+    to be none. Raises ``StorageError``: the engine lost rows.
     """
-    query, parts = from_parts("SELECT count(*) AS found FROM rows r WHERE r.invariant IS NOT NULL", "rows", tables)
-    total = engine.sql(query, **parts).one()["found"]
-    if not total:
-        return
     columns: tuple[str, ...] = VIOLATION
     if version is None:
         columns = (*VIOLATION, "first", "last")

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pipelines.engine.counting import (
     Asked,
     CountedWork,
+    Counts,
     ask_of_given,
     keep_counted,
     list_counted,
@@ -219,13 +220,16 @@ class Visitor:
         """The columns of the tables that are kept."""
         return with_counts(self.kept)
 
-    def children(self, height: int, *, in_place: bool) -> str:
+    def children(self, height: int, *, in_place: bool = False, times: str = "") -> str:
         """Return the query of the distinct children of a height, with the tightest of what their parents record.
 
-        ``in_place``: those of one place in their parents, which name nearly the same, follow one another.
+        ``in_place``: those of one place in their parents, which name nearly the same, follow one another. ``times`` is
+        one more column, how many parents there are.
         """
         rest = [name for name in self.asked.names if name not in {"path", "height"}]
-        tightest = (f"{'min' if name in LOWEST else 'max'}({name}) AS {name}" for name in rest)
+        tightest = [f"{'min' if name in LOWEST else 'max'}({name}) AS {name}" for name in rest]
+        if times:
+            tightest.append(f"count(*) AS {times}")
         order = "ORDER BY min(size)" if in_place else ""
         return f"""SELECT path, height, {", ".join(tightest)} FROM walked
             WHERE role = {CHILD} AND height = {height} GROUP BY path, height {order}"""
@@ -238,6 +242,7 @@ class Walk:
     Attributes:
         levels: a table for each level.
         nodes_read: how many nodes were read, each once.
+        counts: those of each level.
     """
 
     engine: Engine
@@ -246,6 +251,7 @@ class Walk:
     progress: Progress
     levels: list[Rows] = field(default_factory=list)
     nodes_read: int = 0
+    counts: list[Counts] = field(default_factory=list)
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``walked``, the kept rows, and of others."""
@@ -330,10 +336,10 @@ def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[
         children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
         pending = _leave_out(found.engine, children, known).keep(repeatable=True)
         try:
-            # What hangs below a child that is not among them would be deleted: so their names are counted by a query
-            # of their own.
-            names = found.ask(f"SELECT path FROM walked WHERE role = {CHILD} AND height = {below}")
-            asked = _refuse_others(found.engine, "children of nodes", pending, names, known)
+            # What hangs below a child that is not among them would be deleted: so they are asked for twice. With one
+            # more column Spark does not answer by what it keeps.
+            again = found.ask(found.visitor.children(below, times="times"))
+            asked = _refuse_others(found, "children of nodes", pending, again, known)
             if asked.rows:
                 _visit_level(found, _place_pending(found, engine, pending, asked, few), asked, below)
         finally:
@@ -352,8 +358,8 @@ def _roots_to_visit(found: Walk, roots: Sequence[Row], known: Sequence[Rows]) ->
     starts = _leave_out(engine, given, known)
     kept = starts.keep(repeatable=True)
     # A table of their own: a row that the engine loses of one of both is in the other one.
-    names = engine.table(once, columns)
-    asked = _refuse_others(engine, "roots", kept, names, known)
+    again = engine.table(once, columns)
+    asked = _refuse_others(found, "roots", kept, again, known)
     return kept, asked
 
 
@@ -369,10 +375,14 @@ def _each_root_once(roots: Sequence[Row]) -> list[Row]:
     return list(once.values())
 
 
-def _refuse_others(engine: Engine, what: str, pending: Rows, names: Rows, known: Sequence[Rows]) -> Asked:
-    """Refuse to visit other nodes than those ``names`` that are not known; return what they ask of a visit."""
-    query = "SELECT n.path FROM named n"
-    return refuse_other_names(engine, what, pending, "path", query, named=_leave_out(engine, names, known))
+def _refuse_others(found: Walk, what: str, pending: Rows, again: Rows, known: Sequence[Rows]) -> Asked:
+    """Refuse to visit other nodes, or with other expectations, than those ``again`` that are not known.
+
+    Returns what they ask of a visit.
+    """
+    columns = ", ".join(found.visitor.asked.names)
+    query = f"SELECT {columns} FROM again n"
+    return refuse_other_names(found.engine, what, pending, columns, query, again=_leave_out(found.engine, again, known))
 
 
 def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few: int) -> Rows:
@@ -405,14 +415,24 @@ def _keep_level(found: Walk, level: Rows, asked: Asked) -> int:
     found.nodes_read += sums["nodes"]
     report_nodes(0)
     refuse_lost("nodes", asked, counts)
+    found.counts.append(counts)
     return sums["height"] or 0
 
 
 def _move(found: Walk, engine: Engine) -> None:
-    """Move what is kept to another engine."""
-    if found.engine is not engine:
-        tables = [engine.table(level.list(), found.visitor.columns) for level in found.levels]
-        found.engine, found.levels = engine, [each.keep(found.visitor.key, repeatable=True) for each in tables]
+    """Move what is kept to another engine. Raises ``StorageError``: one of both lost rows."""
+    if found.engine is engine:
+        return
+    moved: list[Rows] = []
+    for level, before in zip(found.levels, found.counts, strict=True):
+        table = engine.table(level.list(), found.visitor.columns)
+        kept = table.keep(found.visitor.key, repeatable=True)
+        counts, _ = sum_counts(engine, kept)
+        asked = Asked(before.kept, before.marks)
+        refuse_lost("rows of nodes", asked, Counts(counts.kept, before.given, counts.given, counts.marks))
+        moved.append(kept)
+    found.engine = engine
+    found.levels = moved
 
 
 def _leave_out(engine: Engine, asked: Rows, known: Sequence[Rows]) -> Rows:

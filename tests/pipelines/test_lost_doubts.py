@@ -20,9 +20,10 @@ from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.respelled import local, needed_by
 from tests.support.spoilt_engines import (
-    KINDS,
+    KINDS_AND_READS,
     Kind,
     SpoiltQueries,
+    SpoiltReads,
     SpoiltSpark,
     arm_within,
     expire_all_but_the_newest,
@@ -143,16 +144,17 @@ def test_on_spark_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
     assert number > 2
 
 
+@pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltReads])
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_what_cannot_be_read_calls_no_copy_whole(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: How
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Kind, how: How
 ) -> None:
     _damage_a_manifest(catalog, _abandoned(catalog))
     lake = catalog.lakehouse.refresh()
     config = export.Config(tables=True, history=True)
     number = 0
     while True:
-        engine = SpoiltQueries(number, how)
+        engine = kind(number, how)
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, CopyPlan, "_lacking")
             patch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
@@ -160,7 +162,7 @@ def test_a_spoilt_row_of_what_cannot_be_read_calls_no_copy_whole(
             assert ["sales-two"] == list(done.plan.tables_lacking), (number, engine.spoilt)
             if engine.fault.seen <= number:
                 break
-        number += 1
+        number += kind.stride
     assert number > 5
 
 
@@ -170,7 +172,7 @@ def _lose_a_file(catalog: TrinityLakeCatalog, table: Table) -> None:
 
 
 @pytest.mark.parametrize("damage", [_damage_a_manifest, _lose_a_file])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS_AND_READS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_what_cannot_be_read_calls_no_table_sound(
     catalog: TrinityLakeCatalog,
@@ -190,5 +192,5 @@ def test_a_spoilt_row_of_what_cannot_be_read_calls_no_table_sound(
             assert not verify.run(lake.storage, verify.Config("all", tables=1.0, deep=True)).ok, (number, engine.spoilt)
             if engine.fault.seen <= number:
                 break
-        number += 1
+        number += kind.stride
     assert number > 5

@@ -13,22 +13,27 @@ import pytest
 
 from pipelines import clean, export, tables_clean, verify
 from pipelines.engine.model import Engine
+from pipelines.integrity import checks
 from pipelines.job import silent
 from pipelines.sweep.kept_roots import gc_roots
 from pipelines.trees.walk import TreeSource, walk
 from tests.simulation.engines import HOWS, How
+from tests.support.damage import miscount
 from tests.support.icebergs import rows, with_table
 from tests.support.lakes import FAST
 from tests.support.respelled import needed_by, respell_data
 from tests.support.spoilt_engines import (
     KINDS,
+    KINDS_AND_READS,
     Kind,
     LosingEngine,
     SpoiltSpark,
+    SpoiltTables,
     expire_all_but_the_newest,
     planned_files,
 )
-from trinitylake_core import Lakehouse
+from tests.support.surgery import Surgery
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
@@ -259,6 +264,11 @@ def _lose_a_namespace(lake: Lakehouse) -> None:
     expire_all_but_the_newest(lake)
 
 
+def _miscount_in_the_root(lake: Lakehouse) -> None:
+    break_count = miscount(spec.SUBTREE_KEYS, "root")
+    break_count(Surgery(lake.root, lake.definition.order), lake.version)
+
+
 def _root_of(lake: Lakehouse) -> Path:
     return Path(lake.root.removeprefix("file://"))
 
@@ -267,6 +277,7 @@ DAMAGES: Final[dict[str, Callable[[Lakehouse], None]]] = {
     "leaf": _cut_a_leaf,
     "definition": _spoil_a_definition,
     "namespace": _lose_a_namespace,
+    "root": _miscount_in_the_root,
 }
 
 
@@ -308,7 +319,7 @@ def test_a_lost_row_calls_no_damaged_lakehouse_sound(
     assert refused > number // 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS_AND_READS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_calls_no_damaged_lakehouse_sound(
     damaged: Storage, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How
@@ -319,8 +330,24 @@ def test_a_spoilt_row_calls_no_damaged_lakehouse_sound(
         assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, (number, engine.spoilt)
         if engine.fault.seen <= number:
             break
-        number += 1
+        number += kind.stride
     assert number > 10
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_what_moves_to_another_engine_calls_no_damaged_lakehouse_sound(
+    damaged: Storage, monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    """The top of the tree is read in this process, and then handed to Spark."""
+    monkeypatch.setattr(checks, "_HERE", 2)
+    number = 0
+    while True:
+        engine = SpoiltTables(number, how)
+        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, number
+        if engine.fault.seen <= number:
+            break
+        number += 1
+    assert number > 5
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------
@@ -329,20 +356,39 @@ def test_a_spoilt_row_calls_no_damaged_lakehouse_sound(
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(4))
 @pytest.mark.parametrize("how", HOWS)
-def test_on_spark_a_spoilt_row_deletes_no_file_that_is_needed_and_calls_no_damage_sound(
+def test_on_spark_a_spoilt_row_deletes_no_file_that_is_needed(
     catalog: TrinityLakeCatalog,
     needed: set[str],
-    damaged: Storage,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     how: How,
     first: int,
 ) -> None:
+    """Every fifteenth row: Spark needs ten seconds for each."""
     time.sleep(0.02)
-    for number in range(first * 3, 400, 60):
+    number = first * 15
+    while True:
         engine = SpoiltSpark(spark, number, how)
         with monkeypatch.context() as patch, suppress(StorageError):
             assert not planned_files(catalog, engine, patch) & needed, number
-    for number in range(first * 2, 80, 16):
+            if engine.fault.seen <= number:
+                break
+        number += 60
+    assert number > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOWS)
+def test_on_spark_a_spoilt_row_calls_no_damaged_lakehouse_sound(
+    damaged: Storage, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    """Every fifth row."""
+    number = 0
+    while True:
+        engine = SpoiltSpark(spark, number, how)
         with monkeypatch.context() as patch:
-            assert _says_it_is_sound(damaged, SpoiltSpark(spark, number, how), patch) is not True, number
+            assert _says_it_is_sound(damaged, engine, patch) is not True, number
+        if engine.fault.seen <= number:
+            break
+        number += 5
+    assert number > 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -52,6 +52,8 @@ class LosingEngine(LocalEngine):
 class SpoiltQueries(LocalEngine):
     """An engine that loses, repeats or swaps one row of all that queries return; the result is kept as it is then."""
 
+    stride = 1
+
     def __init__(self, number: int, how: How) -> None:
         super().__init__()
         self.fault = RowFault(how, number)
@@ -71,6 +73,9 @@ class SpoiltQueries(LocalEngine):
 
 class SpoiltMaps(LocalEngine):
     """An engine that loses, repeats or swaps one row of all that maps make."""
+
+    stride = 1
+    """After how many rows a test tries the next one."""
 
     def __init__(self, number: int, how: How) -> None:
         super().__init__()
@@ -100,9 +105,51 @@ class SpoiltGiven(SpoiltMaps):
         return LocalEngine.map(self, work_on_spoilt, rows, schema, *storages, each=each)
 
 
+class SpoiltReads(SpoiltMaps):
+    """An engine of which one query reads a table that lacks, repeats or swaps a row; all others read it as it is."""
+
+    stride = 5
+
+    def sql(self, query: str, **tables: Rows) -> LocalRows:
+        """Return the result of a query of tables, one of which is spoilt if the row is among them."""
+        read = {name: self._spoil(rows) for name, rows in tables.items()} if self.is_armed else tables
+        return super().sql(query, **read)
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return the result of work."""
+        return LocalEngine.map(self, work, rows, schema, *storages, each=each)
+
+    def _spoil(self, rows: Rows) -> Rows:
+        if not isinstance(rows, LocalRows):
+            raise TypeError("these rows are of another engine")
+        first = self.fault.seen
+        spoilt = list(self.fault.spoil(rows.tuples()))
+        is_struck = first <= self.fault.number < self.fault.seen
+        return LocalRows(self, rows.names, lambda: spoilt).keep() if is_struck else rows
+
+
+class SpoiltTables(SpoiltMaps):
+    """An engine of two tasks that loses, repeats or swaps one row of all that it is given as tables."""
+
+    def tasks(self, wanted: int | None = None) -> int:
+        """Return 2: so a walk begins in an engine of its own, and moves to this one."""
+        del wanted
+        return 2
+
+    def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:
+        """Return rows of this process as a table, spoilt if the row is among them."""
+        return super().table(self.fault.spoil(iter(rows)), schema)
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return the result of work."""
+        return LocalEngine.map(self, work, rows, schema, *storages, each=each)
+
+
 Kind: TypeAlias = type[SpoiltQueries | SpoiltMaps]
 KINDS: Final[tuple[Kind, ...]] = (SpoiltQueries, SpoiltMaps, SpoiltGiven)
 """Engines that spoil a row of queries, of what maps make, and of what maps are given."""
+KINDS_AND_READS: Final = (*KINDS, SpoiltReads)
+"""Also one of what one query reads: a plan may be wrong then, which is marked again before something is deleted."""
 
 
 class SpoiltSpark(SparkEngine):
