@@ -21,9 +21,11 @@ _SIZE: Final = pa.schema({"size": LONG})
 def test_spark_sql_names_the_types_of_arrow() -> None:
     nested = pa.struct({"path": TEXT, "age": INT})
     schema = pa.schema({"key": TEXT, "size": LONG, "data": pa.binary(), "ok": pa.bool_(), "some": pa.list_(nested)})
-    expected = "key string, size bigint, data binary, ok boolean, some array<struct<path: string, age: int>>"
+    expected = (
+        "`key` string, `size` bigint, `data` binary, `ok` boolean, `some` array<struct<`path`: string, `age`: int>>"
+    )
     assert expected == ddl(schema)
-    assert "why map<string, string>" == ddl(pa.schema({"why": pa.map_(TEXT, TEXT)}))
+    assert "`why` map<string, string>" == ddl(pa.schema({"why": pa.map_(TEXT, TEXT)}))
 
 
 @pytest.mark.spark

@@ -52,8 +52,6 @@ class LosingEngine(LocalEngine):
 class SpoiltQueries(LocalEngine):
     """An engine that loses, repeats or swaps one row of all that queries return; the result is kept as it is then."""
 
-    stride = 1
-
     def __init__(self, number: int, how: How) -> None:
         super().__init__()
         self.fault = RowFault(how, number)
@@ -73,9 +71,6 @@ class SpoiltQueries(LocalEngine):
 
 class SpoiltMaps(LocalEngine):
     """An engine that loses, repeats or swaps one row of all that maps make."""
-
-    stride = 1
-    """After how many rows a test tries the next one."""
 
     def __init__(self, number: int, how: How) -> None:
         super().__init__()
@@ -107,8 +102,6 @@ class SpoiltGiven(SpoiltMaps):
 
 class SpoiltReads(SpoiltMaps):
     """An engine of which one query reads a table that lacks, repeats or swaps a row; all others read it as it is."""
-
-    stride = 5
 
     def sql(self, query: str, **tables: Rows) -> LocalRows:
         """Return the result of a query of tables, one of which is spoilt if the row is among them."""
