@@ -49,14 +49,22 @@ class LosingEngine(LocalEngine):
                 yield row
 
 
-class SpoiltQueries(LocalEngine):
-    """An engine that loses, repeats or swaps one row of all that queries return; the result is kept as it is then."""
+class SpoiltEngine(LocalEngine):
+    """An engine that has a fault to spoil a row with, as long as it is armed."""
 
     def __init__(self, number: int, how: How) -> None:
         super().__init__()
         self.fault = RowFault(how, number)
-        self.spoilt = ""
+        self.spoilt = "a row of work"
         self.is_armed = True
+
+
+class SpoiltQueries(SpoiltEngine):
+    """An engine that loses, repeats or swaps one row of all that queries return; the result is kept as it is then."""
+
+    def __init__(self, number: int, how: How) -> None:
+        super().__init__(number, how)
+        self.spoilt = ""
 
     def sql(self, query: str, **tables: Rows) -> LocalRows:
         """Return the result of a query, spoilt if the row is among it."""
@@ -69,14 +77,8 @@ class SpoiltQueries(LocalEngine):
         return LocalRows(self, found.names, lambda: rows).keep("path" if "path" in found.names else "")
 
 
-class SpoiltMaps(LocalEngine):
+class SpoiltMaps(SpoiltEngine):
     """An engine that loses, repeats or swaps one row of all that maps make."""
-
-    def __init__(self, number: int, how: How) -> None:
-        super().__init__()
-        self.fault = RowFault(how, number)
-        self.spoilt = "a row of work"
-        self.is_armed = True
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
         """Return the result of work, spoilt if the row is among it."""
@@ -86,7 +88,7 @@ class SpoiltMaps(LocalEngine):
         return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
 
 
-class SpoiltGiven(SpoiltMaps):
+class SpoiltGiven(SpoiltEngine):
     """An engine that loses, repeats or swaps one row of all that it gives to maps."""
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
@@ -97,20 +99,16 @@ class SpoiltGiven(SpoiltMaps):
                 given = self.fault.spoil(given)
             return iter(work(given, *opened))
 
-        return LocalEngine.map(self, work_on_spoilt, rows, schema, *storages, each=each)
+        return super().map(work_on_spoilt, rows, schema, *storages, each=each)
 
 
-class SpoiltReads(SpoiltMaps):
+class SpoiltReads(SpoiltEngine):
     """An engine of which one query reads a table that lacks, repeats or swaps a row; all others read it as it is."""
 
     def sql(self, query: str, **tables: Rows) -> LocalRows:
         """Return the result of a query of tables, one of which is spoilt if the row is among them."""
         read = {name: self._spoil(rows) for name, rows in tables.items()} if self.is_armed else tables
         return super().sql(query, **read)
-
-    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
-        """Return the result of work."""
-        return LocalEngine.map(self, work, rows, schema, *storages, each=each)
 
     def _spoil(self, rows: Rows) -> Rows:
         if not isinstance(rows, LocalRows):
@@ -121,7 +119,7 @@ class SpoiltReads(SpoiltMaps):
         return LocalRows(self, rows.names, lambda: spoilt).keep() if is_struck else rows
 
 
-class SpoiltTables(SpoiltMaps):
+class SpoiltTables(SpoiltEngine):
     """An engine of two tasks that loses, repeats or swaps one row of all that it is given as tables."""
 
     def tasks(self, wanted: int | None = None) -> int:
@@ -133,12 +131,8 @@ class SpoiltTables(SpoiltMaps):
         """Return rows of this process as a table, spoilt if the row is among them."""
         return super().table(self.fault.spoil(iter(rows)), schema)
 
-    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
-        """Return the result of work."""
-        return LocalEngine.map(self, work, rows, schema, *storages, each=each)
 
-
-Kind: TypeAlias = type[SpoiltQueries | SpoiltMaps]
+Kind: TypeAlias = type[SpoiltEngine]
 KINDS: Final[tuple[Kind, ...]] = (SpoiltQueries, SpoiltMaps, SpoiltGiven)
 """Engines that spoil a row of queries, of what maps make, and of what maps are given."""
 KINDS_AND_READS: Final = (*KINDS, SpoiltReads)
@@ -191,9 +185,7 @@ def planned_files(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pyte
     return {catalog.lakehouse.root.removeprefix("file://") + each for each in planned}
 
 
-def arm_within(
-    monkeypatch: pytest.MonkeyPatch, engine: SpoiltQueries | SpoiltMaps | SpoiltSpark, where: object, name: str
-) -> None:
+def arm_within(monkeypatch: pytest.MonkeyPatch, engine: SpoiltEngine | SpoiltSpark, where: object, name: str) -> None:
     """Let an engine spoil nothing but what it returns as long as a function runs."""
     engine.is_armed = False
     true_function = getattr(where, name)
