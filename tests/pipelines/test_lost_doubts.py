@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +27,10 @@ from tests.support.spoilt_engines import (
     SpoiltReads,
     SpoiltSpark,
     arm_within,
+    every_row,
     expire_all_but_the_newest,
     planned_files,
+    spoil_one_by_one,
 )
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -80,19 +83,14 @@ def test_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
 ) -> None:
     DOUBTS[doubt](catalog, _abandoned(catalog))
     time.sleep(0.02)
-    number = 0
-    while True:
-        engine = SpoiltQueries(number, how)
+    for engine in spoil_one_by_one(SpoiltQueries, how, step=1):
+        planned = None
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, TableSweep, "_protect")
             planned = planned_files(catalog, engine, patch)
-            if engine.fault.seen <= number:
-                honest = planned
-                break
-            assert not {each for each in planned if "/two-" in each}, (number, engine.spoilt)
-        number += 1
-    assert number > 2
-    assert not {each for each in honest if "/two-" in each}
+            assert not {each for each in planned if "/two-" in each}, (engine.fault.number, engine.spoilt)
+    assert planned is not None
+    assert engine.fault.number > 2
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -112,18 +110,13 @@ def test_a_spoilt_row_of_the_owners_of_directories_carries_out_no_plan_for_anoth
     content = json.loads(metadata.read_text())
     metadata.write_text(json.dumps(content | {"table-uuid": "00000000-0000-4000-8000-000000000000"}))
     catalog.register_table("sales.other", metadata.as_uri())
-    number = 0
-    while True:
-        engine = SpoiltQueries(number, how)
+    for engine in spoil_one_by_one(SpoiltQueries, how, step=1):
         with monkeypatch.context() as patch:
             arm_within(patch, engine, TableSweep, "owners")
             patch.setattr(clean, "choose_engine_for_all", lambda *_, made=engine: made)
             with pytest.raises(TrinityLakeError, match=r"does not belong any more|the engine lost rows"):
                 tables_clean.run(catalog.lakehouse.refresh(), replace(config, plan=plan))
-        if engine.fault.seen <= number:
-            break
-        number += 1
-    assert number > 5
+    assert engine.fault.number > 5
 
 
 @pytest.mark.slow
@@ -135,17 +128,14 @@ def test_on_spark_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
     """Every twentieth row: Spark needs ten seconds for each."""
     DOUBTS[doubt](catalog, _abandoned(catalog))
     time.sleep(0.02)
-    number = 0
-    while True:
-        engine = SpoiltSpark(spark, number, how)
+    for engine in spoil_one_by_one(partial(SpoiltSpark, spark), how, step=20):
+        planned = None
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, TableSweep, "_protect")
             planned = planned_files(catalog, engine, patch)
-            assert not {each for each in planned if "/two-" in each}, number
-            if engine.fault.seen <= number:
-                break
-        number += 20
-    assert number > 2
+            assert not {each for each in planned if "/two-" in each}, engine.fault.number
+    assert planned is not None
+    assert engine.fault.number > 2
 
 
 @pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltReads])
@@ -156,18 +146,15 @@ def test_a_spoilt_row_of_what_cannot_be_read_calls_no_copy_whole(
     _damage_a_manifest(catalog, _abandoned(catalog))
     lake = catalog.lakehouse.refresh()
     config = export.Config(tables=True, history=True)
-    number = 0
-    while True:
-        engine = kind(number, how)
+    for engine in spoil_one_by_one(kind, how, _STRIDES.get(kind, 1)):
+        done = None
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, CopyPlan, "_lacking")
             patch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
-            done = export.run(lake, (tmp_path / f"{number}").as_uri(), config)
-            assert ["sales-two"] == list(done.plan.tables_lacking), (number, engine.spoilt)
-            if engine.fault.seen <= number:
-                break
-        number += _STRIDES.get(kind, 1)
-    assert number > 5
+            done = export.run(lake, (tmp_path / f"{engine.fault.number}").as_uri(), config)
+            assert ["sales-two"] == list(done.plan.tables_lacking), (engine.fault.number, engine.spoilt)
+    assert done is not None
+    assert engine.fault.number > 5
 
 
 def _lose_a_file(catalog: TrinityLakeCatalog, table: Table) -> None:
@@ -175,6 +162,7 @@ def _lose_a_file(catalog: TrinityLakeCatalog, table: Table) -> None:
     next(each for each in needed_by(table) if each.suffix == ".parquet").unlink()
 
 
+@every_row
 @pytest.mark.parametrize("damage", [_damage_a_manifest, _lose_a_file])
 @pytest.mark.parametrize("kind", KINDS_AND_READS)
 @pytest.mark.parametrize("how", HOWS)
@@ -184,17 +172,16 @@ def test_a_spoilt_row_of_what_cannot_be_read_calls_no_table_sound(
     damage: Callable[[TrinityLakeCatalog, Table], None],
     kind: Kind,
     how: How,
+    step: int,
 ) -> None:
     damage(catalog, _abandoned(catalog))
     lake = catalog.lakehouse.refresh()
-    number = 0
-    while True:
-        engine = kind(number, how)
+    for engine in spoil_one_by_one(kind, how, step * _STRIDES.get(kind, 1)):
+        done = None
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, verify, "prove_table_files")
             patch.setattr(verify, "choose_engine_for_all", lambda *_, made=engine: made)
-            assert not verify.run(lake.storage, verify.Config("all", tables=1.0, deep=True)).ok, (number, engine.spoilt)
-            if engine.fault.seen <= number:
-                break
-        number += _STRIDES.get(kind, 1)
-    assert number > 5
+            done = verify.run(lake.storage, verify.Config("all", tables=1.0, deep=True))
+            assert not done.ok, (engine.fault.number, engine.spoilt)
+    assert done is not None
+    assert engine.fault.number > 5

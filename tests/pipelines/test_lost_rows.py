@@ -6,6 +6,8 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,14 +28,16 @@ from tests.support.spoilt_engines import (
     KINDS,
     KINDS_AND_READS,
     Kind,
-    LosingEngine,
     SpoiltGiven,
+    SpoiltMaps,
     SpoiltQueries,
     SpoiltReads,
     SpoiltSpark,
     SpoiltTables,
+    every_row,
     expire_all_but_the_newest,
     planned_files,
+    spoil_one_by_one,
 )
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
@@ -65,29 +69,7 @@ def needed(catalog: TrinityLakeCatalog) -> set[str]:
     return {str(each) for each in found}
 
 
-@pytest.mark.parametrize("inputs", [False, True])
-def test_a_lost_row_deletes_no_file_that_is_needed(
-    catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, inputs: bool
-) -> None:
-    time.sleep(0.02)
-    refused, number = 0, 0
-    while True:
-        engine = LosingEngine(number, inputs=inputs)
-        with monkeypatch.context() as patch:
-            try:
-                planned = planned_files(catalog, engine, patch)
-            except StorageError as error:
-                assert "the engine lost rows" in str(error)  # noqa: PT017 - not each of them is refused
-                refused += 1
-            else:
-                assert not planned & needed
-                if engine.left >= 0:
-                    break
-        number += 1
-    assert 6 == len(planned)
-    assert 20 < refused < number
-
-
+@every_row
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_deletes_no_file_that_is_needed(
@@ -96,12 +78,13 @@ def test_a_spoilt_row_deletes_no_file_that_is_needed(
     monkeypatch: pytest.MonkeyPatch,
     kind: Kind,
     how: How,
+    step: int,
 ) -> None:
     """Whichever row of work, of a join or a sum it is: names are counted by a query of their own."""
     time.sleep(0.02)
-    refused, number = 0, 0
-    while True:
-        engine = kind(number, how)
+    refused = 0
+    for engine in spoil_one_by_one(kind, how, step):
+        planned = None
         with monkeypatch.context() as patch:
             try:
                 planned = planned_files(catalog, engine, patch)
@@ -110,13 +93,12 @@ def test_a_spoilt_row_deletes_no_file_that_is_needed(
                 refused += 1
             else:
                 assert not planned & needed, engine.spoilt
-                if engine.fault.seen <= number:
-                    break
-        number += 1
+    assert planned is not None
     assert 6 == len(planned)
-    assert 10 < refused
+    assert refused * step > (10 if how == "swap" or kind is SpoiltQueries else 20)
 
 
+@every_row
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_deletes_no_file_of_a_saved_transaction(
@@ -125,6 +107,7 @@ def test_a_spoilt_row_deletes_no_file_of_a_saved_transaction(
     tmp_path: Path,
     kind: Kind,
     how: How,
+    step: int,
 ) -> None:
     """Of no row that lists or reads it: the cleaning deletes here, and what it leaves is compared."""
     with_table(catalog, "sales.saved", 7)
@@ -138,44 +121,37 @@ def test_a_spoilt_row_deletes_no_file_of_a_saved_transaction(
     time.sleep(0.02)
     root = Path(lake.root.removeprefix("file://"))
     shutil.copytree(root, tmp_path / "before")
-    number, honest = NO_ROW, set[str]()
-    while True:
-        engine = kind(number, how)
+    honest = set[str]()
+    for engine in chain([kind(NO_ROW, how)], spoil_one_by_one(kind, how, step)):
+        if honest:
+            shutil.rmtree(root)
+            shutil.copytree(tmp_path / "before", root)
         monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_, made=engine: made)
         with suppress(StorageError):
             config = tables_clean.Config(older_than_seconds=0, allow_recent=True)
             tables_clean.run(Lakehouse.open(lake.root), config)
         left = {each for each in _names(root) if each.startswith(DIRECTORY)}
-        assert honest <= left, (number, engine.spoilt)
-        if number == NO_ROW:
-            honest = left
-            assert any("saved" in each for each in honest)
-            assert len(honest) < len({each for each in _names(tmp_path / "before") if each.startswith(DIRECTORY)})
-        elif engine.fault.seen <= number:
-            break
-        number += 1
-        shutil.rmtree(root)
-        shutil.copytree(tmp_path / "before", root)
-    assert number > (80 if kind is SpoiltQueries else 20)
+        assert honest <= left, (engine.fault.number, engine.spoilt)
+        honest = honest or left
+    assert any("saved" in each for each in honest)
+    assert len(honest) < len({each for each in _names(tmp_path / "before") if each.startswith(DIRECTORY)})
+    assert engine.fault.number > (80 if kind is SpoiltQueries else 20)
 
 
-@pytest.mark.parametrize("inputs", [False, True])
-def test_a_walk_that_lost_a_row_is_refused(catalog: TrinityLakeCatalog, needed: set[str], inputs: bool) -> None:
+@pytest.mark.parametrize("kind", [SpoiltMaps, SpoiltGiven])
+def test_a_walk_that_lost_a_row_is_refused(catalog: TrinityLakeCatalog, needed: set[str], kind: Kind) -> None:
     lake = catalog.lakehouse.refresh()
-    starts, number = gc_roots(lake.backend).starts(), 0
+    starts, refused = gc_roots(lake.backend).starts(), 0
     trees = TreeSource(lake.storage, lake.definition.order)
-    while True:
-        engine = LosingEngine(number, inputs=inputs)
+    for engine in spoil_one_by_one(kind, "lose", step=1):
         try:
             walk(engine, trees, starts, silent)
         except StorageError:
-            number += 1
-        else:
-            break
+            refused += 1
         finally:
             engine.close()
-    assert engine.left >= 0
-    assert number >= len(starts)
+    assert engine.fault.number == refused  # each but the last, which lost none
+    assert refused >= len(starts)
 
 
 def test_a_lost_row_leaves_no_file_out_of_a_copy(
@@ -183,12 +159,13 @@ def test_a_lost_row_leaves_no_file_out_of_a_copy(
 ) -> None:
     """Whichever row of the walk it is; a listing that lacks one only costs a request."""
     lake = catalog.lakehouse.refresh()
-    monkeypatch.setattr(export, "choose_engine", lambda *_, **__: LosingEngine(25, inputs=False))
+    monkeypatch.setattr(export, "choose_engine", lambda *_, **__: SpoiltMaps(25, "lose"))
     with pytest.raises(StorageError, match="the engine lost rows"):
         export.run(lake, (tmp_path / "copy").as_uri(), export.Config(tables=True, history=True))
     assert not (tmp_path / "copy").exists() or not list((tmp_path / "copy").rglob("*.parquet"))
 
 
+@every_row
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_leaves_no_file_out_of_a_copy(
@@ -197,6 +174,7 @@ def test_a_spoilt_row_leaves_no_file_out_of_a_copy(
     tmp_path: Path,
     kind: Kind,
     how: How,
+    step: int,
 ) -> None:
     """An export that reports success has copied every file; of one the name is spelled otherwise."""
     with_table(catalog, "sales.one", 1).append(rows(2))
@@ -204,22 +182,20 @@ def test_a_spoilt_row_leaves_no_file_out_of_a_copy(
     lake = catalog.lakehouse.refresh()
     config = export.Config(tables=True, history=True)
     honest = export.run(lake, (tmp_path / "honest").as_uri(), config)
-    refused, number = 0, 0
-    while True:
-        engine = kind(number, how)
+    refused = 0
+    for engine in spoil_one_by_one(kind, how, step):
+        done = None
         monkeypatch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
-        copy = tmp_path / f"{number}"
+        copy = tmp_path / f"{engine.fault.number}"
         try:
             done = export.run(lake, copy.as_uri(), config)
         except StorageError:
             refused += 1
         else:
-            assert _names(tmp_path / "honest") == _names(copy), (number, engine.spoilt)
-            if engine.fault.seen <= number:
-                break
-        number += 1
+            assert _names(tmp_path / "honest") == _names(copy), (engine.fault.number, engine.spoilt)
+    assert done is not None
     assert honest.plan.bytes == done.plan.bytes
-    assert 10 < refused
+    assert refused * step > 10
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -233,16 +209,11 @@ def test_a_spoilt_row_calls_no_copy_whole_of_a_lakehouse_that_lacks_a_definition
         txn.create_table("a", "t")
     lake = lake.refresh()
     (_root_of(lake) / next(each.path for each in lake.objects(kind="table"))).unlink()
-    number = 0
-    while True:
-        engine = kind(number, how)
+    for engine in spoil_one_by_one(kind, how, step=1):
         monkeypatch.setattr(export, "choose_engine", lambda *_, made=engine, **__: made)
         with pytest.raises(TrinityLakeError, match=r"definitions are missing|the engine lost rows"):
-            export.run(lake, (tmp_path / f"{number}").as_uri())
-        if engine.fault.seen <= number:
-            break
-        number += 1
-    assert number > 3
+            export.run(lake, (tmp_path / f"{engine.fault.number}").as_uri())
+    assert engine.fault.number > 3
 
 
 def _names(copy: Path) -> set[str]:
@@ -308,35 +279,21 @@ def _says_it_is_sound(storage: Storage, engine: Engine, monkeypatch: pytest.Monk
         return None
 
 
-@pytest.mark.parametrize("inputs", [False, True])
-def test_a_lost_row_calls_no_damaged_lakehouse_sound(
-    damaged: Storage, monkeypatch: pytest.MonkeyPatch, inputs: bool
-) -> None:
-    number = refused = 0
-    while True:
-        engine = LosingEngine(number, inputs=inputs)
-        found = _says_it_is_sound(damaged, engine, monkeypatch)
-        assert found is not True
-        refused += found is None
-        if engine.left >= 0:
-            break
-        number += 1
-    assert refused > number // 2
-
-
+@every_row
 @pytest.mark.parametrize("kind", KINDS_AND_READS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_calls_no_damaged_lakehouse_sound(
-    damaged: Storage, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How
+    damaged: Storage, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How, step: int
 ) -> None:
-    number = 0
-    while True:
-        engine = kind(number, how)
-        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, (number, engine.spoilt)
-        if engine.fault.seen <= number:
-            break
-        number += _STRIDES.get(kind, 1)
-    assert number > (10 if kind is SpoiltGiven else 20)  # maps are given less than they make
+    tried = refused = 0
+    for engine in spoil_one_by_one(kind, how, step * _STRIDES.get(kind, 1)):
+        found = _says_it_is_sound(damaged, engine, monkeypatch)
+        assert found is not True, (engine.fault.number, engine.spoilt)
+        tried += 1
+        refused += found is None
+    assert engine.fault.number > (10 if kind is SpoiltGiven else 20)  # maps are given less than they make
+    if kind in {SpoiltMaps, SpoiltGiven} and how == "lose":
+        assert refused > (tried - 1) // 2
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -345,14 +302,9 @@ def test_a_spoilt_row_of_what_moves_to_another_engine_calls_no_damaged_lakehouse
 ) -> None:
     """The top of the tree is read in this process, and then handed to Spark."""
     monkeypatch.setattr(checks, "_HERE", 2)
-    number = 0
-    while True:
-        engine = SpoiltTables(number, how)
-        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, number
-        if engine.fault.seen <= number:
-            break
-        number += 1
-    assert number > 5
+    for engine in spoil_one_by_one(SpoiltTables, how, step=1):
+        assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, engine.fault.number
+    assert engine.fault.number > 5
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------
@@ -371,15 +323,13 @@ def test_on_spark_a_spoilt_row_deletes_no_file_that_is_needed(
 ) -> None:
     """Every fifteenth row: Spark needs ten seconds for each."""
     time.sleep(0.02)
-    number = first * 15
-    while True:
-        engine = SpoiltSpark(spark, number, how)
+    for engine in spoil_one_by_one(partial(SpoiltSpark, spark), how, step=60, first=first * 15):
+        planned = None
         with monkeypatch.context() as patch, suppress(StorageError):
-            assert not planned_files(catalog, engine, patch) & needed, number
-            if engine.fault.seen <= number:
-                break
-        number += 60
-    assert number > 60
+            planned = planned_files(catalog, engine, patch)
+            assert not planned & needed, engine.fault.number
+    assert planned is not None
+    assert engine.fault.number > 60
 
 
 @pytest.mark.slow
@@ -388,12 +338,7 @@ def test_on_spark_a_spoilt_row_calls_no_damaged_lakehouse_sound(
     damaged: Storage, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
     """Every fifth row."""
-    number = 0
-    while True:
-        engine = SpoiltSpark(spark, number, how)
+    for engine in spoil_one_by_one(partial(SpoiltSpark, spark), how, step=5):
         with monkeypatch.context() as patch:
-            assert _says_it_is_sound(damaged, engine, patch) is not True, number
-        if engine.fault.seen <= number:
-            break
-        number += 5
-    assert number > 20
+            assert _says_it_is_sound(damaged, engine, patch) is not True, engine.fault.number
+    assert engine.fault.number > 20

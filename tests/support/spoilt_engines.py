@@ -1,9 +1,9 @@
-"""Engines in this process that lose, repeat or swap one row of what they return."""
+"""Engines that lose, repeat or swap one row of what they return: each row is tried, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ from pipelines.engine.model import READ_AHEAD, Engine, Row, Rows, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
 from pipelines.sweep.sweep import Sweep
-from tests.simulation.engines import How, RowFault
+from tests.simulation.engines import HOWS, How, RowFault
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -22,31 +22,6 @@ from trinitylake_core.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class LosingEngine(LocalEngine):
-    """An engine that loses one row of all that maps make, or of all that they are given."""
-
-    def __init__(self, number: int, *, inputs: bool) -> None:
-        super().__init__()
-        self.left = number
-        self._inputs = inputs
-
-    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
-        """Return the result of work, but for the row that is lost."""
-
-        def losing(given: Iterator[Row], *opened: Storage) -> Iterator[tuple[Any, ...]]:
-            if self._inputs:
-                return iter(work(self._without_one(given), *opened))
-            return self._without_one(iter(work(given, *opened)))
-
-        return super().map(losing, rows, schema, *storages, each=each)
-
-    def _without_one(self, made: Iterator[Any]) -> Iterator[Any]:
-        for row in made:
-            self.left -= 1
-            if self.left != -1:
-                yield row
 
 
 class SpoiltEngine(LocalEngine):
@@ -166,6 +141,24 @@ class SpoiltSpark(SparkEngine):
         spoilt = list(self.fault.spoil(iter(rows)))
         frame = self._session.createDataFrame(spoilt, found.frame.schema)
         return SparkRows(frame.select(names), self._kept).keep()
+
+
+Spoilt = TypeVar("Spoilt", SpoiltEngine, SpoiltSpark)
+EACH_IN_ONE_WAY: Final = len(HOWS)
+"""A step between rows: tests of all ways, which begin at rows of their own, spoil each row in one of them."""
+every_row: Final = pytest.mark.parametrize("step", [EACH_IN_ONE_WAY, pytest.param(1, marks=pytest.mark.slow)])
+"""Each row in one way, and in `make test-all` in all ways."""
+
+
+def spoil_one_by_one(make: Callable[[int, How], Spoilt], how: How, step: int, first: int = 0) -> Iterator[Spoilt]:
+    """Yield an engine for each row that is spoilt; the last one had fewer rows than that, and spoilt nothing."""
+    number = first + HOWS.index(how) % step
+    while True:
+        engine = make(number, how)
+        yield engine
+        if engine.fault.seen <= number:
+            return
+        number += step
 
 
 def planned_files(catalog: TrinityLakeCatalog, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[str]:
