@@ -75,6 +75,7 @@ class Config:
         allow_recent: allow a safety age below 24 hours. That is safe, but jobs under way may have to start over.
         inventory: URI of a listing (Parquet or CSV) to use instead of listing. Nothing is removed then that was not
             ``txn_ttl_millis`` old when the inventory was made: it may belong to a saved transaction that is not listed.
+            Where something is to be removed, the storage is listed once, for such transactions.
         plan_to: URI to write the plan to, before it is reviewed; without a review nothing is deleted.
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse that apply to them.
@@ -423,9 +424,7 @@ class Cleaning(JobRun[Config, Report]):
         if found.orphan_files:
             fence = self.fence(marked, cutoff, found.orphan_files)
             self.heal_boundary(fence)
-            marking.mark_since(
-                fence, lambda again: refuse_guarded(again.definition), list_again=self.config.inventory is None
-            )
+            marking.mark_since(fence, lambda again: refuse_guarded(again.definition))
             found = _with_totals(found, self.sweep.remove_live())
             self.watch.lap("mark again")
             self.cancel.check()

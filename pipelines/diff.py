@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
+from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
 from pipelines.engine.model import TEXT, Row
 from pipelines.engine_choice import choose_engine
 from pipelines.job import Progress, Session, refuse_unknown, silent
@@ -189,16 +190,16 @@ def _compare(
     rows = engine.table(ranges, _SPAN)
     work = partial(_compare_spans, old=TreeRoot.of(old), new=TreeRoot.of(new))
     found = engine.map(
-        work,
+        CountedWork(work, _ROW, "lo"),
         rows,
-        _ROW,
+        with_counts(_ROW),
         old.storage,
         new.storage,
         each=1,
     ).keep(repeatable=True)
     progress("compare", found.count(), None)
     try:
-        for row in found.stream():
+        for row in without_counts("ranges of keys", ask_of_given(ranges, "lo"), found.stream()):
             yield row["key"], row["old"], row["new"]
     finally:
         found.drop()

@@ -39,7 +39,7 @@ from trinitylake_core import Lakehouse, clock, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.commits.confirm import write_hint
-from trinitylake_core.commits.fences import measure_storage_time
+from trinitylake_core.commits.fences import refuse_future
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.durations import DAY, describe_duration
 from trinitylake_core.errors import MAYBE_THE_STORE, CorruptNode, InvalidInput, PlanOutdated
@@ -283,7 +283,7 @@ class _Expiration(JobRun[Config, Report]):
         """Commit a new boundary, write it into its file, and delete what lies below it."""
         if boundary > self.retained.newest.oldest_version or self.report.snapshots_expired:
             if self.config.now_millis is None:
-                measure_storage_time(self.backend)  # a process whose clock is ahead takes every version for an old one
+                refuse_future(self.backend, self.now)  # by it every version would be an old one
             boundary = self.commit(boundary)
             self.watch.lap("commit")
         self.cancel.check()

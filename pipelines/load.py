@@ -27,6 +27,16 @@ import pyarrow as pa
 
 from pipelines import loading
 from pipelines.engine import Row, Rows
+from pipelines.engine.counting import (
+    COUNTING,
+    IS_NO_COUNT,
+    MARK,
+    Asked,
+    CountedGroups,
+    ask_of_given,
+    with_counts,
+    without_counts,
+)
 from pipelines.engine.model import GroupWork
 from pipelines.engine_choice import choose_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
@@ -213,7 +223,10 @@ class _Load(JobRun[Config, Report]):
             cleaned=lake.root if self.base.tables_void_before_millis else "",
         )
         self.cuts: Sequence[str] = ()
+        self.objects = 0
         self.unchanged = Tally()
+        self.asked = Asked(0)
+        """What the rows of the shares ask of work on them."""
 
     def name_source(self) -> str:
         """Return the URI of the source: of a file if one was named, and otherwise of the directory."""
@@ -260,31 +273,49 @@ class _Load(JobRun[Config, Report]):
             progress=partial(self.progress, phase),
         )
 
-    def map_shares(
+    def count_share_rows(self, what: str, blocks: Sequence[Row], rows: Rows) -> Tally:
+        """Return the tally of what all blocks have for the shares. Raises ``StorageError``: the engine lost rows.
+
+        What these rows ask of work on them is added to what all ask.
+        """
+        listed = self.engine.sql(f"SELECT objects, hash, {', '.join(COUNTING)} FROM rows r", rows=rows).list()
+        tally = Tally()
+        number = 0
+        marks = 0
+        for row in without_counts(what, ask_of_given(blocks, "number"), listed):
+            tally += Tally(row["objects"], int(row["hash"] or 0))
+            number += 1
+            marks += row[MARK]
+        self.asked = Asked(self.asked.rows + number, self.asked.keys + marks)
+        return tally
+
+    def list_in_shares(
         self,
         phase: str,
         work: GroupWork,
         both: Rows,
         schema: pa.Schema,
         *storages: Storage,
-    ) -> Rows:
-        """Return the result of work on each share."""
-        return self.engine.map_groups(
-            work,
+    ) -> list[Row]:
+        """Return the result of work on each share. Raises ``StorageError``: the engine lost rows."""
+        made = self.engine.map_groups(
+            CountedGroups(work, schema, MARK),
             both,
-            schema,
+            with_counts(schema),
             *storages,
             by=_SHARE,
             weight="objects",
             progress=partial(self.progress, phase),
         )
+        return list(without_counts("rows of shares", self.asked, made.list()))
 
     def read(self) -> Rows:
         """Return all objects of the source, divided among the shares."""
         block_bytes = loading.block_bytes(self.sources, self.engine.tasks())
-        blocks = cut_into_blocks(self.sources, block_bytes)
-        rows = (loading.block_row(number, block) for number, block in enumerate(blocks))
-        given = self.engine.table(rows, loading.SOURCE_BLOCK).keep("number", repeatable=True)
+        blocks = []
+        for number, block in enumerate(cut_into_blocks(self.sources, block_bytes)):
+            blocks.append(loading.block_row(number, block))
+        given = self.engine.table(blocks, loading.SOURCE_BLOCK).keep("number", repeatable=True)
         try:
             sample_keys = partial(loading.sample_keys, target=self.target)
             sample = self.map_blocks(
@@ -298,16 +329,15 @@ class _Load(JobRun[Config, Report]):
             read_blocks = partial(loading.read_source_blocks, target=self.target, cuts=self.cuts)
             new = self.map_blocks(
                 "read bytes",
-                read_blocks,
+                CountedGroups(read_blocks, loading.SHARE_ROW, "number"),
                 given,
-                loading.SHARE_ROW,
+                with_counts(loading.SHARE_ROW),
                 self.source,
             )
         except InvalidInput:
             self.refuse_wrong_lines(given)
             raise
-        total = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()
-        self.objects = total["objects"]
+        self.objects = self.count_share_rows("blocks of the source", blocks, new).count
         if not self.objects:
             raise InvalidInput(
                 f"there is nothing to load at {self.named}: {count(len(self.sources), 'file')}, no lines"
@@ -348,17 +378,19 @@ class _Load(JobRun[Config, Report]):
 
     def read_existing(self) -> Rows:
         """Return the entries of the base, divided among the shares. One ``get`` per node."""
-        blocks = self.engine.table(self.list_tree_blocks(), loading.TREE_BLOCK)
-        given = blocks.keep("number", repeatable=True)
+        blocks = self.list_tree_blocks()
+        given = self.engine.table(blocks, loading.TREE_BLOCK).keep("number", repeatable=True)
         base = loading.Base(self.base.path, bytes(self.base.data))
         read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
-        return self.map_blocks(
+        old = self.map_blocks(
             "read tree",
-            read_blocks,
+            CountedGroups(read_blocks, loading.SHARE_ROW, "number"),
             given,
-            loading.SHARE_ROW,
+            with_counts(loading.SHARE_ROW),
             self.lake.storage,
         )
+        self.unchanged = self.count_share_rows("blocks of the tree", blocks, old)
+        return old
 
     def list_tree_blocks(self) -> list[Row]:
         """Return the children of the root in blocks of about the same number."""
@@ -374,10 +406,10 @@ class _Load(JobRun[Config, Report]):
     def compare(self, new: Rows) -> tuple[Rows, Counts]:
         """Compare with what is there, proved, and decide what to load; return all rows of the shares, too."""
         old = self.read_existing()
-        tallies = self.engine.sql("SELECT objects, hash FROM old", old=old)
-        self.unchanged = sum_tallies(tallies.list())
-        both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
-        found = self.map_shares("compare", loading.compare_shares, both, loading.FOUND).list()
+        columns = ", ".join((*loading.SHARE_ROW.names, MARK))
+        query = f"SELECT {columns} FROM new WHERE {IS_NO_COUNT} UNION ALL SELECT {columns} FROM old WHERE {IS_NO_COUNT}"
+        both = self.engine.sql(query, new=new, old=old)
+        found = self.list_in_shares("compare", loading.compare_shares, both, loading.FOUND)
         found.sort(key=itemgetter("share", "key", "file", "offset"))
         self.refuse_found(found)
         rows_there = [row for row in found if row["what"] == loading.ALL_THERE]
@@ -440,14 +472,14 @@ class _Load(JobRun[Config, Report]):
     def build(self, both: Rows) -> Sequence[ShareTree]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
         build_shares = partial(loading.build_shares, target=self.target, existing=self.config.existing)
-        built = self.map_shares(
+        built = self.list_in_shares(
             "build",
             build_shares,
             both,
             loading.BUILT,
             self.lake.storage,
         )
-        return sorted(built.list(), key=itemgetter("first"))
+        return sorted(built, key=itemgetter("first"))
 
     def commit(self, counts: Counts, trees: Sequence[ShareTree]) -> Report:
         writer = NodeWriter(self.lake.backend.nodes)

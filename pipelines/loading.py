@@ -592,17 +592,24 @@ def _block_of(row: Row) -> Block:
 
 def sample_keys(groups: Groups, source: Storage, *, target: Target) -> Iterator[list[TupleRow]]:
     """Yield some keys of each block, rows of ``SAMPLE``. One ``get`` each."""
-    for (row,) in groups:
-        block = _block_of(row)
-        if block.file.endswith(PACKED):  # it has to be unpacked as a whole
-            some = read_objects(source, block, target, _EVERY_PACKED)
-            stands_for = _EVERY_PACKED
-        else:
-            end = min(block.begin + LOOK_BYTES, block.end)
-            looked_at = Block(block.file, block.begin, end, block.size)
-            some = read_objects(source, looked_at, target, _EVERY)
-            stands_for = round(_EVERY * (block.end - block.begin) / (end - block.begin))
-        yield [(each.key, stands_for) for each in some]
+    for rows in groups:
+        sample: list[TupleRow] = []
+        for row in rows:
+            sample += _sample_block(_block_of(row), source, target)
+        yield sample
+
+
+def _sample_block(block: Block, source: Storage, target: Target) -> Iterator[TupleRow]:
+    if block.file.endswith(PACKED):  # it has to be unpacked as a whole
+        some = read_objects(source, block, target, _EVERY_PACKED)
+        stands_for = _EVERY_PACKED
+    else:
+        end = min(block.begin + LOOK_BYTES, block.end)
+        looked_at = Block(block.file, block.begin, end, block.size)
+        some = read_objects(source, looked_at, target, _EVERY)
+        stands_for = round(_EVERY * (block.end - block.begin) / (end - block.begin))
+    for each in some:
+        yield each.key, stands_for
 
 
 def read_source_blocks(
@@ -613,11 +620,12 @@ def read_source_blocks(
     cuts: Sequence[str],
 ) -> Iterator[list[TupleRow]]:
     """Yield the objects of each block, divided among the shares: rows of ``SHARE_ROW``. Raises ``InvalidInput``."""
-    for (row,) in groups:
-        objects = read_objects(source, _block_of(row), target)
+    for rows in groups:
         divided: list[TupleRow] = []
-        while some := list(islice(objects, DIVIDED_AT_ONCE)):
-            divided += _divide_objects(some, cuts)
+        for row in rows:
+            objects = read_objects(source, _block_of(row), target)
+            while some := list(islice(objects, DIVIDED_AT_ONCE)):
+                divided += _divide_objects(some, cuts)
         yield divided
 
 
@@ -656,20 +664,27 @@ def read_tree_blocks(
 ) -> Iterator[list[TupleRow]]:
     """Yield the entries below some children of the base, proved, divided among the shares. One ``get`` per node."""
     root = decode(base.data, base.path)
-    for (row,) in groups:
+    for rows in groups:
         store = NodeStore(storage, target.order, target.target_bytes)
         divided: list[TupleRow] = []
-        keys: list[str] = []
-        paths: list[str] = []
-        for more_keys, more_paths in scan_children(store, root, range(row["start"], row["stop"])):
-            keys += more_keys
-            paths += more_paths
-            if len(keys) >= DIVIDED_AT_ONCE:
+        for row in rows:
+            for keys, paths in _scan_block(store, root, range(row["start"], row["stop"])):
                 divided += _divide_entries(keys, paths, cuts)
-                keys = []
-                paths = []
-        divided += _divide_entries(keys, paths, cuts)
         yield divided
+
+
+def _scan_block(store: NodeStore, root: Node, children: range) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the entries below some children of a root, sorted, so many at once as are divided together."""
+    keys: list[str] = []
+    paths: list[str] = []
+    for more_keys, more_paths in scan_children(store, root, children):
+        keys += more_keys
+        paths += more_paths
+        if len(keys) >= DIVIDED_AT_ONCE:
+            yield keys, paths
+            keys = []
+            paths = []
+    yield keys, paths
 
 
 def scan_children(store: NodeStore, root: Node, children: range) -> Iterator[Batch]:

@@ -20,6 +20,7 @@ from pipelines.sweep.kept_roots import gc_roots
 from pipelines.sweep.listing import Listed
 from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
 from trinitylake_core import Lakehouse, clock
+from trinitylake_core.commits.fences import refuse_future
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.durations import DAY, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, LakehouseFrozen, StorageError
@@ -364,6 +365,8 @@ class _Expiration:
         """
         from trinitylake_core.iceberg.errors import REFUSED
 
+        if self.config.now_millis is None:
+            refuse_future(self.lake.backend, self.now)  # by it every snapshot would be an old one
         done: list[Expired] = []
         versions, last = 0, None
         waiting = deque(

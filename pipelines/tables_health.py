@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.engine import Row
+from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
 from pipelines.engine.model import LONG, READ_AHEAD, TEXT
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
@@ -152,8 +153,10 @@ def run(
     tables: list[TableHealth] = []
     failures: dict[str, str] = {}
     try:
-        found = work.map(_healths, work.table(entries, _ENTRY), _HEALTH, lake.storage, each=_EACH)
-        for done, row in enumerate(found.stream()):
+        measure = CountedWork(_healths, _HEALTH, "path")
+        found = work.map(measure, work.table(entries, _ENTRY), with_counts(_HEALTH), lake.storage, each=_EACH)
+        measured = without_counts("tables", ask_of_given(entries, "path"), found.stream())
+        for done, row in enumerate(measured):
             tell("tables", done + 1, len(entries))
             if row["failure"] is not None:
                 failures[row["table"]] = row["failure"]

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
 from pipelines.engine.model import LONG, TEXT, Engine, Row
 from pipelines.job import Progress
 from trinitylake_core.errors import CorruptDefinition, FileMissing, StorageError
@@ -50,14 +51,17 @@ def copy_all(
 
     Raises:
         CorruptDefinition: a file is not at the source.
+        StorageError: the engine lost a file.
     """
     copied = 0
     size = 0
     seen = 0
     remaining = iter(paths)
     while chunk := list(islice(remaining, CHUNK)):
-        table = engine.table([{"path": path} for path in chunk], _PATH)
-        for row in engine.map(_copy, table, _COPIED, source, target, each=BATCH).stream():
+        files = [{"path": path} for path in chunk]
+        work = CountedWork(_copy, _COPIED, "path")
+        done = engine.map(work, engine.table(files, _PATH), with_counts(_COPIED), source, target, each=BATCH)
+        for row in without_counts("files to copy", ask_of_given(files, "path"), done.stream()):
             seen += 1
             copied += row["bytes"] is not None
             size += row["bytes"] or 0

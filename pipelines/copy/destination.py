@@ -231,7 +231,7 @@ def inspect(
         )
     try:
         newest = None
-        if roots:
+        if roots or versions.hint() is not None:  # a store that lists late shows no root of a lakehouse that is there
             newest = versions.latest()
     except NotALakehouse:
         newest = None
@@ -249,6 +249,11 @@ def inspect(
             last=last,
             newest=None,
             said=said,
+        )
+    if newest.version not in roots:
+        raise Refused(
+            f"a listing of {storage.root} does not show the root of version {newest.version}, which is there: its "
+            "store lists late, or somebody writes there; nothing was changed. Export later, or to another root URI"
         )
     proved = _is_same(versions, newest, source) or is_claim(said) or boundary == newest.version
     if roots[-1] > last:

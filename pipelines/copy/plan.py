@@ -19,7 +19,6 @@ from pipelines.engine.counting import (
     Asked,
     CountedWork,
     Counts,
-    SumOfCounts,
     ask_of_given,
     keep_counted,
     keep_given,
@@ -27,6 +26,7 @@ from pipelines.engine.counting import (
     refuse_other_names,
     sum_counts,
     with_counts,
+    without_counts,
 )
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
@@ -360,14 +360,11 @@ class CopyPlan:
         files.learn_count(count)
         work = CountedWork(partial(copy_new, check=_check), NEW, "path")
         sums = dict.fromkeys(NEW.names, 0)
-        counts = SumOfCounts()
-        for row in self.engine.map(work, files, with_counts(NEW), self.source, self.target, each=BATCH).stream():
-            if counts.add(row):
-                continue
+        done = self.engine.map(work, files, with_counts(NEW), self.source, self.target, each=BATCH)
+        for row in without_counts(f"{kind}s to copy", asked, done.stream()):
             for name in sums:
                 sums[name] += row[name]
             self.progress(f"copy {kind}s", sums["copied"], count)
-        refuse_lost(f"{kind}s to copy", asked, counts.sum())
         return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
 
 

@@ -10,13 +10,14 @@ sum of all marks to the sum of these checksums.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, Engine, Row, Rows, Work
+from pipelines.engine.model import LONG, Engine, GroupWork, Row, Rows, Work
 from trinitylake_core.errors import StorageError
 
 MARK: Final = "mark"
@@ -24,10 +25,12 @@ _GIVEN: Final = "given"
 _MADE: Final = "made"
 COUNTING: Final = (MARK, _GIVEN, _MADE)
 """The columns that :class:`CountedWork` adds: the mark of each row, and in the last row of work its counts."""
+IS_NO_COUNT: Final = f"{_MADE} IS NULL"
+"""The condition of rows that are not counts."""
 _MARK_BITS: Final = 32
 _RUN_AGAIN: Final = (
-    "Nothing was deleted, and no version was copied; run it again, and if it happens again, with another engine "
-    "(--engine local)"
+    "Nothing was deleted, and no version was copied or committed; run it again, and if it happens again, with another "
+    "engine (--engine local)"
 )
 _SUMS: Final = f"""coalesce(sum(r.{_GIVEN}), 0) AS given, coalesce(sum(r.{_MADE}), 0) AS made,
     coalesce(sum(CASE WHEN r.{_MADE} IS NULL THEN 1 ELSE 0 END), 0) AS kept, coalesce(sum(r.{MARK}), 0) AS marks"""
@@ -93,8 +96,40 @@ class CountedWork:
             yield row
 
 
+class CountedGroups:
+    """Work on groups of rows that also yields a last row of counts for each group, as :class:`CountedWork` does."""
+
+    def __init__(self, work: GroupWork, schema: pa.Schema, key: str) -> None:
+        """Count rows of ``schema``, which work makes of rows that the column ``key`` tells apart."""
+        self._work = work
+        self._nothing = (None,) * len(schema)
+        self._key = key
+
+    def __call__(self, groups: Iterable[Sequence[Row]], *storages: Any) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield what the work makes of each group, every row with its mark, and then the counts."""
+        asked: deque[Asked] = deque()
+        marks = random.Random()  # noqa: S311 - no secret; each task has a seed of its own
+        noted = self._note_groups(groups, asked)
+        for made in self._work(noted, *storages):
+            given, rest = asked.popleft()
+            marked: list[tuple[Any, ...]] = []
+            for row in made:
+                mark = marks.getrandbits(_MARK_BITS)
+                rest -= mark
+                marked.append((*row, mark, None, None))
+            counts = (*self._nothing, rest, given, len(made))
+            yield [*marked, counts]
+
+    def _note_groups(self, groups: Iterable[Sequence[Row]], asked: deque[Asked]) -> Iterator[Sequence[Row]]:
+        for group in groups:
+            asked.append(ask_of_given(group, self._key))
+            yield group
+
+
 def _checksum(key: object) -> int:
-    """Return what ``crc32`` of a query does of a text."""
+    """Return what ``crc32`` of a query does of a text. A number is its own."""
+    if isinstance(key, int):
+        return key
     return 0 if key is None else crc32(str(key).encode())
 
 
@@ -141,6 +176,18 @@ class SumOfCounts:
     def sum(self) -> Counts:
         """Return the counts of all rows so far."""
         return Counts(self._given, self._made, self._kept, self._marks)
+
+
+def without_counts(what: str, asked: Asked, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield what :class:`CountedWork` made, without the counts; raise :func:`refuse_lost`'s error behind the last row.
+
+    REQUIRES: nothing is done about the rows before all of them have come.
+    """
+    counts = SumOfCounts()
+    for row in rows:
+        if not counts.add(row):
+            yield row
+    refuse_lost(what, asked, counts.sum())
 
 
 def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

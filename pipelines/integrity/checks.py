@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.counting import CountedWork, SumOfCounts, ask_of_given, refuse_lost, with_counts
+from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
 from pipelines.integrity.examine import ASKED, KEPT, UNREADABLE, Examiner, visits
@@ -238,13 +238,8 @@ class Checks:
 def _list_found(engine: Engine, work: Work, versions: Sequence[Row], schema: pa.Schema, storage: Storage) -> list[Row]:
     """Return what work finds in versions. Raises ``StorageError``: the engine lost a version, or a finding."""
     counted = CountedWork(work, FOUND, "version")
-    counts = SumOfCounts()
-    found: list[Row] = []
-    for row in engine.map(counted, engine.table(versions, schema), with_counts(FOUND), storage, each=1).list():
-        if not counts.add(row):
-            found.append(row)
-    refuse_lost("versions", ask_of_given(versions, "version"), counts.sum())
-    return found
+    found = engine.map(counted, engine.table(versions, schema), with_counts(FOUND), storage, each=1)
+    return list(without_counts("versions", ask_of_given(versions, "version"), found.list()))
 
 
 def _roots(

@@ -12,7 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.engine import Engine, Row, Rows
+from pipelines.engine import Engine, Row
+from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
 from pipelines.engine.model import TEXT
 from pipelines.job import Progress, silent
 from trinitylake_core import Lakehouse
@@ -33,26 +34,30 @@ _SUM: Final = pa.schema({"sum": TEXT})
 def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
     """Return the digest of the version of a handle, as :meth:`Lakehouse.digest`.
 
-    Reads every node; on Spark those between two ranges that different tasks take twice.
+    Reads every node; on Spark those between two ranges that different tasks take twice. Raises ``StorageError`` where
+    the engine lost a range.
     """
     progress("digest", 0, None)
     work = partial(_sums, version=lake.version)
     ranges = _ranges(engine, lake)
-    sums = engine.map(work, ranges, _SUM, lake.storage, each=1).list()
-    total = sum(int(row["sum"], 16) for row in sums)
+    counted = CountedWork(work, _SUM, "lo")
+    sums = engine.map(counted, engine.table(ranges, _RANGE), with_counts(_SUM), lake.storage, each=1).list()
+    total = 0
+    for row in without_counts("ranges of keys", ask_of_given(ranges, "lo"), sums):
+        total += int(row["sum"], 16)
     return format(total % _MODULUS, "032x")
 
 
-def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
+def _ranges(engine: Engine, lake: Lakehouse) -> list[Row]:
     """Return ranges of keys that cover a version."""
     if engine.tasks() > 1:
         cuts = _cuts(lake)
     else:
         cuts = []
-    ranges = []
+    ranges: list[Row] = []
     for lo, hi in pairwise(["", *cuts, _LAST]):
         ranges.append({"lo": lo, "hi": hi})
-    return engine.table(ranges, _RANGE)
+    return ranges
 
 
 def _cuts(lake: Lakehouse) -> list[str]:

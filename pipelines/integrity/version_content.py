@@ -21,12 +21,12 @@ from pipelines.engine.counting import (
     Asked,
     CountedWork,
     Counts,
-    SumOfCounts,
     ask_of_given,
     ask_of_kept,
     refuse_lost,
     sum_counts,
     with_counts,
+    without_counts,
 )
 from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, Work, from_parts
 from pipelines.integrity.examine import (
@@ -171,12 +171,10 @@ def above_leaves(walk: Walk) -> IntArray | None:
     above = walk.ask(query)
     above.learn_count(asked.rows)
     work = CountedWork(_hash_paths, _HASHES, "path")
-    counts = SumOfCounts()
     hashes = [np.empty(0, np.int32)]
-    for row in walk.engine.map(work, above, with_counts(_HASHES)).list():
-        if not counts.add(row):
-            hashes.append(np.frombuffer(row["hashes"], np.int32))
-    refuse_lost("keys above the leaves", asked, counts.sum())
+    found = walk.engine.map(work, above, with_counts(_HASHES)).list()
+    for row in without_counts("keys above the leaves", asked, found):
+        hashes.append(np.frombuffer(row["hashes"], np.int32))
     return np.unique(np.concatenate(hashes))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
-from pipelines.engine.counting import keep_given
+from pipelines.engine.counting import CountedWork, ask_of_given, keep_given, with_counts, without_counts
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
@@ -213,12 +213,14 @@ class Sweep:
 
     def _note_transactions(self) -> None:
         """Take the saved transactions from the first listing."""
-        self._transactions = self._transactions_in(self._all_files)
+        query = f"SELECT path, modified_millis FROM files WHERE kind = {TRANSACTION!r}"
+        rows = self.engine.sql(query, files=self._all_files).list()
+        self._transactions = [(row["path"], row["modified_millis"] or 0) for row in rows]
 
-    def _in_shards(self, top: Shards, wanted: Wanted = everything) -> Rows:
+    def _in_shards(self, top: Shards) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
-        below = self.engine.map(partial(_list_each, wanted=wanted), prefixes, SCHEMA, self._storage, each=1)
+        below = self.engine.map(partial(_list_each, wanted=everything), prefixes, SCHEMA, self._storage, each=1)
         kept = below.keep(progress=lambda rows: self._progress("list", rows, None))
         return union(self.engine, [self._table(top.files), kept])
 
@@ -237,18 +239,26 @@ class Sweep:
         return self.engine.table((file._asdict() for file in files), SCHEMA)
 
     def list_transactions(self) -> None:
-        """List everything again, and take from it the saved transactions there are now."""
-        directories = self.unknown.directories
-        self._transactions = self._transactions_in(self._in_shards(shards(self._storage), maybe_transaction))
-        self.unknown.directories = directories
+        """List everything again, and take from it the saved transactions there are now.
+
+        Raises ``StorageError``: the engine lost rows. The first listing may have been an inventory, which has none.
+        """
+        top = shards(self._storage)
+        prefixes = [{"text": prefix} for prefix in top.prefixes]
+        work = CountedWork(partial(_list_each, wanted=maybe_transaction), SCHEMA, "text")
+        given = self.engine.table(prefixes, _TEXT)
+        listed = self.engine.map(work, given, with_counts(SCHEMA), self._storage, each=1).list()
+        rows: list[Row] = [file._asdict() for file in top.files]
+        rows += without_counts("directories", ask_of_given(prefixes, "text"), listed)
+        found = []
+        for row in rows:
+            if row["kind"] == TRANSACTION:
+                found.append((row["path"], row["modified_millis"] or 0))
+        self._transactions = found
 
     def transactions(self) -> list[tuple[str, int]]:
         """Return the saved transactions that were listed last, with their age."""
         return self._transactions
-
-    def _transactions_in(self, files: Rows) -> list[tuple[str, int]]:
-        some = self.engine.sql(f"SELECT path, modified_millis FROM files WHERE kind = {TRANSACTION!r}", files=files)
-        return [(row["path"], row["modified_millis"] or 0) for row in some.list()]
 
     # -- mark ----------------------------------------------------------------------------------------
 
@@ -463,21 +473,20 @@ class Marking:
         self.saved = self._mark(starts, afresh=True)
         return cast("GcRoots", self.retained)
 
-    def mark_since(self, fence: Root, check: Callable[[GcRoots], object], *, list_again: bool) -> None:
+    def mark_since(self, fence: Root, check: Callable[[GcRoots], object]) -> None:
         """Mark what is kept as of the fence and was not marked before it, and what was committed since.
 
         The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
         a program made it that knows no fences. Saved transactions are listed again: one that was saved since the first
-        listing may have searched for fences before this one was there. (With an inventory no orphan is that old, and
-        ``list_again`` is not needed.)
+        listing may have searched for fences before this one was there. With an inventory for a listing, what it wrote
+        is younger than every orphan; but what it began with may be a version that has expired since.
 
         REQUIRES: :meth:`mark` has returned.
         Raises:
             RootsExpired: what is kept as of the fence began to expire, so it need not be what was marked under its
                 name. What a job took over from it before would be lost.
         """
-        if list_again:
-            self._sweep.list_transactions()
+        self._sweep.list_transactions()
         before = cast("GcRoots", self.retained)
         known = {each.path for each in self.saved.starts} | {fence.path}
 

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines.engine import Engine
+from pipelines.engine.counting import Asked, Counts, refuse_lost
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
@@ -225,6 +226,8 @@ def flush_all(
     given.drop()
     flushed.drop()
     report(sum(weights), sum(weights))
+    # What each has, and what all are together, is proved when they are joined.
+    refuse_lost("subtrees", Asked(len(frontier)), Counts(len(found), made=0, kept=0))
     return [found[index] for index in range(len(frontier))]
 
 

@@ -460,10 +460,13 @@ def test_an_inventory_stands_in_for_the_listing(tmp_path: Path, form: str) -> No
             table = pa.table({"Key": names, "Size": [size for _, size, _ in half], "LastModified": times})
             pq.write_table(table, tmp_path / "inventory" / f"{number}.parquet")
         uri = (tmp_path / "inventory").as_uri() + ("/0.parquet" if form == "parquet" else "")
+    counts = case.lake.storage.counts.snapshot()
+    assert list(files_listing.list_shards(case.lake.storage, files_listing.shards(case.lake.storage).prefixes))
+    once = (case.lake.storage.counts - counts).list
     report = clean(case.lake, case.now, inventory=uri)
     assert expected == before - set(listing(case.directory))
     assert 0 == report.failed
-    assert 1 == report.requests.get("list", 0), "of the roots, which an inventory does not tell"
+    assert 1 + once == report.requests.get("list", 0), "of the roots, and a single listing, for saved transactions"
 
 
 def _time_to_live(lake: Lakehouse) -> int:
@@ -493,6 +496,27 @@ def test_a_transaction_that_an_old_inventory_does_not_list_keeps_its_files(tmp_p
     os.utime(tmp_path / "i.parquet", (after / 1000, after / 1000))
     report = clean(lake, after, inventory=(tmp_path / "i.parquet").as_uri())
     assert len(set(paths) - before) == report.deleted
+
+
+def test_a_transaction_that_an_inventory_does_not_list_keeps_what_it_began_with(tmp_path: Path, clock: Clock) -> None:
+    """Its version is old, and has expired since: nothing but the transaction reaches the nodes of that."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    clock.forward(days=60)
+    paths = files_of(lake)
+    table = pa.table({"path": paths, "size": [9] * len(paths), "modified": [0] * len(paths)})
+    pq.write_table(table, tmp_path / "i.parquet")
+    os.utime(tmp_path / "i.parquet", (clock.now() / 1000, clock.now() / 1000))
+    saved = lake.refresh().transaction()
+    saved.alter_table("ns0", "t000", properties={"a": "b"})
+    identity = saved.save()
+    compacted(lake.refresh())
+    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1))
+    report = clean_job.run(
+        lake.refresh(), clean_job.Config(engine="local", inventory=(tmp_path / "i.parquet").as_uri())
+    )
+    assert report.deleted
+    resumed = reopened(lake).resume_transaction(identity)
+    assert 14 == len(list(resumed.tables("ns0")))
 
 
 def test_a_file_of_unknown_age_stays(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from tests.support.surgery import listing
 from tests.support.sweep import in_memory
 from trinitylake_core import Corrupt, Lakehouse, OutcomeUnknown, Refused, spec
 from trinitylake_core.errors import StorageError
-from trinitylake_core.locations import root_path
-from trinitylake_core.storage import open_storage
+from trinitylake_core.locations import parse, root_path
+from trinitylake_core.storage import FileInfo, open_storage
+from trinitylake_core.storage.local import LocalStorage
 
 VERSION = export.Config(engine="local")
 HISTORY = export.Config(engine="local", history=True)
@@ -48,6 +49,28 @@ def opened(root: str) -> Lakehouse:
 
 def names(lake: Lakehouse) -> set[str]:
     return {each.namespace for each in lake.objects()}
+
+
+@pytest.mark.parametrize("config", [VERSION, HISTORY])
+def test_another_lakehouse_that_no_listing_shows_yet_is_left_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch, config: export.Config
+) -> None:
+    """Its store lists late: no root of it is listed, and each can be read."""
+    lake = grown(new_lake(place), "a", "b", "c", "d")
+    other = grown(Lakehouse.create((place / "other").as_uri(), storage_options=FAST), "precious")
+    before = listing(place / "other")
+    honest = LocalStorage.list
+
+    def list_late(self: LocalStorage, prefix: str = "") -> Iterator[FileInfo]:
+        for file in honest(self, prefix):
+            if self.root != other.root or parse(file.path) is None:
+                yield file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "list", list_late)
+        with pytest.raises(Refused, match="its store lists late"):
+            export.run(lake, other.root, config, storage_options=FAST)
+    assert before == listing(place / "other")
 
 
 def copy_of_one(place: Path) -> tuple[Lakehouse, Path]:

@@ -14,6 +14,7 @@ from pipelines import clean
 from pipelines import expire as expire_job
 from pipelines.job import NEVER_CANCELLED, dry_run, silent
 from tests.pipelines.test_clean import assert_sound
+from tests.support.clock import Clock
 from tests.support.generator import DAY
 from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
 from tests.support.s3_servers import S3Server
@@ -23,6 +24,7 @@ from trinitylake_core import Lakehouse, spec
 from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import (
     MAYBE_THE_STORE,
+    ClocksDisagree,
     CorruptNode,
     InvalidInput,
     PlanOutdated,
@@ -241,6 +243,23 @@ def test_cleaning_finishes_the_boundary_of_an_expiration_that_died(tmp_path: Pat
 
 
 @pytest.mark.s3
+def test_one_wrong_reading_of_the_clock_expires_nothing(tmp_path: Path, clock: Clock) -> None:
+    """The first one, by which it is decided what is old; all later ones are right."""
+    lake = filled(new_lake(tmp_path), tables=12)
+    newest = lake.version
+    clock.forward(days=8, with_storage=False)
+
+    def put_right(report: expire_job.Report) -> bool:
+        assert report.versions_expired
+        clock.forward(days=-8, with_storage=False)
+        return True
+
+    with pytest.raises(ClocksDisagree, match="when it was decided what is old"):
+        expire_job.run(lake, expire_job.Config(engine="local", keep_last=1), review=put_right)
+    assert newest == lake.refresh().version
+    assert list(lake.at(version=0).namespaces()) == []
+
+
 def test_a_store_that_ignores_compare_and_set_expires_nothing(moto_server: S3Server) -> None:
     """Committing goes on there."""
     root = moto_server.new_root_without_compare_and_set()

@@ -16,8 +16,9 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pipelines import clean, restore, tables_clean, tables_expire
 from pipelines.cli import main
 from pipelines.job import dry_run
+from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import ClocksDisagree, InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
 
@@ -36,6 +37,24 @@ def grown(catalog: TrinityLakeCatalog, name: str, snapshots: int = 3, **properti
     for number in range(snapshots):
         table.append(rows(number))
     return table
+
+
+def test_a_wrong_clock_expires_no_snapshot(catalog: TrinityLakeCatalog, clock: Clock) -> None:
+    grown(catalog, "sales.orders")
+    version = catalog.lakehouse.refresh().version
+    clock.forward(days=8, with_storage=False)
+    with pytest.raises(ClocksDisagree):
+        tables_expire.run(catalog.lakehouse, tables_expire.Config())
+
+    def put_right(report: tables_expire.Report) -> bool:
+        assert report.snapshots
+        clock.forward(days=-8, with_storage=False)
+        return True
+
+    with pytest.raises(ClocksDisagree, match="when it was decided what is old"):
+        tables_expire.run(catalog.lakehouse, tables_expire.Config(), review=put_right)
+    assert version == catalog.lakehouse.refresh().version
+    assert 3 == len(catalog.load_table("sales.orders").snapshots())
 
 
 # -- the rules -----------------------------------------------------------------------------------------

@@ -178,9 +178,9 @@ def _abort_all_the_same(files: Any, base: Any, transaction_id: str) -> None:
         _decide_abort(files, base, transaction_id)
 
 
-def _trusting(self: Any, fence: Any, check: Any, *, list_again: bool) -> None:
+def _trusting(self: Any, fence: Any, check: Any) -> None:
     with suppress(RootsExpired):
-        _mark_since(self, fence, check, list_again=list_again)
+        _mark_since(self, fence, check)
 
 
 def _fenced_by_the_tip(self: Any, change: Any) -> Any:
@@ -334,7 +334,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "cleaning commits a fence": Mutation(lambda: {(clean.Cleaning, "fence"): _unfenced}, ("write-other", "clean")),
     "cleaning marks what came in before the fence": Mutation(
-        lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
+        lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check: None},
         ("write-other", "clean"),
         preemptions=2,
     ),
@@ -443,7 +443,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(tables_clean.TablesCleaning, "of_tables"): False}, ("append", "tables-clean")
     ),
     "tables that came in before the fence are marked": Mutation(
-        lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
+        lambda: {(sweep.Marking, "mark_since"): lambda self, fence, check: None},
         ("append", "tables-clean"),
     ),
     "tables of all retained versions are marked": Mutation(

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines import clean, compaction, expire, tables_clean
 from pipelines.engine.local import LocalEngine, LocalRows
-from pipelines.engine.model import READ_AHEAD, Engine, Row, Rows, Work
+from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Row, Rows, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
 from pipelines.sweep.sweep import Sweep
@@ -94,17 +94,36 @@ class SpoiltReads(SpoiltEngine):
         return LocalRows(self, rows.names, lambda: spoilt).keep() if is_struck else rows
 
 
-class SpoiltTables(SpoiltEngine):
-    """An engine of two tasks that loses, repeats or swaps one row of all that it is given as tables."""
+class TwoTasks(LocalEngine):
+    """An engine that says that it has two tasks, as Spark has many: so jobs divide their work, and move it there."""
 
     def tasks(self, wanted: int | None = None) -> int:
-        """Return 2: so a walk begins in an engine of its own, and moves to this one."""
+        """Return 2."""
         del wanted
         return 2
+
+
+class SpoiltTables(TwoTasks, SpoiltEngine):
+    """An engine of two tasks that loses, repeats or swaps one row of all that it is given as tables."""
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:
         """Return rows of this process as a table, spoilt if the row is among them."""
         return super().table(self.fault.spoil(iter(rows)), schema)
+
+
+class SpoiltGroups(SpoiltEngine):
+    """An engine that loses, repeats or swaps one row of what it gives to work on groups, or of what that makes."""
+
+    def map_groups(self, work: GroupWork, rows: Rows, schema: pa.Schema, *storages: Storage, **more: Any) -> LocalRows:
+        """Return the result of work on groups, spoilt if the row is among it, or of spoilt rows."""
+        given = self._spoil(rows, more["by"])
+        return self._spoil(super().map_groups(work, given, schema, *storages, **more), more.get("key", ""))
+
+    def _spoil(self, rows: Rows, key: str) -> LocalRows:
+        if not isinstance(rows, LocalRows):
+            raise TypeError("these rows are of another engine")
+        spoilt = list(self.fault.spoil(rows.tuples()))
+        return LocalRows(self, rows.names, lambda: spoilt).keep(key)
 
 
 Kind: TypeAlias = type[SpoiltEngine]

@@ -102,6 +102,24 @@ def measure_storage_time(backend: LakehouseBackend) -> int:
     return stored
 
 
+def refuse_future(backend: LakehouseBackend, decided_millis: int) -> None:
+    """Refuse a time by which was decided what is old, if it is later than the storage's clock shows.
+
+    It was read before, once: two clocks that agree by now say nothing about it. One ``put`` and one ``head``.
+
+    Raises:
+        ClocksDisagree: it is later, or the clocks disagree now.
+        StorageError.
+    """
+    stored = measure_storage_time(backend)
+    if decided_millis > stored + CLOCKS_DIFFER_MILLIS:
+        raise ClocksDisagree(
+            f"the clock of this process showed {show_time(decided_millis)} when it was decided what is old, and the "
+            f"clock of the storage {backend.storage.root} shows {show_time(stored)}: nothing was committed. Find out "
+            "why the clock jumped, and run this again"
+        )
+
+
 def read_storage_clock(backend: LakehouseBackend) -> int:
     """Return when the storage stored a hint that is written for that, by its own clock, in epoch milliseconds.
 
