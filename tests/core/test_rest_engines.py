@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from pipelines import compaction
+from tests.support.clock import DAY, Clock
 from tests.support.engines import by_spark_sql, connected
+from tests.support.icebergs import rows, with_table
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
-from trinitylake_core.rest import endpoint
+from trinitylake_core.rest import Served, endpoint
 
 
 def test_duckdb_creates_changes_evolves_renames_and_drops(lake: Lakehouse) -> None:
@@ -77,6 +81,40 @@ def test_two_duckdbs_that_write_at_once_lose_no_acknowledged_row(lake: Lakehouse
             found = [x for (x,) in connection.execute("SELECT x FROM l.a.t ORDER BY x").fetchall()]
     assert expected == found
     assert expected
+
+
+def _change_a_year_ahead(at: Served, clock: Clock) -> str:
+    """Make a table, and change it while the endpoint's clock is a year ahead; return its metadata file."""
+    table = with_table(at.catalog(), "a.t", 1)
+    with clock.another(days=365, with_storage=False), table.transaction() as changes:
+        changes.set_properties(x="1")
+    return table.metadata_location
+
+
+def test_a_clock_that_was_ahead_once_keeps_no_engine_out(lake: Lakehouse, clock: Clock) -> None:
+    """Iceberg's readers and writers want the times of the updates of a table in their order."""
+    with endpoint(lake) as at:
+        location = _change_a_year_ahead(at, clock)
+        stored = json.loads(Path(location.removeprefix("file://")).read_text())
+        assert stored["last-updated-ms"] > clock.now() + 300 * DAY
+        given = at.catalog().load_table("a.t").metadata
+        assert given.last_updated_ms <= clock.now()  # a writer takes the time of now
+        assert all(each.timestamp_ms <= given.last_updated_ms for each in given.metadata_log)
+        at.catalog().load_table("a.t").append(rows(2))
+        location = at.catalog().load_table("a.t").metadata_location
+    stored = json.loads(Path(location.removeprefix("file://")).read_text())
+    assert stored["last-updated-ms"] <= clock.now()
+    assert all(each["timestamp-ms"] <= stored["last-updated-ms"] for each in stored["metadata-log"])
+
+
+@pytest.mark.slow
+def test_spark_writes_to_a_table_of_which_a_clock_was_ahead_once(lake: Lakehouse, clock: Clock) -> None:
+    """With Iceberg's runtime, and so with Maven Central."""
+    with endpoint(lake) as at, pool(1) as process:
+        _change_a_year_ahead(at, clock)
+        statements = ("INSERT INTO l.a.t VALUES (7, 'x')", "SELECT id FROM l.a.t ORDER BY id")
+        ran = process.submit(partial(by_spark_sql, at, at.warehouse), *statements).result()
+        assert [(1,), (7,)] == ran[-1]
 
 
 @pytest.mark.slow

@@ -111,8 +111,29 @@ def _apply(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
         after = _update_table_metadata_log(after, current.metadata_location, before.last_updated_ms)
         if before.last_updated_ms == after.last_updated_ms:
             after = after.model_copy(update={"last_updated_ms": clock.now_millis()})
+        after = order_times(after, after.last_updated_ms)
     _refuse_unfit(after, updates)
     return after
+
+
+def order_times(metadata: TableMetadata, newest_millis: int) -> TableMetadata:
+    """Return metadata that were updated at ``newest_millis`` at the latest, and by no version before them later.
+
+    Iceberg's own readers refuse metadata that were updated before the version that is the last in their log, or before
+    their newest snapshot was made; and their writers take the time of now. So a commit during which a clock was a year
+    ahead would keep engines out for a year. The times of the log say when, and decide nothing: they come down. Those of
+    snapshots are what the table says, and stay.
+    """
+    newest_snapshot = metadata.snapshot_log[-1].timestamp_ms if metadata.snapshot_log else 0
+    newest_millis = max(newest_millis, newest_snapshot)
+    updated = max(newest_snapshot, min(metadata.last_updated_ms, newest_millis))
+    log = []
+    for entry in metadata.metadata_log:
+        is_ahead = entry.timestamp_ms > newest_millis
+        log.append(entry.model_copy(update={"timestamp_ms": newest_millis}) if is_ahead else entry)
+    if updated == metadata.last_updated_ms and log == metadata.metadata_log:
+        return metadata
+    return metadata.model_copy(update={"last_updated_ms": updated, "metadata_log": log})
 
 
 def _resolve(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequence[TableUpdate]:

@@ -15,8 +15,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AssertCreate, TableRequirement
 from pyiceberg.typedef import Identifier
 
+from trinitylake_core import clock
 from trinitylake_core.iceberg.border import TableUpdate, as_json
 from trinitylake_core.iceberg.moved import MovedIO
+from trinitylake_core.iceberg.table_updates import order_times
 from trinitylake_core.rest.namespace_routes import may_see
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
 from trinitylake_core.rest.problems import Problem
@@ -202,6 +204,8 @@ def _answer_with(request: Request, table: Table, *, staged: bool = False) -> Rep
 
 def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -> Reply:
     request.asked.note_location(location)
+    # Engines that write take the time of now for that of their update; it must not lie before the one before it.
+    metadata = order_times(metadata, clock.now_millis())
     text = _text(metadata, **more, **{"metadata-location": location})
     return Reply(text, headers={"etag": _tag(request, location)})
 
