@@ -16,7 +16,14 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
+from pipelines.engine.counting import (
+    CountedWork,
+    ask_of_given,
+    refuse_lost,
+    sum_counts,
+    with_counts,
+    without_counts,
+)
 from pipelines.engine.model import TEXT, Row
 from pipelines.engine_choice import choose_engine
 from pipelines.job import Progress, Session, refuse_unknown, silent
@@ -197,9 +204,12 @@ def _compare(
         new.storage,
         each=1,
     ).keep(repeatable=True)
-    progress("compare", found.count(), None)
     try:
-        for row in without_counts("ranges of keys", ask_of_given(ranges, "lo"), found.stream()):
+        asked = ask_of_given(ranges, "lo")
+        counts, _ = sum_counts(engine, found)
+        refuse_lost("ranges of keys", asked, counts)  # before the first change is shown
+        progress("compare", counts.kept, None)
+        for row in without_counts("ranges of keys", asked, found.stream()):
             yield row["key"], row["old"], row["new"]
     finally:
         found.drop()

@@ -181,7 +181,7 @@ class SumOfCounts:
 def without_counts(what: str, asked: Asked, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield what :class:`CountedWork` made, without the counts; raise :func:`refuse_lost`'s error behind the last row.
 
-    REQUIRES: nothing is done about the rows before all of them have come.
+    REQUIRES: nothing that stays is done about the rows before all of them have come.
     """
     counts = SumOfCounts()
     for row in rows:
