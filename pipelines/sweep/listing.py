@@ -74,6 +74,8 @@ BATCH: Final = 10_000
 _FIRST: Final = re.compile(r"[01]{4}/")
 _SECOND: Final = re.compile(r"[01]{4}/[01]{4}/")
 _SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
+_FIRST_MILLIS: Final = 100_000_000_000
+"""In March 1973. The same number of seconds is in the year 5138."""
 _COLUMNS: Final = {
     "path": ("path", "key"),
     "size": ("size", "bytes"),
@@ -253,7 +255,7 @@ def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[
     milliseconds). A file without a time stays: its age is unknown.
 
     Raises:
-        InvalidInput: a column is missing.
+        InvalidInput: a column is missing, or a time is a number of seconds.
     """
     above, name = split_uri(uri)
     data = open_storage(above, options).read(name)
@@ -264,7 +266,7 @@ def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[
             if "://" in text and not text.startswith(root):
                 continue
             path = text.removeprefix(root)
-            yield listed_file(path, int(size or 0), _millis(modified))
+            yield listed_file(path, int(size or 0), _millis(modified, uri))
 
 
 def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:
@@ -286,9 +288,19 @@ def _column(batch: pa.RecordBatch, what: str, names: tuple[str, ...], uri: str) 
     raise InvalidInput(f"inventory {uri} has no column {what!r}; it has {', '.join(batch.schema.names)}")
 
 
-def _millis(modified: Any) -> int | None:
+def _millis(modified: Any, uri: str) -> int | None:
+    """Return a time of an inventory in epoch milliseconds. Raises ``InvalidInput``: a number in another unit."""
     if modified is None or modified == "":
         return None
-    if isinstance(modified, str):
-        return int(modified) if modified.isdecimal() else to_millis(modified)
-    return to_millis(modified) if isinstance(modified, datetime) else int(modified)
+    if isinstance(modified, datetime):
+        return to_millis(modified)
+    try:
+        millis = int(float(modified))
+    except (ValueError, OverflowError):  # text, or no number
+        return to_millis(str(modified))
+    if millis < _FIRST_MILLIS:  # taken for milliseconds, every file would be old
+        raise InvalidInput(
+            f"inventory {uri} has the time {modified!r}, which is no time in epoch milliseconds (in seconds, perhaps); "
+            "write ISO 8601 or milliseconds. Nothing was deleted"
+        )
+    return millis

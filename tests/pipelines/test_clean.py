@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AGE = 3 * DAY
+YEAR_2001 = 1_000_000_000_000
 
 
 def clean(
@@ -503,7 +504,7 @@ def test_a_transaction_that_an_inventory_does_not_list_keeps_what_it_began_with(
     lake = filled(new_lake(tmp_path), tables=40)
     clock.forward(days=60)
     paths = files_of(lake)
-    table = pa.table({"path": paths, "size": [9] * len(paths), "modified": [0] * len(paths)})
+    table = pa.table({"path": paths, "size": [9] * len(paths), "modified": [YEAR_2001] * len(paths)})
     pq.write_table(table, tmp_path / "i.parquet")
     os.utime(tmp_path / "i.parquet", (clock.now() / 1000, clock.now() / 1000))
     saved = lake.refresh().transaction()
@@ -522,10 +523,22 @@ def test_a_transaction_that_an_inventory_does_not_list_keeps_what_it_began_with(
 def test_a_file_of_unknown_age_stays(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     path = plant(lake, node_path())
-    table = pa.table({"path": [path, path], "size": [9, 9], "modified": pa.array([None, 0], pa.int64())})
+    table = pa.table({"path": [path, path], "size": [9, 9], "modified": pa.array([None, YEAR_2001], pa.int64())})
     pq.write_table(table, tmp_path / "i.parquet")
     report = clean(lake, later() + 7 * DAY, inventory=(tmp_path / "i.parquet").as_uri())
     assert (0, 1) == (report.attempted, report.unknown_age.files)
+
+
+@pytest.mark.parametrize("modified", ["1790000000", "1790000000.25", 1790000000, 1790000000.25, 0, -5])
+def test_an_inventory_with_times_in_seconds_is_refused(tmp_path: Path, modified: float | str) -> None:
+    """Taken for milliseconds they would say that every file is half a century old."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    path = plant(lake, node_path())
+    table = pa.table({"path": [path], "size": [9], "modified": [modified]})
+    pq.write_table(table, tmp_path / "i.parquet")
+    with pytest.raises(InvalidInput, match="no time in epoch milliseconds"):
+        clean(lake, later() + 7 * DAY, inventory=(tmp_path / "i.parquet").as_uri())
+    assert path in files_of(lake)
 
 
 # -- saved transactions --------------------------------------------------------------------------------

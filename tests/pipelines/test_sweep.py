@@ -19,7 +19,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.locations import definition_path, node_path, root_path
 
-CUTOFF = 1000
+CUTOFF = 1_000_000_000_000
 BOUNDARY = 3
 
 
