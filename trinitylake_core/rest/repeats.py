@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from trinitylake_core.errors import OutcomeUnknown
 from trinitylake_core.rest.namespace_routes import answer_update, create_namespace, load_namespace, update_namespace
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, SEPARATOR, Reply, Request
@@ -22,13 +23,16 @@ _SIZE: Final = 16
 
 
 def key_of(method: str, url: str, request: Request) -> RequestKey | None:
-    """Return the idempotency key of a request that changes something. Raises ``InvalidInput``."""
+    """Return the idempotency key of a request that changes something. Raises ``InvalidInput``, ``Problem``."""
     text = request.headers.get("idempotency-key")
     if text is None or method not in {"POST", "DELETE"}:
         return None
     asked = f"{request.principal.name}\n{method}\n{url}\n".encode() + request.body
     digest = hashlib.sha256(asked).hexdigest()[:_SIZE]
-    return RequestKey.of(text, digest, request.warehouse.catalog.lifetime_of_keys())
+    try:
+        return RequestKey.of(text, digest, request.warehouse.catalog.lifetime_of_keys())
+    except OutcomeUnknown as error:
+        raise Problem(500, "CommitStateUnknownException", str(error)) from error
 
 
 def again(

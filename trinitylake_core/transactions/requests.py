@@ -51,19 +51,22 @@ class RequestKey:
     def of(cls, text: str, digest: str, lifetime_millis: int = _LIFETIME_MILLIS) -> RequestKey:
         """Return the key that a client sent.
 
-        Raises ``InvalidInput``: it is no UUIDv7, older than its lifetime, or from the future.
+        Raises:
+            InvalidInput: it is no UUIDv7.
+            OutcomeUnknown: it is older than its lifetime, or from the future. Its request may have been carried out
+                before, for a clock may be wrong now: a refusal would let clients delete the files of their commit.
         """
         key = cls(text.lower(), digest)
         if not _UUID7.fullmatch(key.id):
             raise InvalidInput("an idempotency key must be a UUIDv7 (RFC 9562) of 36 characters")
         age = clock.now_millis() - key.millis
         if age > lifetime_millis + min(_AHEAD_MILLIS, lifetime_millis):
-            raise InvalidInput(
+            raise OutcomeUnknown(
                 f"the idempotency key is older than {describe_duration(lifetime_millis / 1000)}: see whether its "
                 "request was carried out, and send what is still wanted with a new key"
             )
         if age < -_AHEAD_MILLIS:
-            raise InvalidInput(f"the time in the idempotency key is {-age // 1000} s ahead of the server's clock")
+            raise OutcomeUnknown(f"the time in the idempotency key is {-age // 1000} s ahead of the server's clock")
         return key
 
     @property
