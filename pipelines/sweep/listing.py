@@ -7,11 +7,12 @@ another program or a nested lakehouse: it is reported, and never listed.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -289,18 +290,32 @@ def _column(batch: pa.RecordBatch, what: str, names: tuple[str, ...], uri: str) 
 
 
 def _millis(modified: Any, uri: str) -> int | None:
-    """Return a time of an inventory in epoch milliseconds. Raises ``InvalidInput``: a number in another unit."""
+    """Return a time of an inventory in epoch milliseconds, ``None`` where it has none.
+
+    A time without a zone is in UTC; 0 stands for no time. Raises ``InvalidInput``: a number in another unit.
+    """
+    if isinstance(modified, date):
+        return _millis_of_day(modified)
     if modified is None or modified == "":
         return None
-    if isinstance(modified, datetime):
-        return to_millis(modified)
     try:
-        millis = int(float(modified))
-    except (ValueError, OverflowError):  # text, or no number
+        millis = float(modified)
+    except ValueError:
         return to_millis(str(modified))
-    if millis < _FIRST_MILLIS:  # taken for milliseconds, every file would be old
+    if not millis or math.isnan(millis):  # what tables of numbers have for none
+        return None
+    if not _FIRST_MILLIS <= millis < math.inf:  # taken for milliseconds, every file would be old
         raise InvalidInput(
             f"inventory {uri} has the time {modified!r}, which is no time in epoch milliseconds (in seconds, perhaps); "
             "write ISO 8601 or milliseconds. Nothing was deleted"
         )
-    return millis
+    return int(millis)
+
+
+def _millis_of_day(modified: date) -> int:
+    """Return a date or a time in epoch milliseconds; a date begins at midnight, UTC."""
+    if not isinstance(modified, datetime):
+        modified = datetime.combine(modified, time(), UTC)
+    if modified.tzinfo is None:
+        modified = modified.replace(tzinfo=UTC)
+    return to_millis(modified)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.csv as csv_columns
 import pyarrow.parquet as pq
 import pytest
 
@@ -529,7 +530,7 @@ def test_a_file_of_unknown_age_stays(tmp_path: Path) -> None:
     assert (0, 1) == (report.attempted, report.unknown_age.files)
 
 
-@pytest.mark.parametrize("modified", ["1790000000", "1790000000.25", 1790000000, 1790000000.25, 0, -5])
+@pytest.mark.parametrize("modified", ["1790000000", "1790000000.25", 1790000000, 1790000000.25, -5])
 def test_an_inventory_with_times_in_seconds_is_refused(tmp_path: Path, modified: float | str) -> None:
     """Taken for milliseconds they would say that every file is half a century old."""
     lake = filled(new_lake(tmp_path), tables=4)
@@ -539,6 +540,31 @@ def test_an_inventory_with_times_in_seconds_is_refused(tmp_path: Path, modified:
     with pytest.raises(InvalidInput, match="no time in epoch milliseconds"):
         clean(lake, later() + 7 * DAY, inventory=(tmp_path / "i.parquet").as_uri())
     assert path in files_of(lake)
+
+
+@pytest.mark.parametrize(
+    ("written", "modified"),
+    [
+        ("2001-09-09", YEAR_2001 - 6_400_000),
+        ("2001-09-09T01:46:40", YEAR_2001),
+        ("2001-09-09T01:46:40Z", YEAR_2001),
+        ("1000000000000", YEAR_2001),
+        ("1e12", YEAR_2001),
+        ("0", None),
+        ("nan", None),
+        ("", None),
+    ],
+)
+def test_an_inventory_says_when_in_several_ways(tmp_path: Path, written: str, modified: int | None) -> None:
+    """As text, and as what CSV and Parquet make of it."""
+    (tmp_path / "i.csv").write_text(f"path,size,modified\nfile,9,{written}\n")
+    options = {"timestamp_parsers": [csv_columns.ISO8601]}
+    table = csv_columns.read_csv(tmp_path / "i.csv", convert_options=csv_columns.ConvertOptions(**options))
+    pq.write_table(table, tmp_path / "i.parquet")
+    pq.write_table(pa.table({"path": ["file"], "size": [9], "modified": [written]}), tmp_path / "text.parquet")
+    for name in ("i.csv", "i.parquet", "text.parquet"):
+        (file,) = files_listing.read_inventory((tmp_path / name).as_uri(), {}, "file:///x/")
+        assert modified == file.modified_millis, name
 
 
 # -- saved transactions --------------------------------------------------------------------------------
