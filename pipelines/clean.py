@@ -425,6 +425,8 @@ class Cleaning(JobRun[Config, Report]):
             fence = self.fence(marked, cutoff, found.orphan_files)
             self.heal_boundary(fence)
             marking.mark_since(fence, lambda again: refuse_guarded(again.definition))
+            saved = marking.saved
+            found = replace(found, transactions=len(saved.paths), dead_transactions=saved.dead)
             found = _with_totals(found, self.sweep.remove_live())
             self.watch.lap("mark again")
             self.cancel.check()

@@ -500,7 +500,7 @@ class Marking:
             unique = dict.fromkeys(saved.starts + since)
             return [each for each in unique if each.path not in known]
 
-        self._mark(starts)
+        self.saved = self._mark(starts)
         if self._backend.newest().oldest_version > fence.oldest_version:
             raise RootsExpired(f"versions below {self._backend.newest_seen.version} expired meanwhile")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pipelines import compaction
 from tests.support.clock import DAY, Clock
@@ -16,6 +17,7 @@ from tests.support.engines import by_spark_sql, connected
 from tests.support.icebergs import rows, with_table
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg.table_updates import order_times
 from trinitylake_core.rest import Served, endpoint
 
 
@@ -105,6 +107,52 @@ def test_a_clock_that_was_ahead_once_keeps_no_engine_out(lake: Lakehouse, clock:
     stored = json.loads(Path(location.removeprefix("file://")).read_text())
     assert stored["last-updated-ms"] <= clock.now()
     assert all(each["timestamp-ms"] <= stored["last-updated-ms"] for each in stored["metadata-log"])
+
+
+def _are_in_order(metadata: TableMetadata, now: int) -> bool:
+    """Whether Iceberg's readers take metadata, and a writer of now may follow."""
+    for log in (metadata.metadata_log, metadata.snapshot_log):
+        times = [*(each.timestamp_ms for each in log), metadata.last_updated_ms, now]
+        if times != sorted(times):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("is_rollback", [False, True])
+def test_times_stay_in_order_after_a_clock_was_ahead(lake: Lakehouse, clock: Clock, is_rollback: bool) -> None:
+    """Also of a rollback, which puts the time of the endpoint into the log of snapshots."""
+    with endpoint(lake) as at:
+        table = with_table(at.catalog(), "a.t", 1)
+        table.append(rows(2))
+        first = table.history()[0].snapshot_id
+        with clock.another(days=365, with_storage=False), table.manage_snapshots() as snapshots:
+            if is_rollback:
+                snapshots.rollback_to_snapshot(first)
+            else:
+                snapshots.create_tag(first, "kept")
+        for number in range(3, 6):
+            found = at.catalog().load_table("a.t")
+            assert _are_in_order(found.metadata, clock.now())
+            found.append(rows(number))
+            stored = TableMetadataUtil.parse_raw(Path(found.metadata_location.removeprefix("file://")).read_text())
+            assert _are_in_order(stored, clock.now())
+            clock.forward(hours=1)
+
+
+def test_logs_that_fell_are_put_in_order(lake: Lakehouse, clock: Clock) -> None:
+    """As releases stored them that did not look: the entry of a year ahead lies before right ones."""
+    with endpoint(lake) as at:
+        table = with_table(at.catalog(), "a.t", 1)
+        table.append(rows(2))
+        table.append(rows(3))
+        metadata = at.catalog().load_table("a.t").metadata
+    ahead = clock.now() + 365 * DAY
+    log = [each.model_copy() for each in metadata.metadata_log]
+    log[0] = log[0].model_copy(update={"timestamp_ms": ahead})
+    fell = metadata.model_copy(update={"metadata_log": log})
+    assert not _are_in_order(fell, clock.now())
+    assert _are_in_order(order_times(fell, clock.now()), clock.now())
+    assert metadata is order_times(metadata, clock.now())
 
 
 @pytest.mark.slow

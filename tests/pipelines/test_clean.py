@@ -517,6 +517,7 @@ def test_a_transaction_that_an_inventory_does_not_list_keeps_what_it_began_with(
         lake.refresh(), clean_job.Config(engine="local", inventory=(tmp_path / "i.parquet").as_uri())
     )
     assert report.deleted
+    assert 1 == report.transactions
     resumed = reopened(lake).resume_transaction(identity)
     assert 14 == len(list(resumed.tables("ns0")))
 

@@ -242,7 +242,6 @@ def test_cleaning_finishes_the_boundary_of_an_expiration_that_died(tmp_path: Pat
     assert order.index(("put", True)) < deletes[0]
 
 
-@pytest.mark.s3
 def test_one_wrong_reading_of_the_clock_expires_nothing(tmp_path: Path, clock: Clock) -> None:
     """The first one, by which it is decided what is old; all later ones are right."""
     lake = filled(new_lake(tmp_path), tables=12)
@@ -260,6 +259,7 @@ def test_one_wrong_reading_of_the_clock_expires_nothing(tmp_path: Path, clock: C
     assert list(lake.at(version=0).namespaces()) == []
 
 
+@pytest.mark.s3
 def test_a_store_that_ignores_compare_and_set_expires_nothing(moto_server: S3Server) -> None:
     """Committing goes on there."""
     root = moto_server.new_root_without_compare_and_set()

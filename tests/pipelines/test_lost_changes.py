@@ -155,13 +155,15 @@ def test_a_spoilt_row_leaves_no_change_out_of_a_restore_or_a_difference(
         monkeypatch.setattr(diff, "choose_engine", lambda *_, made=engine: made)
         copy = _copied(lake, engine.fault.number)
         config = restore.Config(only=("*", "*.*"), version=version, reason="all back", engine="local")
+        done = None
         try:
-            restore.run(copy, config)
+            done = restore.run(copy, config)
         except StorageError:
             assert lake.version == copy.refresh().version
         else:
             assert wanted == content(copy.refresh()), engine.fault.number
         shutil.rmtree(copy.root.removeprefix("file://"))
+    assert done is not None
 
 
 @pytest.mark.parametrize("kind", _OF_TWO)
@@ -206,12 +208,15 @@ def test_a_spoilt_row_compacts_all_or_nothing(
     for engine in spoil_one_by_one(kind, how, step=1):
         monkeypatch.setattr(compaction, "choose_engine", lambda *_, made=engine: made)
         copy = _copied(lake, engine.fault.number)
+        done = None
         try:
-            compaction.run(copy, compaction.Config(engine="local", full=True))
+            done = compaction.run(copy, compaction.Config(engine="local", full=True))
         except (StorageError, Corrupt):
             refused += 1
             assert lake.version == copy.refresh().version
         assert wanted == content(copy.refresh())
         assert [] == list(copy.check())
         shutil.rmtree(copy.root.removeprefix("file://"))
+    assert done is not None
+    assert done.version_after == lake.version + 1
     assert refused or how == "repeat"  # one that comes twice is the same twice

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import MetadataLogEntry, SnapshotLogEntry
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -32,6 +33,7 @@ from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.iceberg.schemas import schema_meaning
 from trinitylake_core.iceberg.version3 import apply_update, refuse_newer_schemas
 
+Entry = TypeVar("Entry", MetadataLogEntry, SnapshotLogEntry)
 _LAST_ADDED: Final = -1
 _NUMBERED: Final = re.compile(r"/(\d{1,9})-[0-9a-f-]{36}(?:\.gz)?\.metadata\.json$")
 """A name that catalogs of Iceberg give to metadata files."""
@@ -117,23 +119,34 @@ def _apply(current: Stored, updates: Sequence[TableUpdate]) -> TableMetadata:
 
 
 def order_times(metadata: TableMetadata, newest_millis: int) -> TableMetadata:
-    """Return metadata that were updated at ``newest_millis`` at the latest, and by no version before them later.
+    """Return metadata of which no update is later than ``newest_millis``, and none later than the one behind it.
 
-    Iceberg's own readers refuse metadata that were updated before the version that is the last in their log, or before
-    their newest snapshot was made; and their writers take the time of now. So a commit during which a clock was a year
-    ahead would keep engines out for a year. The times of the log say when, and decide nothing: they come down. Those of
-    snapshots are what the table says, and stay.
+    Iceberg's own readers refuse metadata whose logs fall, or that were updated before the last entry of one of them;
+    and their writers take the time of now. So a commit during which a clock was a year ahead would keep engines out for
+    a year. The times of the logs say when, and decide nothing: they come down. Snapshots themselves stay as they are.
     """
-    newest_snapshot = metadata.snapshot_log[-1].timestamp_ms if metadata.snapshot_log else 0
-    newest_millis = max(newest_millis, newest_snapshot)
-    updated = max(newest_snapshot, min(metadata.last_updated_ms, newest_millis))
-    log = []
-    for entry in metadata.metadata_log:
-        is_ahead = entry.timestamp_ms > newest_millis
-        log.append(entry.model_copy(update={"timestamp_ms": newest_millis}) if is_ahead else entry)
-    if updated == metadata.last_updated_ms and log == metadata.metadata_log:
+    updated = min(metadata.last_updated_ms, newest_millis)
+    times = {
+        "last_updated_ms": updated,
+        "metadata_log": _lower_times(metadata.metadata_log, updated),
+        "snapshot_log": _lower_times(metadata.snapshot_log, updated),
+    }
+    if all(getattr(metadata, name) == value for name, value in times.items()):
         return metadata
-    return metadata.model_copy(update={"last_updated_ms": updated, "metadata_log": log})
+    return metadata.model_copy(update=times)
+
+
+def _lower_times(log: Sequence[Entry], newest_millis: int) -> list[Entry]:
+    """Return a log in which each entry is at most as late as the one behind it, and the last one as a given time."""
+    lowered: list[Entry] = []
+    for entry in reversed(log):
+        if entry.timestamp_ms > newest_millis:
+            lowered.append(entry.model_copy(update={"timestamp_ms": newest_millis}))
+        else:
+            newest_millis = entry.timestamp_ms
+            lowered.append(entry)
+    lowered.reverse()
+    return lowered
 
 
 def _resolve(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Sequence[TableUpdate]:
