@@ -227,7 +227,7 @@ def flush_all(
     flushed.drop()
     report(sum(weights), sum(weights))
     # What each has, and what all are together, is proved when they are joined.
-    refuse_lost("subtrees", Asked(len(frontier)), Counts(len(found), made=0, kept=0))
+    refuse_lost("subtrees", Asked(len(frontier)), Counts(len(frontier), len(frontier), len(found)))
     return [found[index] for index in range(len(frontier))]
 
 
