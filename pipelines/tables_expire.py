@@ -176,8 +176,8 @@ def run(
     """Remove snapshots of tables from their newest metadata; the handle moves to the newest version.
 
     Costs the nodes that contain the tables, one ``get`` for each definition and for the metadata of each MANAGED table;
-    then for each hundred tables that lose something, a ``get`` and a ``put`` each, and a commit. Where something goes, also one ``put`` and one
-    ``head``, for the time of the storage.
+    then for each hundred tables that lose something, a ``get`` and a ``put`` each, and a commit.
+    Where something goes, also one ``put`` and one ``head``, for the time of the storage.
 
     The arguments are those of every job (:mod:`pipelines.job`), and:
         review: called with what would expire; ``False`` changes nothing.
