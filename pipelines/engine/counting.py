@@ -33,7 +33,7 @@ _RUN_AGAIN: Final = (
     "engine (--engine local)"
 )
 _SUMS: Final = f"""coalesce(sum(r.{_GIVEN}), 0) AS given, coalesce(sum(r.{_MADE}), 0) AS made,
-    coalesce(sum(CASE WHEN r.{_MADE} IS NULL THEN 1 ELSE 0 END), 0) AS kept, coalesce(sum(r.{MARK}), 0) AS marks"""
+    coalesce(sum(CASE WHEN r.{IS_NO_COUNT} THEN 1 ELSE 0 END), 0) AS kept, coalesce(sum(r.{MARK}), 0) AS marks"""
 
 
 class Asked(NamedTuple):

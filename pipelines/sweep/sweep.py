@@ -213,9 +213,8 @@ class Sweep:
 
     def _note_transactions(self) -> None:
         """Take the saved transactions from the first listing."""
-        query = f"SELECT path, modified_millis FROM files WHERE kind = {TRANSACTION!r}"
-        rows = self.engine.sql(query, files=self._all_files).list()
-        self._transactions = [(row["path"], row["modified_millis"] or 0) for row in rows]
+        query = f"SELECT path, kind, modified_millis FROM files WHERE kind = {TRANSACTION!r}"
+        self._transactions = _transactions_among(self.engine.sql(query, files=self._all_files).list())
 
     def _in_shards(self, top: Shards) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
@@ -250,11 +249,7 @@ class Sweep:
         listed = self.engine.map(work, given, with_counts(SCHEMA), self._storage, each=1).list()
         rows: list[Row] = [file._asdict() for file in top.files]
         rows += without_counts("directories", ask_of_given(prefixes, "text"), listed)
-        found = []
-        for row in rows:
-            if row["kind"] == TRANSACTION:
-                found.append((row["path"], row["modified_millis"] or 0))
-        self._transactions = found
+        self._transactions = _transactions_among(rows)
 
     def transactions(self) -> list[tuple[str, int]]:
         """Return the saved transactions that were listed last, with their age."""
@@ -422,6 +417,15 @@ class Sweep:
 
 def _size(row: Row) -> Size:
     return Size(row["files"], row["bytes"] or 0)
+
+
+def _transactions_among(files: Iterable[Row]) -> list[tuple[str, int]]:
+    """Return the saved transactions among files, each with its time; 0 where it has none."""
+    found = []
+    for file in files:
+        if file["kind"] == TRANSACTION:
+            found.append((file["path"], file["modified_millis"] or 0))
+    return found
 
 
 def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted) -> Iterator[Listed]:
