@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count, islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from zlib import crc32
 
 import pyarrow as pa
@@ -35,12 +35,16 @@ Tuples: TypeAlias = Iterable[tuple[Any, ...]]
 
 
 class LocalRows:
-    """Rows that a function of this process makes each time they are asked for, or a table or a view of SQLite."""
+    """Rows that a function of this process makes each time they are asked for, or a table or a query of SQLite."""
 
     def __init__(self, engine: LocalEngine, names: Sequence[str], make: Callable[[], Tuples] = tuple) -> None:
         self.engine = engine
-        self.names = tuple(names)
+        self._names = tuple(names)
         self._make = make
+
+    def column_names(self) -> tuple[str, ...]:
+        """Return the names of the columns."""
+        return self._names
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
         """Yield all rows in the order of their columns."""
@@ -53,7 +57,7 @@ class LocalRows:
     def stream(self) -> Iterator[dict[str, Any]]:
         """Yield all rows."""
         for row in self.tuples():
-            yield dict(zip(self.names, row, strict=True))
+            yield dict(zip(self._names, row, strict=True))
 
     def list(self) -> list[dict[str, Any]]:
         """Return all rows."""
@@ -73,43 +77,61 @@ class LocalRows:
     def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
         """Write the rows into a table, and return it."""
         del repeatable
-        return self.engine.keep(self.names, self.tuples(), key, progress)
+        return self.engine.keep(self._names, self.tuples(), key, progress)
 
     def drop(self) -> None:
         """Nothing is kept."""
 
 
 class _Stored(LocalRows):
-    """A table or a view of SQLite."""
+    """A table of SQLite, or a query, which becomes a view where another query names it: most are read once."""
 
-    def __init__(self, engine: LocalEngine, names: Sequence[str], kind: str, name: str) -> None:
-        super().__init__(engine, names)
+    def __init__(self, engine: LocalEngine, kind: Literal["TABLE", "VIEW"], source: str) -> None:
+        """Take the name of a table, or a query in parentheses."""
+        super().__init__(engine, ())
         self._kind = kind
-        self._name = name
+        self._source = source
+        self._name = source if kind == "TABLE" else ""
+
+    def column_names(self) -> tuple[str, ...]:
+        with _room_errors():
+            return _names_of(self.engine.execute(f"SELECT * FROM {self._source} LIMIT 0"))
 
     def table_name(self) -> str:
+        if not self._name:
+            self._name = self.engine.create_view(self._source)
         return self._name
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
         with _room_errors():
-            cursor = self.engine.execute(f"SELECT * FROM {self._name}")
-            while some := cursor.fetchmany(_AT_ONCE):
-                yield from some
+            yield from _fetch(self._read())
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        with _room_errors():
+            cursor = self._read()
+            names = _names_of(cursor)
+            for row in _fetch(cursor):
+                yield dict(zip(names, row, strict=True))
+
+    def _read(self) -> sqlite3.Cursor:
+        return self.engine.execute(f"SELECT * FROM {self._source}")
 
     def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
         """Copy the rows into a table, and return it."""
         del repeatable
-        kept = self.engine.copy(self.names, self._name, key)
+        kept = self.engine.copy(self.column_names(), self._source, key)
         if progress is not None:
             progress(kept.count())
         return kept
 
     def count(self) -> int:
         with _room_errors():
-            ((found,),) = self.engine.execute(f"SELECT count(*) FROM {self._name}").fetchall()
+            ((found,),) = self.engine.execute(f"SELECT count(*) FROM {self._source}").fetchall()
         return int(found)
 
     def drop(self) -> None:
+        if not self._name:
+            return
         with suppress(sqlite3.DatabaseError):  # still read from after a failure, or cut short: it goes with the engine
             self.engine.execute(f"DROP {self._kind} IF EXISTS {self._name}")
 
@@ -168,13 +190,16 @@ class LocalEngine:
         return LocalRows(self, names, lambda: held)
 
     def sql(self, query: str, **tables: Rows) -> LocalRows:
-        """Return the result of a query of tables, as a view."""
-        name = f"v{next(self._numbers)}"
+        """Return the result of a query of tables, which is carried out where it is read."""
         stored = {each: _local(rows).table_name() for each, rows in tables.items()}
+        return _Stored(self, "VIEW", f"({place_names(query, stored)})")
+
+    def create_view(self, query: str) -> str:
+        """Give a query a name, and return it."""
+        name = f"v{next(self._numbers)}"
         with _room_errors():
-            self.execute(f"CREATE VIEW {name} AS {place_names(query, stored)}")
-            columns = [column[0] for column in self.execute(f"SELECT * FROM {name} LIMIT 0").description]
-        return _Stored(self, columns, "VIEW", name)
+            self.execute(f"CREATE VIEW {name} AS SELECT * FROM {query}")
+        return name
 
     def keep(self, names: Sequence[str], rows: Tuples, key: str, progress: Kept | None) -> LocalRows:
         """Write rows into a table. Raises ``StorageError`` if there is no room for them."""
@@ -205,7 +230,7 @@ class LocalEngine:
         name = f"t{next(self._numbers)}"
         with _room_errors():
             self.execute(f"CREATE TABLE {name} ({', '.join(names)})")
-            yield _Stored(self, names, "TABLE", name)
+            yield _Stored(self, "TABLE", name)
             if key:
                 self.execute(f"CREATE INDEX {name}_key ON {name} ({key})")
 
@@ -234,7 +259,7 @@ class _Groups:
 
     def __init__(self, engine: LocalEngine, rows: LocalRows, by: str) -> None:
         self._engine = engine
-        self._names = rows.names
+        self._names = rows.column_names()
         self._from = f"FROM {rows.table_name()}"
         self._by = by
         self._numbers: list[int] = []
@@ -274,6 +299,15 @@ class _GroupRows(dict[int, Any]):
         if index in self:
             self._engine.execute(f"DELETE FROM {self._table} WHERE rowid > ? AND rowid <= ?", super().pop(index))
         return default
+
+
+def _names_of(cursor: sqlite3.Cursor) -> tuple[str, ...]:
+    return tuple(column[0] for column in cursor.description)
+
+
+def _fetch(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+    while some := cursor.fetchmany(_AT_ONCE):
+        yield from some
 
 
 def _crc32(text: str | None) -> int | None:

@@ -220,7 +220,7 @@ def test_no_room_for_temporary_files_is_said() -> None:
 def test_a_mistake_in_a_query_is_no_lack_of_room() -> None:
     engine = LocalEngine()
     with pytest.raises(sqlite3.OperationalError):
-        engine.sql("SELECT nothing FROM files", files=engine.table([], _FILES))
+        engine.sql("SELECT nothing FROM files", files=engine.table([], _FILES)).list()
     engine.close()
 
 
@@ -232,7 +232,8 @@ def test_a_disk_that_was_full_is_named_by_whatever_comes_next(monkeypatch: pytes
     schema = _GROUPED
     one = engine.table([{"number": 1, "text": "a"}], schema).keep("number")
     many = engine.table([{"number": number, "text": "b" * 4000} for number in range(50)], schema)
-    for action in (many.keep, one.count, lambda: list(one.stream()), lambda: engine.sql("SELECT * FROM t", t=one)):
+    query = engine.sql("SELECT * FROM t", t=one)
+    for action in (many.keep, one.count, one.list, query.list, query.count, query.keep, query.table_name):
         with pytest.raises(StorageError, match=f"the disk is full; make room in {tmp_path}"):
             action()
     one.drop()

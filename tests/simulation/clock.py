@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,8 +19,11 @@ from tests.simulation import store as stores
 from tests.simulation.scheduler import current
 from trinitylake_core.iceberg import border
 from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.noderows import NodeRows
 
-_read_batch = lru_cache(maxsize=20_000)(nodefile.read_batch)
+_REMEMBERED: Final = 20_000
+_read_batch = lru_cache(maxsize=_REMEMBERED)(nodefile.read_batch)
+_rows = nodefile._rows
 _time_ns, _time, _sleep, _urandom, _uniform = time.time_ns, time.time, time.sleep, os.urandom, random.uniform
 
 
@@ -59,6 +62,19 @@ def _scheduled(kind: str, path: str, action: Callable[[], Any]) -> Any:
     return action() if here is None else here.run.request(kind, path, action)
 
 
+_rows_read: dict[int, tuple[pa.RecordBatch, NodeRows]] = {}
+"""What was found in batches, by their identity; each holds its batch, so that no other one has that identity."""
+
+
+def _sim_rows(batch: pa.RecordBatch, *where: Any) -> NodeRows:
+    known = _rows_read.get(id(batch))
+    if known is None:
+        if len(_rows_read) == _REMEMBERED:
+            _rows_read.clear()
+        known = _rows_read[id(batch)] = (batch, _rows(batch, *where))
+    return known[1]
+
+
 def _sim_read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
     return _read_batch(bytes(data), path)
 
@@ -74,6 +90,7 @@ def own_time() -> Iterator[None]:
         (random, "uniform", _uniform, _sim_uniform),
         (stores, "scheduled", stores.scheduled, _scheduled),
         (nodefile, "read_batch", nodefile.read_batch, _sim_read_batch),
+        (nodefile, "_rows", _rows, _sim_rows),
         (border, "_SCHEMES", border._SCHEMES, border._SCHEMES | {"sim"}),
     ]
     for module, name, _, ours in patches:

@@ -62,7 +62,7 @@ def _spoilt_rows() -> Iterator[None]:
 
     def spoilt_map(self: LocalEngine, *args: Any, **more: Any) -> LocalRows:
         found = true_map(self, *args, **more)
-        return LocalRows(self, found.names, lambda: FAULT.spoil(found.tuples()))
+        return LocalRows(self, found.column_names(), lambda: FAULT.spoil(found.tuples()))
 
     LocalEngine.map = spoilt_map  # type: ignore[method-assign]
     try:

@@ -49,7 +49,9 @@ class SpoiltQueries(SpoiltEngine):
         rows = list(self.fault.spoil(found.tuples()))
         if not self.spoilt and self.fault.seen > self.fault.number:
             self.spoilt = query
-        return LocalRows(self, found.names, lambda: rows).keep("path" if "path" in found.names else "")
+        return LocalRows(self, found.column_names(), lambda: rows).keep(
+            "path" if "path" in found.column_names() else ""
+        )
 
 
 class SpoiltMaps(SpoiltEngine):
@@ -60,7 +62,7 @@ class SpoiltMaps(SpoiltEngine):
         found = super().map(work, rows, schema, *storages, each=each)
         if not self.is_armed:
             return found
-        return LocalRows(self, found.names, lambda: self.fault.spoil(found.tuples()))
+        return LocalRows(self, found.column_names(), lambda: self.fault.spoil(found.tuples()))
 
 
 class SpoiltGiven(SpoiltEngine):
@@ -91,7 +93,7 @@ class SpoiltReads(SpoiltEngine):
         first = self.fault.seen
         spoilt = list(self.fault.spoil(rows.tuples()))
         is_struck = first <= self.fault.number < self.fault.seen
-        return LocalRows(self, rows.names, lambda: spoilt).keep() if is_struck else rows
+        return LocalRows(self, rows.column_names(), lambda: spoilt).keep() if is_struck else rows
 
 
 class TwoTasks(LocalEngine):
@@ -123,7 +125,7 @@ class SpoiltGroups(SpoiltEngine):
         if not isinstance(rows, LocalRows):
             raise TypeError("these rows are of another engine")
         spoilt = list(self.fault.spoil(rows.tuples()))
-        return LocalRows(self, rows.names, lambda: spoilt).keep(key)
+        return LocalRows(self, rows.column_names(), lambda: spoilt).keep(key)
 
 
 Kind: TypeAlias = type[SpoiltEngine]
