@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -20,10 +20,10 @@ from pipelines.engine.counting import (
     CountedWork,
     Counts,
     ask_of_given,
+    ask_of_kept,
     keep_counted,
     keep_given,
     refuse_lost,
-    refuse_other_names,
     sum_counts,
     with_counts,
     without_counts,
@@ -162,7 +162,7 @@ class CopyPlan:
         named = _Named(walked.ask, walk_of_tables, meant, self._leave_out(starts, left_out))
         reached = self._find_reached(named).keep()
         listed = self.engine.sql(
-            """SELECT r.path, r.kind, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
+            """SELECT r.path, r.kind, r.times, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
             FROM reached r LEFT JOIN here h ON h.path = r.path LEFT JOIN target t ON t.path = r.path""",
             reached=reached,
@@ -178,24 +178,15 @@ class CopyPlan:
             self.target,
         ).keep("path")
         compared = self.engine.sql(
-            """SELECT l.path, l.kind, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
+            """SELECT l.path, l.kind, l.times, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
             coalesce(l.there, o.there) AS there
             FROM listed l LEFT JOIN others o ON o.path = l.path""",
             listed=listed,
             others=looked_up,
         ).keep()
-        asked = self._refuse_other_files(named, compared)
+        kinds = self._sum_kinds(named, compared)
         walked.drop()
-        query = f"""SELECT kind, count(*) AS files, sum(CASE WHEN size IS NULL THEN 1 ELSE 0 END) AS lost,
-            sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
-            sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
-            sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
-        sums = self.engine.sql(query, compared=compared).list()
-        files_by_kind = {row["kind"]: row["files"] for row in sums}
-        once = sum(files_by_kind.values())
-        every = sum(row["files"] for row in sums)  # more, where the engine repeats the row of a kind
-        refuse_lost("files to compare", Asked(asked.rows), Counts(once, once, every))
-        self._refuse_missing(compared, {row["kind"]: row["lost"] for row in sums}.get(DEFINITION, 0))
+        self._refuse_missing(compared, sum(each["lost"] for each in kinds if each["kind"] == DEFINITION))
         of_listings = 2 * len(_PREFIXES)
         of_look_ups = 2 * others.count()
         of_tables = sum(walk_of_tables.read.values())
@@ -203,14 +194,14 @@ class CopyPlan:
         lacking, elsewhere = self._lacking(walk_of_tables, compared, meant)
         walk_of_tables.drop()
         return FilesToCopy(
-            files={row["kind"]: row["missing"] for row in sums},
-            bytes=sum(row["bytes"] for row in sums),
-            there=sum(row["there"] for row in sums),
+            files={row["kind"]: row["missing"] for row in kinds},
+            bytes=sum(row["bytes"] for row in kinds),
+            there=sum(row["there"] for row in kinds),
             requests=self.engine.not_counted(in_tasks),
             lacking=lacking,
             elsewhere=elsewhere,
             _compared=compared,
-            _asked=self._ask_to_copy(compared, {row["kind"]: row["missing"] for row in sums}),
+            _asked={row["kind"]: Asked(row["missing"], row["missing_keys"]) for row in kinds},
             _plan=self,
         )
 
@@ -285,14 +276,14 @@ class CopyPlan:
         """Return every file that is reached, but for what is left out.
 
         ``size`` is the one that it should have, and ``walked`` the one that a walk found; ``None`` where a listing
-        shows it.
+        shows it. ``times`` is how often it is named.
         """
         query = f"""SELECT path, CASE WHEN max(size) IS NULL THEN {DEFINITION!r} ELSE {NODE!r} END AS kind,
-            max(size) AS size, max(size) AS walked FROM walked WHERE {_OF_TREES} GROUP BY path"""
+            max(size) AS size, max(size) AS walked, count(*) AS times FROM walked WHERE {_OF_TREES} GROUP BY path"""
         every = [named.ask(query)]
         if named.tables.found:
             query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
-                max(size) AS size, CAST(NULL AS BIGINT) AS walked FROM named GROUP BY path"""
+                max(size) AS size, CAST(NULL AS BIGINT) AS walked, count(*) AS times FROM named GROUP BY path"""
             every.append(self.engine.sql(query, named=self._names_of_tables(named, "path, size, role")))
         return self.engine.sql(
             f"SELECT e.* FROM every e WHERE {_NOT_ABSENT}",
@@ -300,19 +291,36 @@ class CopyPlan:
             absent=named.absent,
         )
 
-    def _refuse_other_files(self, named: _Named, compared: Rows) -> Asked:
-        """Refuse to go on with other files than those that :meth:`_find_reached` is to find; return how many they are.
+    def _sum_kinds(self, named: _Named, compared: Rows) -> list[dict[str, Any]]:
+        """Return of each kind of files how many are there, are missing there, and are lost here.
 
-        The names are counted by queries of their own: a row that one of the others lost would not be copied. Raises
-        ``StorageError``.
+        They are sums of all rows, those that rows were grouped from and those that two joins came to: each row says
+        how many names it stands for. So a row that was lost on the way, or is another one's copy, is missing in the
+        sum of names, which a query of its own asks for. Raises ``StorageError``.
         """
+        query = f"""SELECT kind, sum(times) AS names, sum(times * crc32(path)) AS keys,
+            sum(CASE WHEN size IS NULL THEN 1 ELSE 0 END) AS lost,
+            sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
+            sum(CASE WHEN {_TO_COPY} THEN crc32(path) ELSE 0 END) AS missing_keys,
+            sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
+            sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
+        kinds = self.engine.sql(query, compared=compared).list()
+        names = sum(row["names"] for row in kinds)
+        keys = sum(row["keys"] for row in kinds)
+        refuse_lost("names of files", self._ask_for_names(named), Counts(names, made=0, kept=0, marks=keys))
+        return kinds
+
+    def _ask_for_names(self, named: _Named) -> Asked:
+        """Return how many names of files there are that :meth:`_find_reached` is to find. One query."""
         every = [named.ask(f"SELECT path FROM walked WHERE {_OF_TREES}")]
         if named.tables.found:
             every.append(self._names_of_tables(named, "path"))
-        query = f"SELECT e.path FROM every e WHERE {_NOT_ABSENT}"
-        names = union(self.engine, every, "path")
-        what = "files to compare"
-        return refuse_other_names(self.engine, what, compared, "path", query, every=names, absent=named.absent)
+        names = self.engine.sql(
+            f"SELECT e.path FROM every e WHERE {_NOT_ABSENT}",
+            every=union(self.engine, every, "path"),
+            absent=named.absent,
+        )
+        return ask_of_kept(self.engine, names, "path")
 
     def _names_of_tables(self, named: _Named, columns: str) -> Rows:
         """Return what the metadata of tables name below the root, and could be read."""
@@ -334,20 +342,6 @@ class CopyPlan:
             path=next(iter(some), ""),
             invariant="I15",
         )
-
-    def _ask_to_copy(self, compared: Rows, missing: dict[str, int]) -> dict[str, Asked]:
-        """Return what the files of each kind that are not at the target ask of the work that copies them.
-
-        By a query of its own: a row that the engine loses of one of both is in the other one. Raises ``StorageError``.
-        """
-        query = f"""SELECT kind, count(*) AS every, sum(crc32(path)) AS keys FROM compared WHERE {_TO_COPY}
-            GROUP BY kind"""
-        rows = self.engine.sql(query, compared=compared).list()
-        asked = {row["kind"]: Asked(row["every"], row["keys"]) for row in rows}
-        for kind, number in missing.items():
-            found = asked.get(kind, Asked(0)).rows
-            refuse_lost(f"{kind}s to copy", Asked(number), Counts(found, made=0, kept=0))
-        return asked
 
     def copy(self, compared: Rows, kind: str, asked: Asked) -> tuple[int, int, int]:
         """Copy the files of a kind that are not at the target; return files, bytes, requests of tasks."""
