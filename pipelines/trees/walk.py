@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.engine.counting import (
+    MARK,
     Asked,
     CountedWork,
     Counts,
@@ -220,18 +221,16 @@ class Visitor:
         """The columns of the tables that are kept."""
         return with_counts(self.kept)
 
-    def children(self, height: int, *, in_place: bool = False, times: str = "") -> str:
+    def children(self, height: int, *, in_place: bool = False) -> str:
         """Return the query of the distinct children of a height, with the tightest of what their parents record.
 
-        ``in_place``: those of one place in their parents, which name nearly the same, follow one another. ``times`` is
-        one more column, how many parents there are.
+        ``marks`` is the sum of the marks of what the parents record. ``in_place``: those of one place in their parents,
+        which name nearly the same, follow one another.
         """
         rest = [name for name in self.asked.names if name not in {"path", "height"}]
         tightest = [f"{'min' if name in LOWEST else 'max'}({name}) AS {name}" for name in rest]
-        if times:
-            tightest.append(f"count(*) AS {times}")
         order = "ORDER BY min(size)" if in_place else ""
-        return f"""SELECT path, height, {", ".join(tightest)} FROM walked
+        return f"""SELECT path, height, {", ".join(tightest)}, sum({MARK}) AS marks FROM walked
             WHERE role = {CHILD} AND height = {height} GROUP BY path, height {order}"""
 
 
@@ -336,10 +335,7 @@ def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[
         children = found.ask(found.visitor.children(below, in_place=found.engine.tasks() == 1))  # tasks are dealt nodes
         pending = _leave_out(found.engine, children, known).keep(repeatable=True)
         try:
-            # What hangs below a child that is not among them would be deleted: so they are asked for twice. With one
-            # more column Spark does not answer by what it keeps.
-            again = found.ask(found.visitor.children(below, times="times"))
-            asked = _refuse_others(found, "children of nodes", pending, again, known)
+            asked = _refuse_lost_children(found, below, pending, known)
             if asked.rows:
                 _visit_level(found, _place_pending(found, engine, pending, asked, few), asked, below)
         finally:
@@ -358,8 +354,9 @@ def _roots_to_visit(found: Walk, roots: Sequence[Row], known: Sequence[Rows]) ->
     starts = _leave_out(engine, given, known)
     kept = starts.keep(repeatable=True)
     # A table of their own: a row that the engine loses of one of both is in the other one.
-    again = engine.table(once, columns)
-    asked = _refuse_others(found, "roots", kept, again, known)
+    again = _leave_out(engine, engine.table(once, columns), known)
+    query = f"SELECT {', '.join(columns.names)} FROM again n"
+    asked = refuse_other_names(engine, "roots", kept, ", ".join(columns.names), query, again=again)
     return kept, asked
 
 
@@ -375,14 +372,24 @@ def _each_root_once(roots: Sequence[Row]) -> list[Row]:
     return list(once.values())
 
 
-def _refuse_others(found: Walk, what: str, pending: Rows, again: Rows, known: Sequence[Rows]) -> Asked:
-    """Refuse to visit other nodes, or with other expectations, than those ``again`` that are not known.
+def _refuse_lost_children(found: Walk, height: int, pending: Rows, known: Sequence[Rows]) -> Asked:
+    """Refuse to visit other children, or with other expectations, than those that parents record and nobody knows.
 
-    Returns what they ask of a visit.
+    What hangs below a child that is not among them would be deleted. Each mark of what is recorded is in the sum of
+    one child. Returns what the children ask of a visit. One query.
     """
-    columns = ", ".join(found.visitor.asked.names)
-    query = f"SELECT {columns} FROM again n"
-    return refuse_other_names(found.engine, what, pending, columns, query, again=_leave_out(found.engine, again, known))
+    recorded = found.ask(f"SELECT path, {MARK} FROM walked WHERE role = {CHILD} AND height = {height}")
+    every = f"""SELECT 1 AS children, crc32(p.path) AS keys, p.marks AS kept, 0 AS recorded FROM pending p
+        UNION ALL SELECT 0 AS children, 0 AS keys, 0 AS kept, r.{MARK} AS recorded FROM recorded r"""
+    query = f"""SELECT coalesce(sum(children), 0) AS children, coalesce(sum(keys), 0) AS keys,
+        coalesce(sum(kept), 0) AS kept, coalesce(sum(recorded), 0) AS recorded FROM ({every}) e"""
+    unknown = _leave_out(found.engine, recorded, known)
+    sums = found.engine.sql(query, pending=pending, recorded=unknown).one()
+    children = sums["children"]
+    found_marks = Counts(children, made=0, kept=0, marks=sums["kept"])
+    refuse_lost("children of nodes", Asked(children, sums["recorded"]), found_marks)
+    pending.learn_count(children)
+    return Asked(children, sums["keys"])
 
 
 def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few: int) -> Rows:
