@@ -112,8 +112,10 @@ class _Exploration:
             if decision.to not in step.others or step.resumed or _is_first(ran.steps, point):
                 meanwhile = None
                 continue
-            if meanwhile is not None and meanwhile[0] == step.actor and _commutes(ran.steps[point - 1], meanwhile[1]):
-                continue
+            if meanwhile is not None and meanwhile[0] == step.actor:
+                changed = meanwhile[1]
+                if _commutes(ran.steps[point - 1], changed, time_passed=bool(changed) or decision.pause is not None):
+                    continue
             child = self.visit(ran.schedule.extended(point, decision))
             meanwhile = None if child is None else (step.actor, _changed(child, point))
 
@@ -122,11 +124,11 @@ def _is_first(steps: Sequence[Step], point: int) -> bool:
     return all(step.actor != steps[point].actor for step in steps[:point])
 
 
-def _commutes(step: Step, changed: frozenset[str]) -> bool:
-    """Whether it does not matter if a request comes before or after some changes."""
+def _commutes(step: Step, changed: frozenset[str], *, time_passed: bool) -> bool:
+    """Whether it does not matter if a request comes before or after some changes, and after some time."""
     if step.in_vain:
         return not step.reads_clock
-    if step.kind not in _READS or (step.reads_clock and changed):
+    if step.kind not in _READS or (step.reads_clock and time_passed):
         return False
     if step.kind == "list":
         return not any(path.startswith(step.path) for path in changed)
