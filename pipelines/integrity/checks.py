@@ -54,11 +54,11 @@ _HERE: Final = 128
 """Levels of so many nodes are visited in this process: four times as many as are read at once."""
 _HERE_CHILDREN: Final = 1 << 15
 """What parents record about so many children is held in memory, at most."""
-_NODE_SUMS: Final = f"""SELECT
+_NODE_SUMS: Final = f"""
     coalesce(sum(CASE WHEN role = {NODE} THEN size END), 0) AS bytes,
     coalesce(sum(CASE WHEN role = {NODE} THEN named END), 0) AS named,
     coalesce(sum(CASE WHEN role = {NODE} AND height = {UNREADABLE} AND first = {{version}} THEN 1 END), 0) AS unread,
-    {FINDINGS} FROM walked"""
+    {FINDINGS}"""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 _TOGETHER: Final = 4096
@@ -169,7 +169,7 @@ class Checks:
             few=few,
         )
         try:
-            sums = walk.ask(_NODE_SUMS.format(version=content.version)).one()
+            sums = walk.sum_up(_NODE_SUMS.format(version=content.version))
             content.whole = not sums["unread"]
             add_findings(walk.engine, walk.levels, sums["findings"], self._found)
             if not self._found.enough():
@@ -201,8 +201,7 @@ class Checks:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         most = self._found.most_wanted()
         if most is not None and walk.levels:
-            findings = walk.ask(f"SELECT {FINDINGS} FROM walked").one()["findings"]
-            add_findings(walk.engine, walk.levels, findings, self._found)
+            add_findings(walk.engine, walk.levels, walk.sum_up(FINDINGS)["findings"], self._found)
             most = self._found.most_wanted()
         above = None
         if height == 0 and not content.read_definitions:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pipelines.engine import Engine, Rows
 from pipelines.engine.counting import (
+    MARK,
     Asked,
     CountedWork,
     Counts,
@@ -78,11 +79,11 @@ _HASHES: Final = pa.schema({"hashes": BINARY})
 _NEWEST: Final = f"""FROM walked e WHERE role = {ENTRY} AND value IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM above a WHERE a.path = e.path AND a.height > e.height)"""
 """Of a key's messages and row the one in the highest node counts."""
-_SETTLED: Final = f"""(SELECT role, path, size FROM walked WHERE role >= {KIND}
-    UNION ALL SELECT role, path, size FROM proved WHERE role >= {KIND})"""
-_THERE: Final = f"SELECT path FROM {_SETTLED} s WHERE role = {EXISTS}"
-_LOST: Final = f"""SELECT DISTINCT path FROM {_SETTLED} n WHERE role = {NEEDED}
-    AND NOT EXISTS (SELECT 1 FROM there t WHERE t.path = n.path)"""
+_SETTLED: Final = f"""(SELECT role, path, size, {MARK} FROM walked WHERE role >= {KIND}
+    UNION ALL SELECT role, path, size, {MARK} FROM proved WHERE role >= {KIND})"""
+_OF_NAMESPACE: Final = f"role IN ({EXISTS}, {NEEDED})"
+_NAMESPACES: Final = f"""(SELECT path, max(CASE WHEN role = {EXISTS} THEN 1 ELSE 0 END) AS is_there,
+    sum({MARK}) AS marks FROM {_SETTLED} s WHERE {_OF_NAMESPACE} GROUP BY path)"""
 
 
 def proved_definitions(
@@ -203,14 +204,29 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     proved, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
     add_findings(walk.engine, [proved], findings, found, content.version)
     query, levels = from_parts(_SETTLED, "walked", walk.levels)
-    content.bytes = _sum_up(walk.engine, query, found, content.kinds, proved=proved, **levels)
-    there = walk.keep_asked("namespaces", _THERE, "path", proved=proved)
-    lost = walk.list_asked(
-        "namespaces", f"{_LOST} ORDER BY path LIMIT {found.most}", "path", proved=proved, there=there
-    )
-    content.needed = {row["path"] for row in lost}
-    for each in (above, proved, there):
+    content.bytes, marks = _sum_up(walk.engine, query, found, content.kinds, proved=proved, **levels)
+    content.needed = _find_lost_namespaces(walk, proved, marks, found.most)
+    for each in (above, proved):
         each.drop()
+
+
+def _find_lost_namespaces(walk: Walk, proved: Rows, marks: int, most: int) -> set[str]:
+    """Return the first namespaces that objects lie in and that are not there; most often one query says: none.
+
+    ``marks`` is the sum of the marks of all rows that name one. Raises ``StorageError``: the engine lost rows.
+    """
+    query = f"""SELECT coalesce(sum(marks), 0) AS marks, coalesce(sum(1 - is_there), 0) AS lost
+        FROM {_NAMESPACES} n"""
+    sums = walk.ask(query, proved=proved).one()
+    refuse_lost("namespaces", Asked(0, marks), Counts(0, made=0, kept=0, marks=sums["marks"]))
+    if not sums["lost"]:
+        return set()
+    query = f"SELECT path FROM {_NAMESPACES} n WHERE is_there = 0 ORDER BY path LIMIT {most}"
+    rows = walk.ask(query, proved=proved).list()
+    lost = {row["path"] for row in rows}
+    wanted = min(sums["lost"], most)
+    refuse_lost("namespaces", Asked(wanted), Counts(len(lost), wanted, len(rows)))
+    return lost
 
 
 def _newest_entries(walk: Walk, columns: str) -> tuple[Rows, Rows]:
@@ -249,7 +265,7 @@ def prove_definitions(
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
     proved, findings = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
     add_findings(engine, [proved], findings, found, version)
-    nbytes = _sum_up(engine, "(SELECT * FROM proved)", found, Counter(), proved=proved)
+    nbytes, _ = _sum_up(engine, "(SELECT * FROM proved)", found, Counter(), proved=proved)
     proved.drop()
     return nbytes
 
@@ -263,9 +279,11 @@ def add_findings(
 ) -> None:
     """Add the ``total`` findings in tables, as many as are kept, and count the others.
 
-    They are those in ``version``, or in the versions that the rows contain. They are asked for even if there are said
-    to be none. Raises ``StorageError``: the engine lost rows.
+    They are those in ``version``, or in the versions that the rows contain. Raises ``StorageError``: the engine lost
+    rows. REQUIRES: all rows were in the sum that ``total`` is.
     """
+    if not total:
+        return
     columns: tuple[str, ...] = VIOLATION
     if version is None:
         columns = (*VIOLATION, "first", "last")
@@ -280,12 +298,13 @@ def add_findings(
     found.count_more(total - len(taken))
 
 
-def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **tables: Rows) -> int:
-    """Count definitions, and objects of each kind; return the bytes that were read. ``settled`` is a query.
+def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **tables: Rows) -> tuple[int, int]:
+    """Count definitions, and objects of each kind, in the rows of the query ``settled``.
 
-    All sums are in one row: of several, one could be lost.
+    Returns the bytes that were read, and the sum of the marks of rows that name a namespace. All sums are in one row:
+    of several, one could be lost.
     """
-    columns = []
+    columns = [f"coalesce(sum(CASE WHEN {_OF_NAMESPACE} THEN {MARK} END), 0) AS marks"]
     for role, names in ((KIND, _KINDS), (_COUNT, _COUNTED)):
         for name, column in names.items():
             size = f"CASE WHEN role = {role} AND path = {name!r} THEN size END"
@@ -296,7 +315,7 @@ def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **t
     for name, column in _COUNTED.items():
         if name != _BYTES and sums[column]:
             found.counts[name] += sums[column]
-    return int(sums[_COUNTED[_BYTES]])
+    return int(sums[_COUNTED[_BYTES]]), int(sums["marks"])
 
 
 def _prove_content(

@@ -267,6 +267,13 @@ class Walk:
         query, levels = from_parts(query, "walked", self.levels)
         return list_counted(self.engine, what, query, columns, **levels, **tables)
 
+    def sum_up(self, columns: str) -> dict[str, Any]:
+        """Return sums of all kept rows, as columns of a query. Raises ``StorageError``: the engine lost rows."""
+        sums = self.ask(f"SELECT {columns}, coalesce(sum({MARK}), 0) AS marks FROM walked").one()
+        marks = sum(level.marks for level in self.counts)
+        refuse_lost("rows of nodes", Asked(0, marks), Counts(0, made=0, kept=0, marks=sums.pop("marks")))
+        return sums
+
     def drop(self) -> None:
         """Release the disk and memory of the tables."""
         for level in self.levels:
