@@ -364,7 +364,9 @@ class CopyPlan:
 
 def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:
     def files(prefix: str) -> list[tuple[str, int]]:
-        return [(file.path, file.size) for file in storage.list(prefix)]
+        # A listing may repeat a file, on the next page or where it is written meanwhile.
+        sizes = {file.path: file.size for file in storage.list(prefix)}
+        return list(sizes.items())
 
     for found in storage.map((row["prefix"] for row in rows), files):
         yield from found

@@ -203,3 +203,26 @@ def test_an_expiration_gives_a_copy_back_to_those_who_commit_to_it(place: Path) 
     given_back(copy.as_uri())
     assert b" 0" == (copy / spec.BOUNDARY_FILE).read_bytes()  # not what it said when it was claimed
     assert {"a", "b", "c"} == names(grown(opened(copy.as_uri()), "c"))
+
+
+@pytest.mark.parametrize("config", [VERSION, HISTORY])
+def test_a_listing_that_repeats_files_is_no_lack_of_the_engine(
+    place: Path, monkeypatch: pytest.MonkeyPatch, config: export.Config
+) -> None:
+    """A file that is listed on two pages is one file."""
+    lake = grown(new_lake(place), "a", "b")
+    listed = LocalStorage.list
+
+    def twice(storage: LocalStorage, prefix: str = "") -> Iterator[FileInfo]:
+        for file in listed(storage, prefix):
+            yield file
+            yield file
+
+    with monkeypatch.context() as patches:
+        patches.setattr(LocalStorage, "list", twice)
+        clean.run(lake, clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
+        first = export.run(lake, (place / "copy").as_uri(), config, storage_options=FAST)
+        again = export.run(lake, (place / "copy").as_uri(), config, storage_options=FAST)
+    assert first.definitions_copied > 0
+    assert again.definitions_copied + again.nodes_copied == 0
+    assert names(opened((place / "copy").as_uri())) == {"a", "b"}
