@@ -7,7 +7,7 @@ Of a key's messages and row the one in the highest node counts. Every table and 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -304,11 +304,11 @@ def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **t
     Returns the bytes that were read, and the sum of the marks of rows that name a namespace. All sums are in one row:
     of several, one could be lost.
     """
-    columns = [f"coalesce(sum(CASE WHEN {_OF_NAMESPACE} THEN {MARK} END), 0) AS marks"]
-    for role, names in ((KIND, _KINDS), (_COUNT, _COUNTED)):
-        for name, column in names.items():
-            size = f"CASE WHEN role = {role} AND path = {name!r} THEN size END"
-            columns.append(f"coalesce(sum({size}), 0) AS {column}")
+    columns = [
+        _sum_where(_OF_NAMESPACE, MARK, "marks"),
+        *_sums_of_sizes(KIND, _KINDS),
+        *_sums_of_sizes(_COUNT, _COUNTED),
+    ]
     sums = engine.sql(f"SELECT {', '.join(columns)} FROM {settled} s", **tables).one()
     for kind, column in _KINDS.items():
         kinds[kind] += sums[column]
@@ -316,6 +316,17 @@ def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **t
         if name != _BYTES and sums[column]:
             found.counts[name] += sums[column]
     return int(sums[_COUNTED[_BYTES]]), int(sums["marks"])
+
+
+def _sums_of_sizes(role: int, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield the columns of a query that sum the sizes of rows of a role, each by the name in ``path``."""
+    for name, column in columns.items():
+        yield _sum_where(f"role = {role} AND path = {name!r}", "size", column)
+
+
+def _sum_where(condition: str, column: str, name: str) -> str:
+    """Return the column of a query that sums a column of the rows that meet a condition."""
+    return f"coalesce(sum(CASE WHEN {condition} THEN {column} END), 0) AS {name}"
 
 
 def _prove_content(
