@@ -22,6 +22,13 @@ STEP_LIMIT: Final = 3000
 """Requests of all actors together; a run that needs more does not end."""
 
 
+def _held_lock() -> threading.Lock:
+    """Return a lock that waits for its first release: half the price of a semaphore."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Died(BaseException):
     """The process of an actor was killed; it makes no further request."""
 
@@ -65,7 +72,7 @@ class Actor:
     """Whether a fault struck one of its requests, so that it may tell of an unknown outcome."""
     preempted: bool = False
     step: Step | None = None
-    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    baton: threading.Lock = field(default_factory=_held_lock)
     random: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
@@ -90,7 +97,7 @@ class Scheduler:
         self.running: int | None = None
         self._late: list[_Late] = []
         self._arriving = False
-        self._all_ended = threading.Semaphore(0)
+        self._all_ended = _held_lock()
 
     def run(self, actors: Sequence[Actor]) -> None:
         """Let the actors act until all have ended or died. What they raised is in ``Actor.error``."""
