@@ -61,13 +61,15 @@ _PROVED: Final = pa.schema({"role": INT, "path": TEXT, "size": LONG, **dict.from
 """A finding, an object or namespaces as in a row of ``KEPT``, or a figure (``COUNT``) by its name."""
 _COUNT: Final = 7
 _BYTES: Final = "bytes"
+_BYTES_READ: Final = "bytes_read"
+_MARKS_OF_NAMESPACES: Final = "marks_of_namespaces"
 _KINDS: Final = {NAMESPACE: "namespaces", TABLE: "tables", VIEW: "views", MALFORMED: "malformed"}
 _COUNTED: Final = {
     DEFINITIONS: "definitions",
     DEFINITIONS_PROVED: "proved_by_checksum",
     TABLES: "tables_examined",
     TABLES_UNKNOWN: "tables_not_known",
-    _BYTES: "bytes_read",
+    _BYTES: _BYTES_READ,
 }
 """What is summed up, and the columns of the sums."""
 FINDINGS: Final = "count(invariant) AS findings"
@@ -79,11 +81,12 @@ _HASHES: Final = pa.schema({"hashes": BINARY})
 _NEWEST: Final = f"""FROM walked e WHERE role = {ENTRY} AND value IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM above a WHERE a.path = e.path AND a.height > e.height)"""
 """Of a key's messages and row the one in the highest node counts."""
-_SETTLED: Final = f"""(SELECT role, path, size, {MARK} FROM walked WHERE role >= {KIND}
-    UNION ALL SELECT role, path, size, {MARK} FROM proved WHERE role >= {KIND})"""
+_EVERY: Final = f"""(SELECT role, path, size, {MARK} FROM walked
+    UNION ALL SELECT role, path, size, {MARK} FROM proved)"""
+"""What is known of entries, among all other rows: of all of them the sum of the marks is known."""
 _OF_NAMESPACE: Final = f"role IN ({EXISTS}, {NEEDED})"
 _NAMESPACES: Final = f"""(SELECT path, max(CASE WHEN role = {EXISTS} THEN 1 ELSE 0 END) AS is_there,
-    sum({MARK}) AS marks FROM {_SETTLED} s WHERE {_OF_NAMESPACE} GROUP BY path)"""
+    sum({MARK}) AS marks FROM {_EVERY} e WHERE {_OF_NAMESPACE} GROUP BY path)"""
 
 
 def proved_definitions(
@@ -201,11 +204,16 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         tables=content.tables,
         most=found.most_wanted(),
     )
-    proved, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
+    proved, counts, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
     add_findings(walk.engine, [proved], findings, found, content.version)
-    query, levels = from_parts(_SETTLED, "walked", walk.levels)
-    content.bytes, marks = _sum_up(walk.engine, query, found, content.kinds, proved=proved, **levels)
-    content.needed = _find_lost_namespaces(walk, proved, marks, found.most)
+    every, levels = from_parts(_EVERY, "walked", walk.levels)
+    marks = counts.marks + sum(level.marks for level in walk.counts)
+    sums = _sum_up(walk.engine, every, marks, proved=proved, **levels)
+    _count_definitions(found, sums)
+    for kind, column in _KINDS.items():
+        content.kinds[kind] += sums[column]
+    content.bytes = sums[_BYTES_READ]
+    content.needed = _find_lost_namespaces(walk, proved, sums[_MARKS_OF_NAMESPACES], found.most)
     for each in (above, proved):
         each.drop()
 
@@ -237,8 +245,8 @@ def _newest_entries(walk: Walk, columns: str) -> tuple[Rows, Rows]:
     return newest, kept
 
 
-def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage) -> tuple[Rows, int]:
-    """Keep what work proves of rows, told apart by their ``path``; return it, and how many findings are among it.
+def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage) -> tuple[Rows, Counts, int]:
+    """Keep what work proves of rows, told apart by their ``path``; return it, its counts, and how many findings it has.
 
     Raises ``StorageError``: the engine lost rows.
     """
@@ -246,7 +254,7 @@ def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: 
     proved = engine.map(counted, rows, with_counts(_PROVED), storage).keep(repeatable=True)
     counts, sums = sum_counts(engine, proved, FINDINGS)
     refuse_lost("objects", asked, counts)
-    return proved, sums["findings"]
+    return proved, counts, sums["findings"]
 
 
 def prove_definitions(
@@ -263,11 +271,12 @@ def prove_definitions(
         definitions.append({"kind": kind, "label": label, "path": path})
     rows = engine.table(definitions, _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most_wanted())
-    proved, findings = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
+    proved, counts, findings = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
     add_findings(engine, [proved], findings, found, version)
-    nbytes, _ = _sum_up(engine, "(SELECT * FROM proved)", found, Counter(), proved=proved)
+    sums = _sum_up(engine, "(SELECT * FROM proved)", counts.marks, proved=proved)
+    _count_definitions(found, sums)
     proved.drop()
-    return nbytes
+    return sums[_BYTES_READ]
 
 
 def add_findings(
@@ -298,24 +307,27 @@ def add_findings(
     found.count_more(total - len(taken))
 
 
-def _sum_up(engine: Engine, settled: str, found: Found, kinds: Counter[str], **tables: Rows) -> tuple[int, int]:
-    """Count definitions, and objects of each kind, in the rows of the query ``settled``.
+def _sum_up(engine: Engine, every: str, marks: int, **tables: Rows) -> dict[str, int]:
+    """Return the sums of what was counted in the rows of a query, by column. Those rows have the sum ``marks``.
 
-    Returns the bytes that were read, and the sum of the marks of rows that name a namespace. All sums are in one row:
-    of several, one could be lost.
+    All sums are in one row: of several, one could be lost. Raises ``StorageError``: the engine lost rows.
     """
     columns = [
-        _sum_where(_OF_NAMESPACE, MARK, "marks"),
+        f"coalesce(sum({MARK}), 0) AS marks",
+        _sum_where(_OF_NAMESPACE, MARK, _MARKS_OF_NAMESPACES),
         *_sums_of_sizes(KIND, _KINDS),
         *_sums_of_sizes(_COUNT, _COUNTED),
     ]
-    sums = engine.sql(f"SELECT {', '.join(columns)} FROM {settled} s", **tables).one()
-    for kind, column in _KINDS.items():
-        kinds[kind] += sums[column]
+    sums = engine.sql(f"SELECT {', '.join(columns)} FROM {every} e", **tables).one()
+    refuse_lost("rows of objects", Asked(0, marks), Counts(0, made=0, kept=0, marks=sums.pop("marks")))
+    return sums
+
+
+def _count_definitions(found: Found, sums: Mapping[str, int]) -> None:
+    """Add what was counted of definitions and tables to the counts of a verification."""
     for name, column in _COUNTED.items():
         if name != _BYTES and sums[column]:
             found.counts[name] += sums[column]
-    return int(sums[_COUNTED[_BYTES]]), int(sums["marks"])
 
 
 def _sums_of_sizes(role: int, columns: Mapping[str, str]) -> Iterator[str]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from pipelines import clean, export, tables_clean, verify
-from pipelines.engine.model import Engine
+from pipelines.engine.local import LocalRows
+from pipelines.engine.model import Engine, Rows
 from pipelines.integrity import checks
 from pipelines.job import silent
 from pipelines.sweep.kept_roots import gc_roots
@@ -43,6 +44,7 @@ from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.locations import root_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import DIRECTORY
 
@@ -305,6 +307,38 @@ def test_a_spoilt_row_of_what_moves_to_another_engine_calls_no_damaged_lakehouse
     for engine in spoil_one_by_one(SpoiltTables, how, step=1):
         assert _says_it_is_sound(damaged, engine, monkeypatch) is not True, engine.fault.number
     assert engine.fault.number > 5
+
+
+class _SpoiltSums(SpoiltReads):
+    """An engine of which the query that sums objects up reads a table that lacks, repeats or swaps a row."""
+
+    def sql(self, query: str, **tables: Rows) -> LocalRows:
+        """Return the result of a query of tables, one of which is spoilt if the row is among them."""
+        self.is_armed = " AS malformed" in query
+        return super().sql(query, **tables)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_what_is_summed_up_calls_no_wrong_count_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    """The root says that there is no namespace, and so do sums that lack the row of the only one."""
+    lake = Lakehouse.create(tmp_path.as_uri(), order=4, storage_options=FAST)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+        for name in ("t1", "t2", "t3", "t4"):
+            txn.create_table("a", name)
+    expire_all_but_the_newest(lake)
+    version = lake.refresh().version
+    surgery = Surgery(lake.root, lake.definition.order)
+    for each in (version - 1, version):
+        surgery.system_row(root_path(each), spec.NAMESPACES, "0")
+    refused = 0
+    for engine in spoil_one_by_one(_SpoiltSums, how, step=1):
+        found = _says_it_is_sound(lake.storage, engine, monkeypatch)
+        assert found is not True, engine.fault.number
+        refused += found is None
+    assert refused > 5
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------
