@@ -291,3 +291,15 @@ def refuse_lost(what: str, asked: Asked, found: Counts) -> None:
         raise StorageError(
             f"the engine lost rows: {what} were read, and other rows stand where some of theirs were. {_RUN_AGAIN}"
         )
+
+
+def refuse_other_sum(what: str, asked: int, found: int) -> None:
+    """Refuse a result whose marks, or keys, have another sum than those of the rows that there are.
+
+    Raises:
+        StorageError: rows were lost or came twice, or others stand in their places.
+    """
+    if found != asked:
+        raise StorageError(
+            f"the engine lost rows: of {what} some are lost, came twice, or stand for others. {_RUN_AGAIN}"
+        )

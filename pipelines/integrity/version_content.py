@@ -25,6 +25,7 @@ from pipelines.engine.counting import (
     ask_of_given,
     ask_of_kept,
     refuse_lost,
+    refuse_other_sum,
     sum_counts,
     with_counts,
     without_counts,
@@ -226,7 +227,7 @@ def _find_lost_namespaces(walk: Walk, proved: Rows, marks: int, most: int) -> se
     query = f"""SELECT coalesce(sum(marks), 0) AS marks, coalesce(sum(1 - is_there), 0) AS lost
         FROM {_NAMESPACES} n"""
     sums = walk.ask(query, proved=proved).one()
-    refuse_lost("namespaces", Asked(0, marks), Counts(0, made=0, kept=0, marks=sums["marks"]))
+    refuse_other_sum("names of namespaces", marks, sums["marks"])
     if not sums["lost"]:
         return set()
     query = f"SELECT path FROM {_NAMESPACES} n WHERE is_there = 0 ORDER BY path LIMIT {most}"
@@ -319,7 +320,7 @@ def _sum_up(engine: Engine, every: str, marks: int, **tables: Rows) -> dict[str,
         *_sums_of_sizes(_COUNT, _COUNTED),
     ]
     sums = engine.sql(f"SELECT {', '.join(columns)} FROM {every} e", **tables).one()
-    refuse_lost("rows of objects", Asked(0, marks), Counts(0, made=0, kept=0, marks=sums.pop("marks")))
+    refuse_other_sum("rows of objects", marks, sums.pop("marks"))
     return sums
 
 

@@ -28,6 +28,7 @@ from pipelines.engine.counting import (
     list_counted,
     refuse_lost,
     refuse_other_names,
+    refuse_other_sum,
     sum_counts,
     with_counts,
 )
@@ -271,7 +272,7 @@ class Walk:
         """Return sums of all kept rows, as columns of a query. Raises ``StorageError``: the engine lost rows."""
         sums = self.ask(f"SELECT {columns}, coalesce(sum({MARK}), 0) AS marks FROM walked").one()
         marks = sum(level.marks for level in self.counts)
-        refuse_lost("rows of nodes", Asked(0, marks), Counts(0, made=0, kept=0, marks=sums.pop("marks")))
+        refuse_other_sum("rows of nodes", marks, sums.pop("marks"))
         return sums
 
     def drop(self) -> None:
@@ -393,8 +394,7 @@ def _refuse_lost_children(found: Walk, height: int, pending: Rows, known: Sequen
     unknown = _leave_out(found.engine, recorded, known)
     sums = found.engine.sql(query, pending=pending, recorded=unknown).one()
     children = sums["children"]
-    found_marks = Counts(children, made=0, kept=0, marks=sums["kept"])
-    refuse_lost("children of nodes", Asked(children, sums["recorded"]), found_marks)
+    refuse_other_sum("children of nodes", sums["recorded"], sums["kept"])
     pending.learn_count(children)
     return Asked(children, sums["keys"])
 
