@@ -171,7 +171,7 @@ class Checks:
         try:
             sums = walk.sum_up(_NODE_SUMS.format(version=content.version))
             content.whole = not sums["unread"]
-            add_findings(walk.engine, walk.levels, sums["findings"], self._found)
+            add_findings(walk.engine, walk.levels, sums, self._found)
             if not self._found.enough():
                 prove_entries(walk, content, self._found)
             if also is not None:
@@ -201,7 +201,7 @@ class Checks:
         """Return the work at the nodes of a level: nothing where there are findings enough."""
         most = self._found.most_wanted()
         if most is not None and walk.levels:
-            add_findings(walk.engine, walk.levels, walk.sum_up(FINDINGS)["findings"], self._found)
+            add_findings(walk.engine, walk.levels, walk.sum_up(FINDINGS), self._found)
             most = self._found.most_wanted()
         above = None
         if height == 0 and not content.read_definitions:

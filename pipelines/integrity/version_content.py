@@ -73,8 +73,9 @@ _COUNTED: Final = {
     _BYTES: _BYTES_READ,
 }
 """What is summed up, and the columns of the sums."""
-FINDINGS: Final = "count(invariant) AS findings"
-"""The column that says how many findings are among rows."""
+FINDINGS: Final = f"""count(invariant) AS findings,
+    coalesce(sum(CASE WHEN invariant IS NOT NULL THEN {MARK} END), 0) AS marks_of_findings"""
+"""The columns that say how many findings are among rows, and the sum of their marks."""
 _ABOVE_MOST: Final = 4 << 20
 """Entries above the leaves whose hashes are brought together: 16 MB of them."""
 _HASHED: Final = 8_192
@@ -246,8 +247,10 @@ def _newest_entries(walk: Walk, columns: str) -> tuple[Rows, Rows]:
     return newest, kept
 
 
-def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage) -> tuple[Rows, Counts, int]:
-    """Keep what work proves of rows, told apart by their ``path``; return it, its counts, and how many findings it has.
+def _keep_proved(
+    engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage
+) -> tuple[Rows, Counts, dict[str, int]]:
+    """Keep what work proves of rows, told apart by their ``path``; return it, its counts, and sums of its findings.
 
     Raises ``StorageError``: the engine lost rows.
     """
@@ -255,7 +258,7 @@ def _keep_proved(engine: Engine, work: Work, rows: Rows, asked: Asked, storage: 
     proved = engine.map(counted, rows, with_counts(_PROVED), storage).keep(repeatable=True)
     counts, sums = sum_counts(engine, proved, FINDINGS)
     refuse_lost("objects", asked, counts)
-    return proved, counts, sums["findings"]
+    return proved, counts, sums
 
 
 def prove_definitions(
@@ -283,25 +286,29 @@ def prove_definitions(
 def add_findings(
     engine: Engine,
     tables: Sequence[Rows],
-    total: int,
+    sums: Mapping[str, int],
     found: Found,
     version: int | None = None,
 ) -> None:
-    """Add the ``total`` findings in tables, as many as are kept, and count the others.
+    """Add the findings in tables, as many as are kept, and count the others.
 
-    They are those in ``version``, or in the versions that the rows contain. Raises ``StorageError``: the engine lost
-    rows. REQUIRES: all rows were in the sum that ``total`` is.
+    They are those in ``version``, or in the versions that the rows contain. ``sums`` has the columns of
+    :data:`FINDINGS`. Raises ``StorageError``: the engine lost rows. REQUIRES: all rows are in the sums.
     """
+    total = sums["findings"]
     if not total:
         return
-    columns: tuple[str, ...] = VIOLATION
+    columns: tuple[str, ...] = (*VIOLATION, MARK)
     if version is None:
-        columns = (*VIOLATION, "first", "last")
+        columns += ("first", "last")
     query = f"SELECT {', '.join(columns)} FROM rows r WHERE r.invariant IS NOT NULL LIMIT {found.most}"
     query, parts = from_parts(query, "rows", tables)
     taken = engine.sql(query, **parts).list()
     wanted = min(total, found.most)
     refuse_lost("findings", Asked(wanted), Counts(wanted, wanted, len(taken)))
+    marks = sum(row.pop(MARK) for row in taken)
+    if wanted == total:
+        refuse_other_sum("findings", sums["marks_of_findings"], marks)
     if version is not None:
         taken = [row | {"first": version, "last": version} for row in taken]
     found.rows(taken)

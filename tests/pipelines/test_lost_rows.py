@@ -341,6 +341,38 @@ def test_a_spoilt_row_of_what_is_summed_up_calls_no_wrong_count_right(
     assert refused > 5
 
 
+class _SpoiltFindings(SpoiltQueries):
+    """An engine that loses, repeats or swaps one of the findings that it returns."""
+
+    def sql(self, query: str, **tables: Rows) -> LocalRows:
+        """Return the result of a query, spoilt if it is of findings and the row is among it."""
+        self.is_armed = "invariant IS NOT NULL LIMIT" in query
+        return super().sql(query, **tables)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_finding_does_not_stand_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: How) -> None:
+    """Of two damaged definitions both are named, or the engine lost rows."""
+    lake = Lakehouse.create(tmp_path.as_uri(), storage_options=FAST)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+        for name in ("t1", "t2", "t3"):
+            txn.create_table("a", name)
+    expire_all_but_the_newest(lake)
+    for each in list(lake.refresh().objects(kind="table"))[:2]:
+        (tmp_path / each.path).write_bytes(b"no definition")
+    refused = 0
+    for engine in spoil_one_by_one(_SpoiltFindings, how, step=1):
+        monkeypatch.setattr(verify, "choose_engine_for_all", lambda *_, chosen=engine: chosen)
+        try:
+            found = verify.run(lake.storage, verify.Config("all", engine="local", definitions=True)).findings
+        except StorageError:
+            refused += 1
+        else:
+            assert len({each.file for each in found}) == 2, engine.fault.number
+    assert refused > 0
+
+
 # -- on Spark ----------------------------------------------------------------------------------------------------------
 
 
