@@ -2,14 +2,15 @@
 
 A node, a manifest or a name that an engine lost on its way is a live file that nothing marks. So work whose result
 decides what is deleted also yields how many rows it was given and how many it made, and both are compared. A row that
-is another one's copy, in the place of a third, keeps both numbers. So each row that work makes has a random number as
-its mark, and each that it is given has a key, of which it adds the checksum: the last row of work has what brings the
-sum of all marks to the sum of these checksums.
+is another one's copy, in the place of a third, keeps both numbers. So each row that work makes has the checksum of its
+values as its mark, and each that it is given has a key, of which it adds the checksum: the last row of work has what
+brings the sum of all marks to the sum of these checksums. Marks follow from what rows say: where Spark makes rows a
+second time, because an executor was lost, they are the same, in whatever order.
 """
 
 from __future__ import annotations
 
-import random
+import marshal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -27,7 +28,8 @@ COUNTING: Final = (MARK, _GIVEN, _MADE)
 """The columns that :class:`CountedWork` adds: the mark of each row, and in the last row of work its counts."""
 IS_NO_COUNT: Final = f"{_MADE} IS NULL"
 """The condition of rows that are not counts."""
-_MARK_BITS: Final = 32
+_PLAIN: Final = 0
+"""The version of marshal in which equal values are equal bytes: later ones note which of them are one object."""
 _RUN_AGAIN: Final = (
     "Nothing was deleted, and no version was copied or committed; run it again, and if it happens again, with another "
     "engine (--engine local)"
@@ -79,11 +81,10 @@ class CountedWork:
         given_before = self.given
         keys_before = self._keys
         made = 0
-        marks = random.Random()  # noqa: S311 - no secret; each task has a seed of its own
         sum_of_marks = 0
         for row in self._work(self._count(rows), *storages):
             made += 1
-            mark = marks.getrandbits(_MARK_BITS)
+            mark = _mark_of(row)
             sum_of_marks += mark
             yield (*row, mark, None, None)
         rest = self._keys - keys_before - sum_of_marks
@@ -108,13 +109,12 @@ class CountedGroups:
     def __call__(self, groups: Iterable[Sequence[Row]], *storages: Any) -> Iterator[list[tuple[Any, ...]]]:
         """Yield what the work makes of each group, every row with its mark, and then the counts."""
         asked: deque[Asked] = deque()
-        marks = random.Random()  # noqa: S311 - no secret; each task has a seed of its own
         noted = self._note_groups(groups, asked)
         for made in self._work(noted, *storages):
             given, rest = asked.popleft()
             marked: list[tuple[Any, ...]] = []
             for row in made:
-                mark = marks.getrandbits(_MARK_BITS)
+                mark = _mark_of(row)
                 rest -= mark
                 marked.append((*row, mark, None, None))
             counts = (*self._nothing, rest, given, len(made))
@@ -124,6 +124,15 @@ class CountedGroups:
         for group in groups:
             asked.append(ask_of_given(group, self._key))
             yield group
+
+
+def _mark_of(row: tuple[Any, ...]) -> int:
+    """Return the checksum of the values of a row."""
+    try:
+        values = marshal.dumps(row, _PLAIN)
+    except ValueError:  # of another type than those of Python itself
+        values = repr(row).encode()
+    return crc32(values)
 
 
 def _checksum(key: object) -> int:

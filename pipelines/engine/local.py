@@ -219,7 +219,7 @@ class LocalEngine:
         return kept
 
     def copy(self, names: Sequence[str], source: str, key: str) -> LocalRows:
-        """Copy a table or a view into a table. Raises ``StorageError`` if there is no room for it."""
+        """Copy a table or a query into a table. Raises ``StorageError`` if there is no room for it."""
         with self._new_table(names, key) as kept:
             self.execute(f"INSERT INTO {kept.table_name()} SELECT * FROM {source}")
         return kept

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pipelines import clean, export, tables_clean, verify
-from pipelines.engine.local import LocalRows
+from pipelines import clean, compaction, export, tables_clean, verify
+from pipelines.engine.local import LocalEngine, LocalRows
 from pipelines.engine.model import Engine, Rows
 from pipelines.integrity import checks
 from pipelines.job import silent
@@ -29,6 +29,7 @@ from tests.support.spoilt_engines import (
     KINDS,
     KINDS_AND_READS,
     Kind,
+    RemakesRows,
     SpoiltGiven,
     SpoiltMaps,
     SpoiltQueries,
@@ -371,6 +372,28 @@ def test_a_spoilt_finding_does_not_stand_for_another(tmp_path: Path, monkeypatch
         else:
             assert len({each.file for each in found}) == 2, engine.fault.number
     assert refused > 0
+
+
+def test_what_is_made_again_counts_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an executor was lost, Spark makes what it kept a second time, and nothing is lost."""
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), order=4, storage_options=FAST)
+    for number in range(20):
+        with lake.transaction() as txn:
+            txn.create_namespace(f"a{number}")
+            txn.create_table(f"a{number}", "t")
+    compaction.run(lake, compaction.Config(engine="local", full=True))
+    lake = lake.refresh()
+    assert _says_it_is_sound(lake.storage, RemakesRows(), monkeypatch)
+    monkeypatch.setattr(clean, "choose_engine_for_all", lambda *_: RemakesRows())
+    monkeypatch.setattr(export, "choose_engine", lambda *_: RemakesRows())
+    cleaned = clean.run(lake, clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
+    copy = (tmp_path / "copy").as_uri()
+    export.run(lake, copy, export.Config(engine="local", history=True), storage_options=FAST)
+    assert cleaned.deleted == 0
+    assert _says_it_is_sound(lake.storage, LocalEngine(), monkeypatch)
+    assert Lakehouse.open(copy).version == lake.version
+    expire_all_but_the_newest(lake)
+    assert _says_it_is_sound(lake.storage, RemakesRows(), monkeypatch)
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from pipelines import clean, compaction, expire, tables_clean
 from pipelines.engine.local import LocalEngine, LocalRows
-from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Row, Rows, Work
+from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
 from pipelines.sweep.sweep import Sweep
@@ -126,6 +127,29 @@ class SpoiltGroups(SpoiltEngine):
             raise TypeError("these rows are of another engine")
         spoilt = list(self.fault.spoil(rows.tuples()))
         return LocalRows(self, rows.column_names(), lambda: spoilt).keep(key)
+
+
+class _Remade(LocalRows):
+    """Rows that are made again for each query, also where they are kept."""
+
+    def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
+        """Return these rows where they may be made again, or keep them."""
+        return self if repeatable else super().keep(key, progress=progress)
+
+
+class RemakesRows(LocalEngine):
+    """An engine that loses what it keeps after each query, and makes it again: so does Spark without its executors."""
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return the result of work, which is done for each query."""
+        found = super().map(work, rows, schema, *storages, each=each)
+        return _Remade(self, found.column_names(), found.tuples)
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Carry out a statement, but keep the tables that rows may have to be made from again."""
+        if statement.startswith("DROP"):
+            statement = "SELECT 1"
+        return super().execute(statement, values)
 
 
 Kind: TypeAlias = type[SpoiltEngine]
