@@ -209,8 +209,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     proved, counts, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
     add_findings(walk.engine, [proved], findings, found, content.version)
     every, levels = from_parts(_EVERY, "walked", walk.levels)
-    marks = counts.marks + sum(level.marks for level in walk.counts)
-    sums = _sum_up(walk.engine, every, marks, proved=proved, **levels)
+    sums = _sum_up(walk.engine, every, walk.sum_of_marks() + counts.marks, proved=proved, **levels)
     _count_definitions(found, sums)
     for kind, column in _KINDS.items():
         content.kinds[kind] += sums[column]

@@ -25,7 +25,6 @@ from pipelines.engine.counting import (
     Counts,
     ask_of_given,
     keep_counted,
-    list_counted,
     refuse_lost,
     refuse_other_names,
     refuse_other_sum,
@@ -263,17 +262,15 @@ class Walk:
         query, levels = from_parts(query, "walked", self.levels)
         return keep_counted(self.engine, what, query, columns, **levels, **tables)
 
-    def list_asked(self, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
-        """Return the distinct rows of a query of the table ``walked``, and of others; see :func:`list_counted`."""
-        query, levels = from_parts(query, "walked", self.levels)
-        return list_counted(self.engine, what, query, columns, **levels, **tables)
-
     def sum_up(self, columns: str) -> dict[str, Any]:
         """Return sums of all kept rows, as columns of a query. Raises ``StorageError``: the engine lost rows."""
         sums = self.ask(f"SELECT {columns}, coalesce(sum({MARK}), 0) AS marks FROM walked").one()
-        marks = sum(level.marks for level in self.counts)
-        refuse_other_sum("rows of nodes", marks, sums.pop("marks"))
+        refuse_other_sum("rows of nodes", self.sum_of_marks(), sums.pop("marks"))
         return sums
+
+    def sum_of_marks(self) -> int:
+        """Return the sum of the marks of all kept rows."""
+        return sum(level.marks for level in self.counts)
 
     def drop(self) -> None:
         """Release the disk and memory of the tables."""

@@ -50,9 +50,8 @@ class SpoiltQueries(SpoiltEngine):
         rows = list(self.fault.spoil(found.tuples()))
         if not self.spoilt and self.fault.seen > self.fault.number:
             self.spoilt = query
-        return LocalRows(self, found.column_names(), lambda: rows).keep(
-            "path" if "path" in found.column_names() else ""
-        )
+        names = found.column_names()
+        return LocalRows(self, names, lambda: rows).keep("path" if "path" in names else "")
 
 
 class SpoiltMaps(SpoiltEngine):
