@@ -198,6 +198,10 @@ def library() -> Iterator[str]:
     yield ""
 
 
+COMMAND_OF: Final = {"compaction": "compact", "backup": "export", "snapshot": "snapshot create"}
+"""The command of a job that has another name."""
+
+
 def jobs() -> Iterator[str]:
     """Yield the reference of the jobs in ``pipelines``: how each is called, its configuration and its report."""
     for path in sorted((ROOT / "pipelines").glob("*.py")):
@@ -209,9 +213,26 @@ def jobs() -> Iterator[str]:
         for function in ("run", "plan"):
             if hasattr(module, function):
                 yield from _function(getattr(module, function), f"{name}.{function}")
-        for each in ("Config", "Plan", "Report"):
+        if hasattr(module, "Config"):
+            yield from _config(name, module.Config)
+        for each in ("Plan", "Report"):
             if hasattr(module, each):
                 yield from _class(f"{name}.{each}", getattr(module, each), level=3)
+
+
+def _config(job: str, kind: type) -> Iterator[str]:
+    """Yield a job's configuration: its signature, the command that explains the options, and what no option sets."""
+    yield from (f"### {job}.Config", "", f"    {job}.Config{_signature(kind)}".replace(" -> None", ""), "")
+    command = COMMAND_OF.get(job, job.replace("_", " "))
+    if command not in ENTRIES:
+        yield from (_doc(kind), "")
+        return
+    anchor = command.replace(" ", "-")
+    yield from (f"The options of [`{command}`](commands.md#{anchor}). Fields without an option:", "")
+    options = {each.name for each in load(command).options}
+    entries = re.split(r"\n(?=\* )", _doc(kind).partition("*Attributes*\n\n")[2])
+    without_option = [each for each in entries if each.removeprefix("* `").partition("`")[0] not in options]
+    yield from ("\n".join(without_option).partition("\n\n")[0] or "none.", "")
 
 
 def _class(name: str, kind: type, level: int = 2) -> Iterator[str]:
