@@ -117,6 +117,16 @@ def test_the_endpoint_of_the_environment(server: SlowS3, monkeypatch: pytest.Mon
     assert {f"{KEY} eu-west-7"} == signed_by(do_everything(server, {}))
 
 
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+def test_a_key_with_a_line_end_is_told(server: SlowS3, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It ended in the text of a panic: a header cannot hold it."""
+    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": "token"}
+    for each, value in keys.items():
+        monkeypatch.setenv(each, value + "\n" * (each == name))
+    with pytest.raises(InvalidInput, match=rf"{name} has a blank or a line's end in it"):
+        open_storage(ROOT, {"endpoint_url": server.endpoint}).read("file")
+
+
 @pytest.mark.parametrize("style", ["", "s3 =\n  addressing_style = path"])
 def test_endpoint_region_and_keys_of_a_profile(server: SlowS3, tmp_path: Path, style: str) -> None:
     """The first of them ended in a panic of Rust: the bucket stood before an address."""
@@ -184,12 +194,13 @@ def test_a_server_without_a_proxy(server: SlowS3, monkeypatch: pytest.MonkeyPatc
     do_everything(server, {**KEYS, "endpoint_url": server.endpoint, "region": "eu-west-7"})
 
 
-@pytest.mark.parametrize("where", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "profile", "option", "unchecked"])
+@pytest.mark.parametrize("where", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "profile", "option", "unchecked"])
 def test_the_authority(
     trusted: SlowS3, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """AWS_CA_BUNDLE counted for listings, and not for objects."""
     options: dict[str, Any] = {**KEYS, "endpoint_url": trusted.endpoint, "region": "eu-west-7"}
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     if where.isupper():
         monkeypatch.setenv(where, str(certificate.authority))
     elif where == "profile":

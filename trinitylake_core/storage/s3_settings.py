@@ -27,14 +27,12 @@ from trinitylake_core.storage.s3_options import S3Options
 
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _BUNDLES: Final = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
 _READ_HERE: Final = frozenset(
     {
         *_ENDPOINTS,
         *_BUNDLES,
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "AWS_SECURITY_TOKEN",
+        *_KEYS,
         "AWS_DEFAULT_REGION",
         "AWS_REQUEST_CHECKSUM_CALCULATION",
         "AWS_CONFIG_FILE",
@@ -244,7 +242,7 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
         path_style = not is_aws
     else:
         path_style = found.path_style
-    verify: str | bool = True
+    verify: str | bool = os.environ.get("SSL_CERT_FILE") or True  # rustls reads it, botocore does not: tell both
     if found.verify is not None:
         verify = found.verify
     if isinstance(verify, str):
@@ -274,14 +272,15 @@ def _first_of(names: tuple[str, ...]) -> str | None:
 def _keys(options: S3Options) -> Keys | None:
     """Return the keys of the options, else those of the environment, unless a profile is named."""
     if options.key and options.secret:
+        _refuse_blank_characters({"key": options.key, "secret": options.secret, "token": options.token})
         return options.key, options.secret, options.token
     if options.profile:
         return None
-    key = os.environ.get("AWS_ACCESS_KEY_ID")
-    secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
-    token = os.environ.get("AWS_SESSION_TOKEN") or os.environ.get("AWS_SECURITY_TOKEN")
+    found = {name: os.environ.get(name) for name in _KEYS}
+    key, secret, *tokens = found.values()
     if key and secret:
-        return (key, secret, token)
+        _refuse_blank_characters(found)
+        return (key, secret, next(filter(None, tokens), None))
     return None
 
 
@@ -382,6 +381,13 @@ def _refuse_endpoint(endpoint: str) -> None:
         )
 
 
+def _refuse_blank_characters(keys: Mapping[str, str | None]) -> None:
+    """Raise ``InvalidInput`` for a key with a blank or a line's end, which no store gives out: obstore would panic."""
+    for name, value in keys.items():
+        if value and re.search(r"[\s\x00-\x1f\x7f]", value):
+            raise InvalidInput(f"{name} has a blank or a line's end in it: copy it again, without what surrounds it")
+
+
 def _refuse_other_servers(config: Any, profile: str) -> None:
     """Refuse settings that move a bucket to servers which not all clients can be told of."""
     moved = []
@@ -404,7 +410,7 @@ def _refuse_unreadable(bundle: str) -> None:
     except OSError as error:
         raise InvalidInput(
             f"the file of certificates {bundle!r} cannot be read: {error.strerror}. It comes from the storage option "
-            "client_kwargs.verify, from AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE, or from ca_bundle of a profile"
+            "client_kwargs.verify, from AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, or from ca_bundle of a profile"
         ) from None
 
 
