@@ -194,7 +194,9 @@ def test_a_server_without_a_proxy(server: SlowS3, monkeypatch: pytest.MonkeyPatc
     do_everything(server, {**KEYS, "endpoint_url": server.endpoint, "region": "eu-west-7"})
 
 
-@pytest.mark.parametrize("where", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "profile", "option", "unchecked"])
+@pytest.mark.parametrize(
+    "where", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "profile", "option", "unchecked"]
+)
 def test_the_authority(
     trusted: SlowS3, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

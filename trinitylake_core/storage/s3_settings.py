@@ -410,7 +410,8 @@ def _refuse_unreadable(bundle: str) -> None:
     except OSError as error:
         raise InvalidInput(
             f"the file of certificates {bundle!r} cannot be read: {error.strerror}. It comes from the storage option "
-            "client_kwargs.verify, from AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, or from ca_bundle of a profile"
+            "client_kwargs.verify, from AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, or from ca_bundle of a "
+            "profile"
         ) from None
 
 
