@@ -24,7 +24,6 @@ import pyarrow as pa
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
 from pipelines.source.entries import WrittenChange, parse_change
 from pipelines.source.lines import PACKED, Block, Place, describe_place, describe_places, read_lines
-from pipelines.source.plain_lines import PlainLines, PlainTable
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
 from trinitylake_core.definitions import (
     NamespaceDef,
@@ -187,28 +186,11 @@ def read_objects(
     Raises:
         InvalidInput: a line does not describe an object that can be created; the message names file and line.
     """
-    plain_lines = PlainLines(_parse_json)
-    homes: dict[str, str] = {}
     for place, line in islice(read_lines(source, block), 0, None, every):
         try:
-            # Where tables were cleaned, a definition may name files, which have to be looked at.
-            table = None if target.cleaned else plain_lines.parse(line)
-            if table is None:
-                yield _parse_object(line, place, target)
-            else:
-                yield _new_table(table, place, target, homes)
+            yield _parse_object(line, place, target)
         except InvalidInput as error:
             raise InvalidInput(f"{describe_place(source, place)}: {error}; nothing was loaded") from None
-
-
-def _new_table(table: PlainTable, place: Place, target: Target, homes: dict[str, str]) -> NewObject:
-    """Return a new table. ``homes`` are the keys of namespaces, by name, as far as they were made."""
-    key = target.codec.table(table.namespace, table.name)
-    home = homes.get(table.namespace)
-    if home is None:
-        home = target.codec.namespace(table.namespace)
-        homes[table.namespace] = home
-    return NewObject(key, home, table.data, place)
 
 
 def _parse_object(line: bytes, place: Place, target: Target) -> NewObject:

@@ -104,17 +104,8 @@ class WrittenChange:
     def plain_table(self) -> bytes | None:
         """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.
 
-        What is wrong is ``None``, too: :meth:`definition`, and what is made of it, raises the error.
-        """
-        parts = self.plain_parts()
-        if parts is None:
-            return None
-        return encoded_table(*parts)
-
-    def plain_parts(self) -> tuple[bytes, bytes] | None:
-        """Return schema and rest of the definition of a new table of plain columns, checked; ``None`` for all else.
-
         Columns, and the arguments beside them, are checked and encoded once, however many tables have them.
+        What is wrong is ``None``, too: :meth:`definition`, and what is made of it, raises the error.
         """
         if self.action != "create_table" or not _SHARED.isdisjoint(self.arguments):
             return None
@@ -126,7 +117,7 @@ class WrittenChange:
             text = "{}"
             if rest:
                 text = json.dumps(rest, sort_keys=True)
-            return schema, _encode_rest(text)
+            return encoded_table(schema, _encode_rest(text))
         except (TrinityLakeError, TypeError, ValueError):
             return None
 
