@@ -18,11 +18,22 @@ from typing import Any
 import pytest
 
 from tests.support.proofs import forget_proofs
-from tests.support.slow_s3 import CARELESS, FORGETFUL, HASTY, PLAIN, VERSIONED, SlowS3, run_slow_s3
+from tests.support.slow_s3 import (
+    CARELESS,
+    FORGETFUL,
+    HASTY,
+    LAWLESS,
+    OVERWRITING,
+    PLAIN,
+    VERSIONED,
+    SlowS3,
+    run_slow_s3,
+)
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import TrinityLakeError, UnsafeStorage
+from trinitylake_core.errors import CorruptNode, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage import check_conformance, open_storage, promise
+from trinitylake_core.versions.search import listed_versions
 
 pytestmark = pytest.mark.s3
 
@@ -88,6 +99,77 @@ def test_versioning_is_switched_on_under_writers(server: SlowS3, tmp_path: Path,
         assert set() == lost
         assert writers == len(refusals)
         assert [] == list(found.check())
+
+
+def write_on(root: str, options: dict[str, Any], number: int, log: Path) -> None:
+    """Commit tables one after the other whatever happens, until somebody says stop; write down what came of each."""
+    with log.open("a", encoding="utf-8", buffering=1) as told:
+        table = 0
+        while not (log.parent / "stop").exists():
+            table += 1
+            name = f"t{number}-{table}"
+            try:
+                with Lakehouse.open(root, storage_options=options).transaction() as txn:
+                    txn.create_table("ns", name)
+            except CorruptNode as error:
+                told.write(json.dumps({"evidence" if error.invariant == "I14" else "error": str(error)}) + "\n")
+            except TrinityLakeError as error:
+                told.write(json.dumps({"refused": f"{type(error).__name__}: {error}"}) + "\n")
+                time.sleep(0.05)
+            else:
+                told.write(json.dumps({"name": name}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        pytest.param(LAWLESS, 1.0, id="for a while"),
+        pytest.param(LAWLESS, math.inf, id="for ever", marks=pytest.mark.slow),
+        pytest.param(OVERWRITING, math.inf, id="replacements only", marks=pytest.mark.slow),
+    ],
+)
+def test_a_store_that_decides_no_more_loses_nothing_after_the_first_evidence(
+    server: SlowS3, tmp_path: Path, kind: str, seconds: float
+) -> None:
+    """It says nothing of it. A writer that finds two roots of one version believes the store no longer.
+
+    Each of the processes finds that for itself. What it acknowledges from then on is in the newest version.
+    """
+    server.set(kind=PLAIN)
+    root, options = server.new_root(), server.options
+    with Lakehouse.create(root, storage_options=options).transaction() as txn:
+        txn.create_namespace("ns")
+    processes = [
+        forking().Process(target=write_on, args=(root, options, number, tmp_path / f"{number}.log"))
+        for number in range(4)
+    ]
+    for process in processes:
+        process.start()
+    while len(_commits(tmp_path)) < 10 * len(processes):
+        time.sleep(0.05)
+    server.set(kind=kind)
+    time.sleep(min(seconds, 5.0))
+    if seconds < math.inf:
+        server.set(kind=PLAIN)
+        time.sleep(1.0)
+    (tmp_path / "stop").touch()
+    for process in processes:
+        process.join(300)
+    server.set(kind=PLAIN)
+    found = Lakehouse.open(root, storage_options=options)
+    there = set(found.tables("ns"))
+    before, after, evidence = set[str](), set[str](), 0
+    for log in tmp_path.glob("*.log"):
+        told = [json.loads(line) for line in log.read_text().splitlines()]
+        first = next((at for at, each in enumerate(told) if "evidence" in each), len(told))
+        evidence += first < len(told)
+        before |= {each["name"] for each in told[:first] if "name" in each}
+        after |= {each["name"] for each in told[first:] if "name" in each}
+    print(f"{len(before - there)} of {len(before)} lost, {len(after - there)} of {len(after)} after the evidence")
+    assert set() == after - there
+    assert (evidence > 0) == (kind == LAWLESS)
+    if seconds == math.inf:  # what replaced another root is all that is left of its version
+        assert list(range(found.version + 1)) == sorted(listed_versions(found.backend.versions))
 
 
 def test_an_honest_store_goes_on_when_versioning_is_switched_on(server: SlowS3) -> None:

@@ -14,7 +14,8 @@ request without a waiting client is the hardest to get right.
 ``kind`` makes it another store: ``versioned`` keeps versions as S3 does; ``forgetful`` as Ceph 16 does, which ignores
 ``If-None-Match`` from the moment on at which versioning is switched on; ``hasty`` looks whether a file is there and
 writes it a moment later; ``careless`` does so where a file is replaced, as s3proxy does; ``locked`` wants a checksum
-with every write, as a bucket with object lock does.
+with every write, as a bucket with object lock does; ``lawless`` ignores ``If-None-Match`` and says nothing of it;
+``overwriting`` ignores ``If-Match``.
 
 It also knows the generations of Google Cloud Storage, whose XML requests are those of S3 otherwise: what is asked with
 ``x-goog-if-generation-match`` is decided by them.
@@ -47,6 +48,7 @@ from tests.support.s3_servers import BUCKET, S3Server, free_port, server_process
 
 PLAIN, VERSIONED, FORGETFUL, HASTY, LOCKED = "plain", "versioned", "forgetful", "hasty", "locked"
 CARELESS = "careless"
+LAWLESS, OVERWRITING = "lawless", "overwriting"
 _KEEPING: Final = {VERSIONED, FORGETFUL}
 _GAP_SECONDS: Final = 0.002
 FAULTS: Final = ("slow down", "drop after", "late", "stall", "trickle")
@@ -214,8 +216,9 @@ class _Bucket:
     def refusal(self, asked: _Request) -> bytes | None:
         """Return the answer that refuses a write, ``None`` if nothing speaks against it."""
         now = self.objects.get(asked.key)
-        match, generation = asked.headers.get("if-match"), asked.headers.get("x-goog-if-generation-match")
-        wants_new = asked.headers.get("if-none-match") == "*" and self.kind != FORGETFUL
+        match = None if self.kind == OVERWRITING else asked.headers.get("if-match")
+        generation = asked.headers.get("x-goog-if-generation-match")
+        wants_new = asked.headers.get("if-none-match") == "*" and self.kind not in {FORGETFUL, LAWLESS}
         has_checksum = "content-md5" in asked.headers or any(name.startswith(_CHECKSUM) for name in asked.headers)
         if self.kind == LOCKED and not has_checksum:
             return _error("400 Bad Request", "InvalidRequest")

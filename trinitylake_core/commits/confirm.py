@@ -35,7 +35,8 @@ _LOG = logging.getLogger(__name__)
 def confirm_commit(versions: Versions, root: Root) -> None:
     """Write the hint, and prove at the same time that the root which was just created is the next version.
 
-    One ``put``, one ``get`` and one ``head``, at the same time. One ``get`` more if there is a version after it.
+    One ``put``, one ``get`` and one ``head``, at the same time. One ``get`` more if there is a version after it. Where
+    this or another thread has found evidence that the store does not decide, it is proved again (``settle_doubt``).
 
     Raises:
         TransactionExpired: the version had expired before, and its name was free: the version after it names another
@@ -73,13 +74,29 @@ def confirm_commit(versions: Versions, root: Root) -> None:
         if not built_on:
             raise expired_error(versions, root.version, kept_from)
     elif built_on is False:
+        raise _lost_error(versions, root)
+    try:
+        versions.storage.settle_doubt()
+    except StorageError as error:
+        raise _unknown_outcome(root, f"another writer may have won, too: {error}") from error
+
+
+def _lost_error(versions: Versions, root: Root) -> CorruptNode:
+    """Return the error for a root that the version after it was not built on.
+
+    Where the store decides, it stands in the place of a lost one, where it is no version; so it is removed. Where it
+    does not, it replaced the one that was acknowledged. Then it is all that is left of this version, and stays.
+    """
+    versions.storage.doubt()
+    text = f"the root {root.path!r} of version {root.version} was lost: it was not there, and later versions are. "
+    try:
+        versions.storage.settle_doubt()
+    except StorageError as error:
+        text = f"the root {root.path!r} took the place of that of another writer, and later versions build on that. "
+        text += f"It was left there: {error}. "
+    else:
         remove_quietly(versions.storage, [root.path])
-        raise CorruptNode(
-            f"the root {root.path!r} of version {root.version} was lost: it was not there, and later versions are. "
-            f"Nothing was committed. {MAYBE_THE_STORE}",
-            path=root.path,
-            invariant="I14",
-        )
+    return CorruptNode(f"{text}Nothing was committed. {MAYBE_THE_STORE}", path=root.path, invariant="I14")
 
 
 def _is_built_on(versions: Versions, root: Root) -> bool | None:

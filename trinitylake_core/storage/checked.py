@@ -57,6 +57,14 @@ class CheckedByTrying(BaseStorage):
         self._promise("creations").note_write(version)
         self._promise("replacements").note_write(version)
 
+    def doubt(self) -> None:
+        self._promise("creations").doubt()
+        self._promise("replacements").doubt()
+
+    def settle_doubt(self) -> None:
+        if self._promise("creations").is_doubted:
+            self._prove("creations")
+
     # Creating.
 
     def prove_exclusive_create(self) -> None:
@@ -77,7 +85,9 @@ class CheckedByTrying(BaseStorage):
             self._judge(path, version, shape)
 
     def _judge(self, path: str, version: str | None, shape: Shape | None) -> None:
-        """Let a file count that was just created with an answer of another shape than was proven, or raise.
+        """Let a file count that was just created while what was proven was put into doubt, or raise.
+
+        Another shape of the answer does that, and evidence that a writer found (:meth:`doubt`).
 
         Raises:
             UnsafeStorage: the store does not decide any more. The file was removed again.
@@ -179,6 +189,6 @@ class CheckedByTrying(BaseStorage):
 
     def _unknown_outcome(self, done: str, error: StorageError) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"{self.root}: {done} while the store's answers changed (was versioning switched on, or off?), and nothing "
-            f"proves that it stays. Read it before you try again. {error}"
+            f"{self.root}: {done} while the store's answers changed (was versioning switched on, or off?), or let "
+            f"another writer win, too. Nothing proves that it stays. Read it before you try again. {error}"
         )

@@ -297,6 +297,17 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
+    def doubt(self) -> None:
+        """Note evidence that this storage does not decide, such as two roots of one version: no proof counts any more.
+
+        No request.
+        """
+
+    @abc.abstractmethod
+    def settle_doubt(self) -> None:
+        """Prove again where :meth:`doubt` ended the proof; no request otherwise. Raises ``UnsafeStorage``."""
+
+    @abc.abstractmethod
     def prove_compare_and_set(self) -> None:
         """Prove that of those who race to :meth:`compare_and_set` one state exactly one wins.
 

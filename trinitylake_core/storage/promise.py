@@ -40,6 +40,9 @@ class Promise:
         self._ends_at = 0.0
         self._uses_left = 0
         self._is_void = False
+        self._doubted_meanwhile = False
+        self.is_doubted = False
+        """Whether there is evidence that the store does not decide, and no proof has been made since."""
         self._shapes_read: set[Shape] = set()
         self._shapes_written: set[Shape] = set()
 
@@ -59,6 +62,12 @@ class Promise:
         """Note that a proof begins. REQUIRES: ``proving`` is held."""
         with self._state:
             self._shapes_written.clear()
+            self._doubted_meanwhile = False
+
+    def doubt(self) -> None:
+        """Note evidence that the store does not decide: what was proven before counts no more."""
+        with self._state:
+            self.is_doubted = self._is_void = self._doubted_meanwhile = True
 
     def renew(self) -> Shape | None:
         """Note that the proof succeeded; return the shape of answers in it.
@@ -71,7 +80,7 @@ class Promise:
             (self._shape,) = self._shapes_written
             self._ends_at = time.monotonic() + _LASTS_SECONDS
             self._uses_left = _LASTS_USES
-            self._is_void = False
+            self.is_doubted = self._is_void = self._doubted_meanwhile
             return self._shape
 
     def note_use(self, shape: Shape | None, begun_with: Shape) -> bool:
@@ -85,7 +94,7 @@ class Promise:
             self._uses_left -= 1
             if shape is None:  # reading it back was noted, too
                 return not self._is_void
-            return shape == begun_with
+            return shape == begun_with and not self.is_doubted
 
     def note_write(self, version: str | None) -> None:
         """Note the version ID in the answer to a write: another shape than the proven one ends the proof."""

@@ -98,6 +98,7 @@ def refuse_hole(roots: RootFiles, newest: int, listed: Iterable[int] | None = No
 def missing_root(roots: RootFiles, version: int, boundary: int) -> CorruptNode:
     """Return the error for a root that must exist, because expiration has not come as far as that."""
     path = roots.path(version)
+    roots.storage.doubt()
     return CorruptNode(
         f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on; copy the "
         "file from an export of this lakehouse. Versions after it can be read, by number or with a limit. "
