@@ -39,8 +39,11 @@ class TableForbidden(iceberg.ForbiddenError):
     """One table names a place at which this catalog may not read or write for it."""
 
 
+NotThere = iceberg.NoSuchTableError
+"""No Iceberg table has a name any more."""
 REFUSED: Final = (
     iceberg.CommitFailedException,
+    NotThere,
     iceberg.ValidationError,
     TableForbidden,
     FileNotFoundError,

@@ -19,7 +19,7 @@ from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
 from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_rows, refuse_other_counts, refuse_other_rows
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import FileMissing, InvalidInput, LakehouseFrozen
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen
 from trinitylake_core.tables import Located
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class LocalEngine:
 
     def _rewrite_table(self, table: PlannedTable) -> _Rewritten | Outcome:
         """Write the new files of a table, and prove them; what its own files cause is its outcome."""
-        from trinitylake_core.iceberg.errors import REFUSED, words_of
+        from trinitylake_core.iceberg.errors import REFUSED, NotThere, words_of
         from trinitylake_core.iceberg.references import UnreadableTable
 
         self._cancel.check()
@@ -136,13 +136,15 @@ class LocalEngine:
             rewrite = self._rewrite(table)
         except _Moved as error:
             return replace(failed, outcome=model.LOST, reason=str(error))
+        except NotThere:
+            return replace(failed, outcome=model.LOST, reason=model.GONE)
         except ProofFailed as error:
             return replace(failed, outcome=model.WRONG, reason=f"{error}; nothing of it was committed")
         except FileMissing as error:
             return replace(failed, outcome=model.LOST, reason=f"a file is gone: {error}")
         except UnreadableTable as error:
             return replace(failed, reason=f"{error.path} cannot be read: {error}")
-        except (InvalidInput, *REFUSED) as error:
+        except (Corrupt, InvalidInput, *REFUSED) as error:
             return replace(failed, reason=words_of(error))
         done = Outcome(
             table.name,
@@ -270,7 +272,7 @@ class LocalEngine:
                         yield _outcome_of_lost(each, model.LOST, lost[each.table.name])
                 left = [each for each in some if each.table.name not in lost]
                 waiting += [left] if left else []
-            except REFUSED as error:
+            except (Corrupt, *REFUSED) as error:
                 half = len(some) // 2
                 cause = error.__cause__
                 if half and not isinstance(cause, LakehouseFrozen):

@@ -31,6 +31,7 @@ UNPROVEN: Final = "not proved"
 WRONG: Final = "proof failed"
 OUTCOMES: Final = (DONE, LOST, UNREADABLE, UNSUPPORTED, TOO_LARGE, VOID, FROZEN, TIMEOUT, ENDED, UNPROVEN, WRONG)
 """What can become of a table."""
+GONE: Final = "it was dropped or renamed since the plan was made"
 
 
 @dataclass(frozen=True, slots=True)

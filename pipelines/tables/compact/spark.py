@@ -38,7 +38,10 @@ _GROUP_BYTES: Final = 1 << 30
 _LONGEST: Final = 300
 KEPT_PREFIX: Final = "before-compaction-"
 """Snapshots of the lakehouse that keep what an unproved rewrite replaced begin so; the version follows."""
-_RACES: Final = ("CommitFailedException", "ValidationException", "Cannot commit", "Missing required files")
+_RACES: Final = (
+    "CommitFailedException", "ValidationException", "Cannot commit", "Missing required files", "NoSuchTableException",
+    "TABLE_OR_VIEW_NOT_FOUND",
+)  # fmt: skip
 _MEMORY: Final = ("OutOfMemoryError", "No space left on device")
 
 
@@ -179,7 +182,7 @@ class _TableRewrite:
         return replace(outcome, seconds=round(time.monotonic() - began, 3))
 
     def _rewrite(self) -> Outcome:
-        from trinitylake_core.iceberg.errors import REFUSED, words_of
+        from trinitylake_core.iceberg.errors import REFUSED, NotThere, words_of
 
         try:
             before = self._read()
@@ -194,6 +197,8 @@ class _TableRewrite:
             return replace(self._failed, outcome=model.LOST, reason=f"{error}")
         except FileMissing as error:
             return replace(self._failed, outcome=model.LOST, reason=f"a file is gone: {error}")
+        except NotThere:
+            return replace(self._failed, outcome=model.LOST, reason=model.GONE)
         except TrinityLakeError as error:
             return replace(self._failed, reason=f"{error}")
         except REFUSED as error:
