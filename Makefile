@@ -5,6 +5,7 @@
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
 #     make test-stores    against stores that others wrote: versitygw, MinIO, Azurite, S3Mock, s3proxy (an hour, and building them)
+#     make judge      random public operations against a model: MINUTES=120 SEED=7 (tests/model)
 #     make check      style, density, types and layering
 #     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine
@@ -29,6 +30,8 @@ BENCH_STAMP := .venv/installed-bench
 PROTO := trinitylake_core/definitions
 UI_PORT ?= 3000
 BENCH_SCALE ?= small
+MINUTES ?= 10
+SEED ?= 1
 PYTEST_ARGS ?=
 # Half of the time the tests wait, for Java to start or a tick to come: three processes share two cores well.
 TEST_JOBS ?= 3
@@ -41,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Dagster keeps the runs of `make demo` and `make ui` here, so that the UI shows the demo.
 WITH_DAGSTER := exec env DAGSTER_HOME="$$PWD/.dagster"
 
-.PHONY: install prerequisites demo test test-all test-stores check style types layers bench ui docs proto clean
+.PHONY: install prerequisites demo test test-all test-stores judge check style types layers bench ui docs proto clean
 
 install: $(STAMP)
 
@@ -83,6 +86,9 @@ test-all: check
 test-stores: $(STAMP) | prerequisites
 	@scripts/stores.sh
 	TRINITYLAKE_STORES=1 $(PY) -m pytest -n 0 -p no:cacheprovider --timeout 7200 -o faulthandler_timeout=0 tests/stores $(PYTEST_ARGS)
+
+judge: $(STAMP)
+	$(PY) -m tests.model --minutes $(MINUTES) --seed $(SEED) --keep build/judge
 
 # Side by side: most of it is mypy, which uses one core.
 check: $(STAMP) | prerequisites

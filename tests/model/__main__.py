@@ -1,0 +1,39 @@
+"""``python -m tests.model``: the judge, for as long as you like."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from tests.model.runner import Budget, Found, again, describe, run, summary
+
+
+def main() -> int:
+    """Run the judge; exit code 1 if it found something."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--operations", type=int, default=300, help="in each world")
+    parser.add_argument("--shorten", type=float, default=60, help="seconds for making a finding shorter; 0: keep it")
+    parser.add_argument("--keep", type=Path, help="directory for the lists of operations that found something")
+    parser.add_argument("--again", type=Path, nargs="*", help="do such lists again")
+    options = parser.parse_args()
+    if options.again:
+        sentences = [again((one := Found.load(path)).size, one.steps) for path in options.again]
+        for path, sentence in zip(options.again, sentences, strict=True):
+            print(f"{path.name}: {sentence or 'nothing is found'}")
+        return int(any(sentences))
+    print(f"seed {options.seed}", flush=True)
+    budget = Budget(60 * options.minutes, options.seed, options.operations, options.shorten)
+    began = time.monotonic()
+    spent, found = run(budget, lambda line: print(line, flush=True), options.keep)
+    print(summary(spent))
+    print(describe(spent, time.monotonic() - began))
+    print(f"{len(found)} findings")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

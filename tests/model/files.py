@@ -1,0 +1,96 @@
+"""The judge of files: what retained versions need is there, and after a cleaning at age zero nothing else is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+from tests.model.tree import Node, TreeJudge, root_path
+from tests.model.wire import read_saved
+
+UNCOUNTED: Final = re.compile(r"_latest_hint\.txt|_oldest_version\.txt|_tmp-.*|_doctor-.*|tables/.*")
+SAVED: Final = re.compile(r"(.*/)?[01]{8}-txn-[^/]*\.binpb")
+ABORTED: Final = 2
+
+
+class Files(Protocol):
+    """What lies below a root, without the product's storage."""
+
+    def read(self, path: str) -> bytes:
+        """Return a file; raises ``FileNotFoundError``."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+
+    def names(self) -> Iterator[str]:
+        """Yield the paths of all files."""
+
+
+class Directory:
+    """Files on a disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = str(directory) + "/"
+
+    def read(self, path: str) -> bytes:
+        """Return a file."""
+        with open(self.directory + path, "rb") as file:  # noqa: PTH123 - a Path costs as much as the read
+            return file.read()
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        return os.path.exists(self.directory + path)  # noqa: PTH110
+
+    def names(self) -> Iterator[str]:
+        """Yield the paths of all files."""
+        for above, _, files in os.walk(self.directory):
+            for name in files:
+                yield os.path.join(above, name)[len(self.directory) :]  # noqa: PTH118
+
+
+def needed_by(node: Node) -> set[str]:
+    """Return the files that a tree names: nodes, and definitions, those that a message replaces, too."""
+    found = set()
+    for each in node.walk():
+        found.add(each.path)
+        found.update(each.values)
+        found.update(value for _, value, _ in each.messages if value is not None)
+        if "lakehouse_def" in each.system:
+            found.add(each.system["lakehouse_def"])
+    return found
+
+
+def saved_transactions(files: Files, judge: TreeJudge, now_millis: int) -> set[str]:
+    """Return what saved transactions that are alive need."""
+    found: set[str] = set()
+    for path in [each for each in files.names() if SAVED.fullmatch(each)]:
+        saved = read_saved(files.read(path))
+        if saved["state"] == ABORTED or int(saved["expires"]) < now_millis:
+            continue
+        found.add(path)
+        for name in ("beginning", "running", "pending"):
+            root = str(saved[name])
+            if root and files.exists(root):
+                found |= needed_by(judge.judge(root))
+    return found
+
+
+def needed(files: Files, judge: TreeJudge, versions: range, snapshots: set[str], now_millis: int) -> set[str]:
+    """Return the files that retained versions, snapshots and saved transactions need."""
+    found = saved_transactions(files, judge, now_millis)
+    for path in {*map(root_path, versions), *snapshots}:
+        found |= needed_by(judge.judge(path))
+    return found
+
+
+def refuse_wrong_files(files: Files, expected: set[str], young: int, *, cleaned: bool) -> None:
+    """Fail if a needed file is missing, or after a cleaning another one is there."""
+    there = {name for name in files.names() if not UNCOUNTED.fullmatch(name)}
+    missing = sorted(expected - there)
+    assert not missing, f"files that a retained version needs are missing: {missing[:5]}, {len(missing)} in all"
+    if cleaned:
+        left = sorted(there - expected)
+        assert len(left) <= young, f"{len(left)} files are left after a cleaning of age zero: {left[:5]}"
