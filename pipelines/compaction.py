@@ -26,7 +26,7 @@ from pipelines.trees.places import KeyScale
 from pipelines.trees.prediction import Part, RewriteCost, predict
 from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse, clock
-from trinitylake_core.catalog import codec_of, settle_counts
+from trinitylake_core.catalog import codec_of, object_counts, settle_counts
 from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import may_be_void
@@ -37,7 +37,7 @@ from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import PayingChildren, Ref, Work, dirty_children
-from trinitylake_core.versions import Root
+from trinitylake_core.versions import ObjectCounts, Root
 
 _LOG = logging.getLogger(__name__)
 _SHARED_FROM_ROWS: Final = 2_500_000
@@ -54,8 +54,8 @@ class Config:
     Attributes:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on other machines from
             ``spark_from_nodes`` nodes on.
-        full: push every message all the way, whatever that rewrites. It settles counts, and frees all definitions that
-            waiting messages replace.
+        full: push every message all the way, whatever that rewrites. It frees all definitions that waiting messages
+            replace, and counts the objects, also where the root says wrong counts or no message waits.
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
         spark_from_nodes: where ``auto`` changes from this process to Spark.
@@ -105,7 +105,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a compaction. ``version_after`` is ``None`` when there was nothing to do, or on a dry run."""
+    """The result of a compaction. ``version_after`` is ``None`` when there was nothing to do, or on a dry run.
+
+    ``counted`` is the number of objects where it was uncertain or wrong before, and was settled; else ``None``.
+    """
 
     version_before: int
     version_after: int | None
@@ -123,6 +126,7 @@ class Report:
     rebased_over: int = 0
     restarts: int = 0
     proved: bool = False
+    counted: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -144,6 +148,12 @@ class Report:
             if self.messages_after and not self.rebased_over:
                 left = count(self.messages_after, "message")
                 yield f"{left} left in buffers, where they cost less than rewriting nodes (`--full` pushes them down)"
+            if self.counted is not None:
+                objects = count(self.counted, "object")
+                yield f"{objects} counted: the number in the root was uncertain, or wrong"
+        elif self.counted is not None:
+            objects = count(self.counted, "object")
+            yield f"{DRY_RUN}: {objects} would be counted; the number in the root is uncertain, or wrong"
         elif self.messages_before == 0:
             yield f"nothing to do: no message is buffered in version {self.version_before}"
         elif plan.messages == 0:
@@ -223,10 +233,15 @@ class _Compaction(JobRun[Config, Report]):
         self.base: Root = self.lake.root_node
         self.writer = NodeWriter(nodes)
         stamp = max(clock.now_millis(), self.base.created_at_millis)
-        self.rewriter = Rewriter(self.writer, stamp, prove=True, partial=not self.config.full)
         definition = self.backend.definition(self.base)
         kept_bytes = commit_buffer_bytes(definition) // 2
-        self.paying = PayingChildren(self.writer.order, kept_bytes)
+        paying = PayingChildren(self.writer.order, kept_bytes)
+        self.paying = None if self.config.full or paying.flushes_all else paying
+        """What chooses the messages that pay; ``None`` where all of them go all the way."""
+        self.rewriter = Rewriter(self.writer, stamp, prove=True, partial=self.paying is not None)
+        self.deleted_pivots = 0
+        """Pivots of the root that go with what is flushed: the message that deleted one waits in the root."""
+        self.counted: int | None = None
         self.nodes_read = nodes.counts.nodes_read
         self.bytes_read = nodes.counts.bytes_read
 
@@ -235,17 +250,19 @@ class _Compaction(JobRun[Config, Report]):
         require_writable(self.backend, self.base)
         tree = self.rewriter.ref_of(self.base.node)
         self.top = self.rewriter.open(tree)
-        if self.config.full or tree.height == 0:
+        if self.paying is None or tree.height == 0:
             dirty = self.rewriter.frontier(tree, tasks)
         else:
-            chosen = self.choose(self.top) or ()
-            paying = [self.top.refs[index] for index in sorted(chosen)]
+            chosen = self.choose(self.top)
+            if chosen is not None:
+                self.deleted_pivots = self.top.count_deleted()
+            paying = [self.top.refs[index] for index in sorted(chosen or ())]
             dirty = self.rewriter.split_heavy(paying, tasks)
         return tree, dirty
 
     def choose(self, work: Work) -> Collection[int] | None:
         """Choose the children of a node to flush."""
-        if self.config.full:
+        if self.paying is None:
             return dirty_children(work)
         return self.paying.of_root(work) if work is self.top else self.paying.of_others(work)
 
@@ -253,8 +270,8 @@ class _Compaction(JobRun[Config, Report]):
         node = self.base.node
         cost = self.predict(frontier)
         messages = node.subtree_messages
-        if not self.config.full and node.height:
-            messages = sum(len(ref.pending) + (ref.messages or 0) for ref in frontier)
+        if self.paying is not None and node.height:
+            messages = self.deleted_pivots + sum(len(ref.pending) + (ref.messages or 0) for ref in frontier)
         full = predict(self.base, self.writer.order) if node.subtree_messages else RewriteCost(0, 0, 0)
         return Estimate(
             version=self.base.version,
@@ -274,11 +291,10 @@ class _Compaction(JobRun[Config, Report]):
         if not node.subtree_messages and not len(node.buffer):
             return RewriteCost(0, 0, 0)
         height = node.height or 0
-        if height and not self.config.full and not frontier:
+        if height and self.paying is not None and not frontier:
             return RewriteCost(0, 0, 0)
-        paying = None if self.config.full else self.paying
         if height < 2:
-            return predict(self.base, self.writer.order, paying=paying)
+            return predict(self.base, self.writer.order, paying=self.paying)
         parts = []
         scale = KeyScale(node, [ref.within for ref in frontier])
         for ref in frontier:
@@ -286,13 +302,12 @@ class _Compaction(JobRun[Config, Report]):
             places = scale.find_places(ref.pending.keys, ref.within, keys)
             parts.append(Part(1, keys, ref.weight(), ref.height, places))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
-        return predict(self.base, self.writer.order, parts, opened, paying)
+        return predict(self.base, self.writer.order, parts, opened, self.paying)
 
     def run(self) -> Report:
         node = self.base.node
         if node.subtree_messages == 0 and not len(node.buffer):
-            nothing = self.estimate([])
-            return self.review_plan(nothing) or self.report(nothing)
+            return self.settle(node)
         tree, frontier = self.open(self.config.tasks or worker_pool.cores())
         planned = self.estimate(frontier)
         self.watch.lap("plan")
@@ -310,6 +325,31 @@ class _Compaction(JobRun[Config, Report]):
         self.watch.lap("flush")
         return self.commit(planned, node, flushed)
 
+    def settle(self, node: Node) -> Report:
+        """Commit the counts of a version in which no message waits, if its root does not say them, or says others."""
+        planned = self.estimate([])
+        self.count_objects(node)
+        refused = self.review_plan(planned)
+        if refused is not None or self.counted is None:
+            return refused or self.report(planned)
+        self.backend.refuse_unsafe()
+        return self.commit(planned, node, [])
+
+    def count_objects(self, node: Node) -> ObjectCounts | None:
+        """Return the objects in the new tree; ``None`` where the root of the base is believed, or nodes do not count.
+
+        A full compaction believes no root. At most two ``get`` for each level.
+        """
+        codec = codec_of(self.backend.definition(self.base))
+        counts = None
+        if self.config.full:
+            counts = object_counts(self.backend.nodes, node, codec)
+        elif self.base.counts is None:
+            counts = settle_counts(self.backend.nodes, node, codec, self.base.count_bounds)
+        if counts is not None and counts != self.base.counts:
+            self.counted = counts.total
+        return counts
+
     def commit(self, planned: Estimate, node: Node, flushed: list[Row]) -> Report:
         self.progress("commit", 0, 1)
         summary = commit_summary(
@@ -319,10 +359,7 @@ class _Compaction(JobRun[Config, Report]):
             compacted_version=self.base.version,
             engine=planned.engine,
         )
-        counts = None
-        if self.base.counts is None:
-            codec = codec_of(self.backend.definition(self.base))
-            counts = settle_counts(self.backend.nodes, node, codec, self.base.count_bounds)
+        counts = self.count_objects(node)
         change = CompactionChange(node, summary, counts)
         root = commit(self.backend, self.base, change, before_commit=self.cancel.check)
         self.watch.lap("commit")
@@ -353,9 +390,8 @@ class _Compaction(JobRun[Config, Report]):
         if engine.name == "spark":
             self.watch.lap("session")
         pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
-        paying = None if self.config.full else self.paying
         flushed = subtrees.flush_all(
-            engine, self.backend.nodes, pieces, self.rewriter.stamp, tasks, self.progress, paying
+            engine, self.backend.nodes, pieces, self.rewriter.stamp, tasks, self.progress, self.paying
         )
         if not all(result["proved"] for result in flushed):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
@@ -373,7 +409,10 @@ class _Compaction(JobRun[Config, Report]):
 
         def choose(work: Work) -> Collection[int] | None:
             done = {index for index, ref in enumerate(work.refs) if id(ref) in flushed}
-            return done.union(self.choose(work) or ()) or None
+            chosen = self.choose(work)
+            if chosen is None and not done:
+                return None
+            return done.union(chosen or ())  # none of them: what is left to flush are pivots that were deleted
 
         joined = self.rewriter.flush(tree, choose, descend if flushed else None)
         self.rewriter.open(joined)
@@ -396,6 +435,7 @@ class _Compaction(JobRun[Config, Report]):
             messages_after=before.subtree_messages,
             height_before=before.height,
             height_after=before.height,
+            counted=self.counted,
             subtrees=planned.subtrees,
             nodes_read=counts.nodes_read - self.nodes_read + sum(each["nodes_read"] for each in flushed),
             bytes_read=counts.bytes_read - self.bytes_read + sum(each["bytes_read"] for each in flushed),

@@ -39,9 +39,11 @@ def excess_messages(messages: int, objects: int | None, height: int | None, orde
 
 
 def settle_due(lake: Lakehouse, settle_seconds: float | None, now_millis: int) -> bool:
-    """Whether messages have waited for so long that all of them are to be pushed down. No request."""
+    """Whether messages, or the counts of objects, have waited for so long that all are to be settled. No request."""
     root = lake.root_node
-    if settle_seconds is None or root.node.subtree_messages == 0:
+    is_counted = root.counts is not None or root.node.subtree_keys is None  # nodes that do not count never are
+    is_settled = is_counted and root.node.subtree_messages == 0
+    if settle_seconds is None or is_settled:
         return False
     return now_millis - root.settled_at_millis >= 1000 * settle_seconds
 

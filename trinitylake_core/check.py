@@ -58,6 +58,7 @@ _HINTS: Final = {
     "need it; if no version can be read, drop the table",
     "I21": "nothing is lost: the next commit, or `trinitylake compact`, pushes down what finds no room in the root",
 }
+_RECOUNT: Final = "run `trinitylake compact --full`: it counts the objects again; versions before keep what they say"
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
 
 
@@ -71,9 +72,9 @@ class Violation:
     hint: str
 
 
-def violation(invariant: str, file: str, message: str) -> Violation:
-    """Return a finding with the advice that goes with its invariant."""
-    return Violation(invariant, file, message, _HINTS.get(invariant, _REWRITE))
+def violation(invariant: str, file: str, message: str, hint: str | None = None) -> Violation:
+    """Return a finding with the advice that goes with its invariant, if there is no better one."""
+    return Violation(invariant, file, message, hint or _HINTS.get(invariant, _REWRITE))
 
 
 # -- roots and the lakehouse -----------------------------------------------------------------------
@@ -123,14 +124,15 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     for name, invariant in _NUMBERS.items():
         text = root.system.get(name, "0")
         if not is_number(text):
-            yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
+            hint = _RECOUNT if name in _COUNTS else None
+            yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number", hint)
     fits = root.system.get(spec.FITS, "")
     if is_number(fits) and root.node.estimated_bytes() > int(fits):
         yield violation("I21", root.path, f"the root takes {root.node.estimated_bytes()} bytes, more than its {fits}")
     bounds = root.system.get(spec.COUNT_BOUNDS)
     if bounds is not None and parse_bounds(bounds) is None:
         what = f"{spec.COUNT_BOUNDS} is {bounds[:40]!r}, not three pairs of ascending numbers"
-        yield violation("I9", root.path, what)
+        yield violation("I9", root.path, what, _RECOUNT)
     try:
         if root.oldest_version > root.version:
             yield violation("I14", root.path, f"oldest_version is {root.oldest_version}, beyond the version itself")
@@ -556,9 +558,8 @@ def check_object_counts(root: Root, found: ObjectCounts) -> Iterator[Violation]:
     for kind, least, most, contained in zip(KINDS, stored.least, stored.most, found, strict=True):
         if not least <= contained <= most:
             recorded = str(most) if least == most else f"{least} to {most}"
-            yield violation(
-                "I9", root.path, f"the root records {recorded} {kind}s, but the version contains {contained}"
-            )
+            message = f"the root records {recorded} {kind}s, but the version contains {contained}"
+            yield violation("I9", root.path, message, _RECOUNT)
 
 
 class ReadDefinition(NamedTuple):

@@ -58,7 +58,7 @@ class Stats:
 
     ``uncertain`` is the number of messages of which it is not known whether they create or delete an object. Where
     there are some, ``objects``, ``namespaces``, ``tables`` and ``views`` are the most that it can be; else they are
-    exact. A compaction that pushes all messages down settles them.
+    exact. A compaction after which no message waits settles them; a full one always counts.
     """
 
     version: int

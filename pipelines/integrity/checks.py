@@ -390,10 +390,18 @@ class Contents:
             if self.definitions:
                 yield from proved_definitions(self.versions.storage, _name_definitions(part), counts, self.tables)
         if old_root.counts is not None:
-            now = old_root.counts.plus(_by_kind(gained))
-            yield from check_object_counts(root, now)
+            yield from self._check_counts(old_root.counts.plus(_by_kind(gained)), root, codec)
         elif root.counts is not None:
             yield from self._check_settled(before, root, codec)
+
+    def _check_counts(self, now: ObjectCounts, root: Root, codec: KeyCodec) -> Iterator[Violation]:
+        """Yield the counts of a version that are wrong (I9). ``now`` follows from those of a version before.
+
+        If the two differ, that version's may be the wrong ones: then the objects are counted. One ``get`` for each
+        node.
+        """
+        if any(check_object_counts(root, now)):
+            yield from check_object_counts(root, self._count_objects(root, codec))
 
     def _check_settled(self, before: int, root: Root, codec: KeyCodec) -> Iterator[Violation]:
         """Yield the counts of a version that are wrong, of which only bounds were known before (I9).
@@ -404,14 +412,19 @@ class Contents:
         known = self._last_counted(before, codec)
         gained: Counter[str] = Counter()
         if known is None:
-            for keys, _ in search.scan(self.store, root.node):
-                gained.update(codec.split(key)[0] for key in keys)
-            yield from check_object_counts(root, _by_kind(gained))
+            yield from check_object_counts(root, self._count_objects(root, codec))
             return
         for change in changes(diff_nodes(self.store, known.node, self.store, root.node), codec):
             _count_change(gained, change)
         counts = known.counts or ObjectCounts()
-        yield from check_object_counts(root, counts.plus(_by_kind(gained)))
+        yield from self._check_counts(counts.plus(_by_kind(gained)), root, codec)
+
+    def _count_objects(self, root: Root, codec: KeyCodec) -> ObjectCounts:
+        """Return how many objects a version holds. One ``get`` for each node."""
+        found: Counter[str] = Counter()
+        for keys, _ in search.scan(self.store, root.node):
+            found.update(codec.split(key)[0] for key in keys)
+        return _by_kind(found)
 
     def _last_counted(self, version: int, codec: KeyCodec) -> Root | None:
         """Return the last version up to one whose root counts its objects exactly, if it is kept."""

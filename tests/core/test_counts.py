@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from benchmarks import lakes
-from pipelines import cli, compaction, expire, load, verify
+from pipelines import cli, compaction, compaction_policy, expire, load, verify
+from pipelines.job import dry_run
 from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
@@ -431,3 +432,49 @@ def test_a_commit_of_many_raw_changes_reads_no_node(tmp_path: Path) -> None:
     moved = cold.storage.counts - before
     assert 0 == cold.nodes.counts.nodes_read
     assert (1, 1, 1, 1) == (moved.get, moved.create, moved.put, moved.head)
+
+
+def test_a_full_compaction_settles_counts_where_no_message_waits(tmp_path: Path) -> None:
+    """After a bulk commit over keys that are there, all of it in leaves; a dry run says so, the next one rests."""
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options={"durable": False})
+    keys = pa.array([lake.codec.table("ns", f"t{number:05}") for number in range(20_000)])
+    for some in (keys, keys[:15_000]):
+        with lake.transaction() as txn:
+            txn.put_many(pa.table({"key": some, "path": pa.array(["0000/0000/0000/00000000-table.binpb"] * len(some))}))
+        lake.refresh()
+    settled = lake.root_node.settled_at_millis
+    later = settled + 60_000
+    assert (0, True) == (lake.stats().messages, (lake.stats().uncertain or 0) > 10_000)
+    assert settled == lake.at(version=1).root_node.created_at_millis
+    assert compaction_policy.settle_due(lake, 60, later)
+    planned = compaction.run(lake, compaction.Config("local", full=True), review=dry_run)
+    assert (20_000, None, 2) == (planned.counted, planned.version_after, reopened(lake).version)
+    assert "20,000 objects would be counted" in next(planned.summary())
+    done = compaction.run(lake, compaction.Config("local", full=True))
+    assert (20_000, 3) == (done.counted, done.version_after)
+    assert (ObjectCounts(0, 20_000, 0), 0) == (reopened(lake).root_node.counts, lake.stats().uncertain)
+    assert lake.root_node.created_at_millis == lake.root_node.settled_at_millis
+    assert not compaction_policy.settle_due(lake, 0, later)
+    assert compaction.run(lake, compaction.Config("local", full=True)).version_after is None
+
+
+def test_a_full_compaction_corrects_what_an_older_writer_counted_wrong(tmp_path: Path) -> None:
+    """And `verify`, which names the job, finds the versions before wrong, and those after it right."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake)
+    first_wrong = lake.refresh().version
+    wrong(lake, spec.TABLES)
+    lake = reopened(lake)
+    with lake.transaction() as txn:
+        txn.create_table("ns0", "more")
+    (finding,) = lake.refresh().check()
+    assert ("I9", True) == (finding.invariant, "compact --full" in finding.hint)
+    assert compaction.run(lake, compaction.Config("local")).counted is None
+    assert [] != list(lake.check())
+    assert 34 == compaction.run(lake, compaction.Config("local", full=True)).counted
+    prove(lake.refresh(), range(lake.version, lake.version + 1))
+    with lake.transaction() as txn:
+        txn.create_table("ns0", "most")
+    found = verify.run(lake.refresh(), verify.Config("all", engine="local"))
+    assert {first_wrong} == {each.versions[0] for each in found.findings}
+    assert verify.run(lake, verify.Config(engine="local")).ok

@@ -245,7 +245,8 @@ def _attempt(
 def finish_root(base: Root | None, draft: Draft, stamp: int, target_bytes: int) -> Node:
     """Return the root node of a draft with all its system rows set. A node may have ``target_bytes``."""
     carried = base.node.system if base is not None else {}
-    is_settled = draft.node.subtree_messages == 0
+    is_counted = draft.counts is not None and draft.counts.exact is not None
+    is_settled = is_counted and draft.node.subtree_messages == 0
     fits = draft.node.estimated_bytes() <= target_bytes
     rows: dict[str, str | None] = {
         spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),

@@ -366,12 +366,16 @@ class CatalogEdits(CatalogView):
             path,
             kind,
             definition,
-            existed=existed,
+            existed=self._in_base(key, existed=existed),
         )
 
     def _delete(self, key: str) -> None:
         self._refuse_done()
-        self._writes.put(key, None, existed=True)
+        self._writes.put(key, None, existed=self._in_base(key, existed=True))
+
+    def _in_base(self, key: str, *, existed: bool) -> bool | None:
+        """Return whether a key exists in the base, if what was found of it says so: not what was written here."""
+        return None if key in self._writes.by_key else existed
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -78,7 +78,7 @@ class Writes:
         kind: str,
         definition: Definition,
         *,
-        existed: bool,
+        existed: bool | None,
     ) -> None:
         """Write a key with a definition that is to be stored at a path."""
         self.put(key, path, existed=existed)

@@ -82,6 +82,10 @@ class Work:
                 values.append(value)
         return keys, values
 
+    def count_deleted(self) -> int:
+        """Return the number of pivots that are deleted."""
+        return sum(isinstance(value, DeletedPivot) for value in self.values)
+
 
 @dataclass(slots=True)
 class Ref:
@@ -138,7 +142,10 @@ class NodeSink(NodeReader, Protocol):
 
 
 Policy = Callable[[Work], Collection[int] | None]
-"""Chooses the children of a node to flush; ``None`` = leave the node as it is, dead pivots too."""
+"""Chooses the children of a node to flush; ``None`` = leave the node as it is, dead pivots too.
+
+None of them is not ``None``: it drops the dead pivots, and joins their neighbours.
+"""
 
 
 def dirty_children(work: Work) -> Collection[int]:
@@ -195,8 +202,10 @@ class PayingChildren:
         """The keys of a node that is about two thirds full."""
         self.worth = max(1, (order - 1) // _WORTH)
         """So many messages are worth a leaf."""
-        self._kept = (order - 1) // 2 if self.worth > 1 else 0
-        self._root_bytes = root_bytes if self.worth > 1 else 0
+        self.flushes_all = self.worth == 1
+        """Whether no message may wait."""
+        self._kept = 0 if self.flushes_all else (order - 1) // 2
+        self._root_bytes = 0 if self.flushes_all else root_bytes
 
     def allowed_messages(self, keys: int | None, height: int) -> int:
         """Return how many messages may wait in the buffers of a subtree: those that are left in its inner nodes."""
@@ -228,7 +237,7 @@ class PayingChildren:
         return self._choose(work, None)
 
     def _choose(self, work: Work, most_bytes: int | None) -> Collection[int] | None:
-        if not self._kept:
+        if self.flushes_all:
             return dirty_children(work)
         chosen: set[int] = set()
         light: list[_Light] = []
@@ -251,6 +260,8 @@ class PayingChildren:
             chosen.add(place)
             messages -= waiting
             size -= waiting_bytes
+        if not chosen and messages + work.count_deleted() > self._kept:
+            return chosen  # the messages that deleted pivots are too many: nothing else makes them fewer
         return chosen or None
 
     def _pays(self, ref: Ref) -> bool:

@@ -110,7 +110,10 @@ class RootRows:
 
     @property
     def settled_at_millis(self) -> int:
-        """When the last version was made in which no message waited, in epoch milliseconds; 0 where that is unknown."""
+        """When the last version was made that was settled, in epoch milliseconds; 0 where that is unknown.
+
+        In a settled version no message waits, and its root says exactly how many objects there are.
+        """
         return self._number(spec.SETTLED_AT_MILLIS)
 
     @property

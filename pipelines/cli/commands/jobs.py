@@ -117,7 +117,9 @@ def _register(call: Call, catalog: str) -> Result:
     "compact",
     "trinitylake compact file:///data/lake --engine auto --dry-run",
     options=(
-        option("--full", is_flag=True, help="push every message all the way, whatever that rewrites; settles counts"),
+        option(
+            "--full", is_flag=True, help="push every message all the way, whatever that rewrites; counts the objects"
+        ),
         ENGINE,
         DRY_RUN,
         VERBOSE,
