@@ -195,19 +195,43 @@ class LosesFromTheRootOn(FaultPlan):
         return super().__call__(kind, path, action) if self.is_created else action()
 
 
-@pytest.mark.parametrize("group", [False, True])
-def test_a_bulk_whose_answer_was_lost_finds_itself(lake: Lakehouse, group: bool) -> None:
+@pytest.mark.parametrize("how", ["plain", "group", "saved"])
+def test_a_bulk_whose_answer_was_lost_finds_itself(lake: Lakehouse, how: str) -> None:
     """Also where some of its messages changed nothing, so that no difference shows them."""
+    there = content(lake)
     lake = Lakehouse.open(lake.root)
-    txn = lake.transaction(group=lake.group() if group else None)
+    txn = lake.transaction(group=lake.group() if how == "group" else None)
     txn.put_many(rows(lake, range(MANY)))
     txn.put(lake.codec.table("ns0", "never"), None)
+    txn.put(lake.codec.namespace("ns5"), there[lake.codec.namespace("ns5")])
+    if how == "saved":
+        txn = lake.resume_transaction(txn.save())
     attach(lake.storage, LosesFromTheRootOn("lose_from", kinds={"create", "get"}))
     with pytest.raises(OutcomeUnknown):
         txn.commit()
     detach(lake.storage)
     put(reopened(lake), rows(lake, range(500, 503)))
     assert lake.version + 1 == txn.commit()
+
+
+@pytest.mark.parametrize("deletes_only", [True, False])
+def test_a_saved_bulk_that_was_resumed_elsewhere_and_changed_is_not_taken_for_the_own_one(
+    lake: Lakehouse, deletes_only: bool
+) -> None:
+    """Nor where it was changed by what has no file, and on another table than this one."""
+    put(lake, rows(lake, range(400), "x"))
+    keys = [key for key in content(lake.refresh()) if "x" in key]
+    first = lake.transaction()
+    first.put_many(pa.table({"key": keys, "path": pa.array([None] * len(keys), pa.string())}))
+    if not deletes_only:
+        first.put(lake.codec.table("ns0", "new"), path_of(7))
+    saved = first.save()
+    late, elsewhere = (reopened(lake).resume_transaction(saved) for _ in range(2))
+    elsewhere.drop_table("ns0", "t000")
+    elsewhere.commit()
+    assert lake.refresh().root_node.is_bulk
+    with pytest.raises(CommitConflict, match="resumed elsewhere"):
+        late.commit()
 
 
 def test_a_bulk_below_that_was_cleaned_is_a_conflict_and_no_silence(lake: Lakehouse) -> None:

@@ -374,7 +374,7 @@ def test_a_member_is_not_proved_against_what_it_has_seen(lake: Lakehouse) -> Non
 
 
 def test_one_request_at_two_processes_is_one_version_and_the_others_go_on(lake: Lakehouse) -> None:
-    """The later process finds it when it has lost the race."""
+    """The later process finds it when it has lost the race, and does not take it for its own."""
     key = RequestKey.of(request_key(), "asked")
     elsewhere = Lakehouse.open(lake.root, storage_options=FAST)
     twins = []
@@ -389,7 +389,10 @@ def test_one_request_at_two_processes_is_one_version_and_the_others_go_on(lake: 
     other = Entry(beside.change, "me")
     group = lake.group()
     group.commit_together([twins[1], other])
-    assert [2, 2, 3] == [each.outcome() for each in (*twins, other)]
+    assert [2, 3] == [each.outcome() for each in (twins[0], other)]
+    with pytest.raises(Repeated) as found:
+        twins[1].outcome()
+    assert (2, "asked") == (found.value.version, found.value.digest)
     assert [2, 3] == list(group._recent)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -18,7 +18,7 @@ from tests.core.test_rest import _FIELDS, Answer, Client, _app, _view
 from tests.support.clock import Clock
 from tests.support.faults import FaultPlan, Mode, attach, detach
 from tests.support.icebergs import request_key
-from tests.support.lakes import FAST
+from tests.support.lakes import FAST, compacted, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.transactions import requests as keys
 
@@ -27,6 +27,20 @@ _TABLES: Final = "/v1/lake/namespaces/a/tables"
 
 def _sets(**properties: str) -> dict[str, Any]:
     return {"requirements": [], "updates": [{"action": "set-properties", "updates": properties}]}
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Lakehouse:
+    """A lakehouse with room for pivots in its root, and for nothing else: each commit is a bulk version."""
+    sizes = {f"{kind}_name_max_size_bytes": 300 for kind in ("namespace", "table", "view")}
+    made = new_lake(tmp_path, target=4060, **sizes)
+    with made.transaction() as txn:
+        txn.create_namespace("b0")
+        for number in range(28):
+            txn.create_table("b0", f"t{number:03}")
+    made.refresh()
+    compacted(made)
+    return made.refresh()
 
 
 @pytest.fixture
@@ -77,6 +91,38 @@ def test_after_a_lost_answer_another_endpoint_gives_the_same(
         "properties",
         "transaction",
     }
+
+
+@pytest.mark.parametrize("digest", ["same", "other"])
+@pytest.mark.parametrize("name", _REQUESTS)
+def test_an_endpoint_takes_no_version_of_another_one_for_its_own(name: str, digest: str, crowded: Lakehouse) -> None:
+    """It loses the race to a version that has its key, and too many changes for a root: the answer is the first one's.
+
+    Where another request had the key the answer is a refusal, also if both mean the same.
+    """
+    elsewhere = Lakehouse.open(crowded.root, storage_options=FAST)
+    with _app(crowded) as first, _app(elsewhere) as second:
+        first("POST", "/v1/lake/namespaces", {"namespace": ["a"], "properties": {"old": "1"}})
+        first("POST", _TABLES, {"name": "t", "schema": _FIELDS})
+        method, path, body = _REQUESTS[name]
+        key = request_key()
+        answers: list[Answer] = []
+
+        def send_first(kind: str, file: str, action: Callable[[], Any]) -> Any:
+            if kind == "create" and not answers:
+                answers.append(first(method, path, body, Idempotency_Key=key))
+            return action()
+
+        elsewhere.storage.interceptor = send_first
+        url = path if digest == "same" else f"{path}?other=1"
+        late = second(method, url, body, Idempotency_Key=key)
+        made = crowded.refresh()
+        assert made.root_node.is_bulk
+        if digest == "same":
+            assert _content(answers[0]) == _content(late)
+        else:
+            assert (422, "UnprocessableEntityException") == late.problem
+        assert [key] == [each["txn"] for each in next(made.history()).summary["members"]]
 
 
 def _content(answer: Answer) -> tuple[int, Any]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trinitylake_core import spec
+from trinitylake_core.commits.bulk import with_all_changes
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.diff import diff_nodes
-from trinitylake_core.errors import CommitConflict, Corrupt, CorruptNode, LakehouseReplaced, NotFound
+from trinitylake_core.errors import Corrupt, CorruptNode, LakehouseReplaced
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Delta, Root, RootRows, Versions
 
@@ -54,32 +51,16 @@ class LakehouseBackend:
         return newest
 
     def since(self, base: Root) -> tuple[list[Delta], Root]:
-        """Return the result of :meth:`Versions.since`, with all changes of each version.
+        """Return the result of :meth:`Versions.since`; of a bulk version a delta that reads what it is asked for.
 
-        Of a bulk version, whose root does not contain all its messages, they are what differs from the version before:
-        two ``get`` more, and one for each node that differs. Raises ``CommitConflict`` if that cannot be read any more,
-        and ``LakehouseReplaced``.
+        Raises ``LakehouseReplaced``.
         """
         try:
             deltas, newest = self.versions.since(base)
-            return [self._with_all_changes(delta) if delta.is_bulk else delta for delta in deltas], newest
         except CorruptNode:  # the chain is damaged, or it is that of another lakehouse
             self.refuse_replaced(self.versions.latest())
             raise
-
-    def _with_all_changes(self, delta: Delta) -> Delta:
-        try:
-            before = self.versions.root(delta.version - 1).node
-            after = self.versions.root(delta.version).node
-            rows = diff_nodes(self.nodes, before, self.nodes, after)
-            messages = Messages.of([(key, new, delta.txn or "") for key, _, new in rows])
-        except (Corrupt, NotFound) as error:
-            raise CommitConflict(
-                f"version {delta.version} changed many objects, and what they were cannot be read any more ({error}); "
-                "read again and retry the transaction",
-                version=delta.version,
-            ) from error
-        return replace(delta, messages=messages)
+        return with_all_changes(deltas, self.nodes, self.versions), newest
 
     def refuse_replaced(self, root: RootRows) -> None:
         """Refuse the root of another lakehouse than the one that was opened, in whose place it was created.

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
+from trinitylake_core.commits.bulk import ChangesUnreadable
 from trinitylake_core.commits.confirm import confirm_commit, expired_error
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
@@ -139,7 +140,11 @@ def commit(
             doubt.refuse_to_deny(error)
             raise
         doubt.read_up_to(newest.version)
-        change.rebase(base, newer)
+        try:
+            change.rebase(base, newer)
+        except ChangesUnreadable as error:  # an earlier call may have read them, and have gone on
+            doubt.refuse_to_deny(error)
+            raise
         base = newest
         require_writable(backend, base)
         backend.note_newest(base)

@@ -13,6 +13,7 @@ from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.appended import append_messages, has_room_for_all, plant_tree
 from trinitylake_core.commits.backend import LakehouseBackend
+from trinitylake_core.commits.bulk import BulkDelta
 from trinitylake_core.commits.changes import transactional
 from trinitylake_core.commits.commit import Draft, refuse_outlived, whoami
 from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
@@ -21,6 +22,7 @@ from trinitylake_core.errors import (
     CommitConflict,
     Corrupt,
     FileMissing,
+    OutcomeUnknown,
     SnapshotNotFound,
     TransactionExpired,
     VersionExpired,
@@ -30,7 +32,7 @@ from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import UNPROVED, named_in_area
 from trinitylake_core.transactions.dependencies import Conflicts, Footprint
 from trinitylake_core.transactions.gains import count_created, count_gain
-from trinitylake_core.transactions.requests import RequestKey
+from trinitylake_core.transactions.requests import Repeated, RequestKey
 from trinitylake_core.transactions.writes import Writes
 from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
@@ -67,6 +69,7 @@ class TransactionChange:
         facts: what the summary of its version contains besides.
         began_at_millis: when it began, in epoch milliseconds; ``ttl_millis`` for how long it may be committed.
         known_files: table metadata below ``tables/`` that definitions of the base name, as far as they were read.
+        is_shared: whether it was saved, so that other processes may commit under its ID.
         saved_paths: the definitions that another process has written, of a transaction that was resumed.
     """
 
@@ -97,6 +100,7 @@ class TransactionChange:
         self.began_at_millis = began_at_millis
         self.ttl_millis = definition.txn_ttl_millis
         self.known_files: set[str] = set()
+        self.is_shared = False
         self.saved_paths: frozenset[str] = frozenset()
         self._backend = backend
         self._codec = codec_of(definition, sdk=backend.versions.sdk)
@@ -266,6 +270,9 @@ class TransactionChange:
 
         Raises:
             AlreadyCommitted: one of them is what this transaction became in an earlier attempt.
+            Repeated: one of them carried out the request of this one, or another one with its key, and is not known to
+                be of this object.
+            OutcomeUnknown: one of them has its ID, and whether with these changes cannot be read any more.
             CommitConflict: one of them changed what this depends on, or is the abort of this transaction.
             VersionExpired, SnapshotNotFound: a version is no longer kept that files are taken from.
         """
@@ -275,7 +282,7 @@ class TransactionChange:
                 self._recognise(root)
         conflicts = self.conflicts()
         for root in transactional(newer, CommitConflict, _AGAIN):
-            touched = conflicts.find_touched(root.own_messages())
+            touched = conflicts.find_changed(root)
             if not touched:
                 continue
             named = []
@@ -324,38 +331,53 @@ class TransactionChange:
         return found
 
     def _recognise(self, root: Delta) -> None:
-        """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
+        """Tell a commit of this object whose answer was lost from one that others made under the same ID."""
         if root.operation == spec.OP_ABORT:
             raise CommitConflict(
                 f"this transaction was aborted by another process, in version {root.version}", version=root.version
             )
-        own = self.messages()
-        found = root.own_messages()
-        if root.is_bulk and not self.saved_paths:  # no other process has this ID, and what changed nothing is not found
-            raise AlreadyCommitted(root.version)
-        if root.txn != self.id:  # it is a member of the group that became this version
-            found = Messages.of([each for each in found if each[0] in self.writes.by_key])
-        if self._are_same(own, found):
-            raise AlreadyCommitted(root.version)
-        raise CommitConflict(
-            f"this transaction was resumed elsewhere and committed there as version {root.version}",
-            keys=own.keys,
-            version=root.version,
-        )
+        if self.request is not None:
+            self._recognise_request(root)
+        if self.is_shared and not self._means_the_same(root):
+            raise CommitConflict(
+                f"this transaction was resumed elsewhere and committed there as version {root.version}",
+                keys=sorted(self.writes.by_key),
+                version=root.version,
+            )
+        raise AlreadyCommitted(root.version)
 
-    def _are_same(self, own: Messages, found: Messages) -> bool:
-        """Whether two lists of messages mean the same, though a cleaning may have made a writer write again."""
-        if own.keys != found.keys:
-            return False
-        for mine, other in zip(own.values, found.values, strict=True):
-            if mine != other and not self._have_same_content(mine, other):
+    def _recognise_request(self, root: Delta) -> None:
+        """Raise ``Repeated`` unless a version contains files that this object wrote: a client may ask anybody."""
+        made = [(key, path) for key, path in self.writes.by_key.items() if path in self.writes.definitions]
+        if isinstance(root, BulkDelta):
+            there = set(root.values_of(sorted(key for key, _ in made)).values())
+        else:
+            there = {path for path in root.own_messages().values if path is not None}
+        if there.isdisjoint(self._written):
+            digests = [each.request for each in root.members if each.txn == self.id]
+            raise Repeated(root.version, digests[0] or "")
+
+    def _means_the_same(self, root: Delta) -> bool:
+        """Whether a version with this ID is what this would become, whoever made it.
+
+        Raises ``OutcomeUnknown``: a definition that would show that cannot be read.
+        """
+        left = dict(self.writes.by_key)
+        for key, path in root.own_messages().meanings():
+            if key in left:
+                if not self._have_same_content(left.pop(key), path):
+                    return False
+            elif root.txn == self.id:  # else it is of another member of the group
                 return False
-        return True
+        if not left or not isinstance(root, BulkDelta):
+            return not left
+        there = root.values_of(sorted(left))  # what changed nothing is no difference
+        return all(self._have_same_content(path, there.get(key)) for key, path in left.items())
 
     def _have_same_content(self, own: str | None, other: str | None) -> bool:
-        """Whether two definitions have equal content under two names, because a cleaning made a writer write again."""
-        if own is None or other is None:
-            return False
+        """Whether two definitions are the same, perhaps under two names: a cleaning made a writer write again."""
+        if own is None or other is None or own == other:
+            return own == other
         storage = self._backend.storage
         try:
             held = self.writes.definitions.get(own)
@@ -364,8 +386,11 @@ class TransactionChange:
             else:
                 mine = encode(held[1])
             return mine == storage.read(other)
-        except (Corrupt, FileMissing, TransactionExpired):
-            return False
+        except (Corrupt, FileMissing) as error:
+            raise OutcomeUnknown(
+                f"transaction {self.id} was committed, perhaps with other changes: that cannot be read any more "
+                f"({error}). Look at the history"
+            ) from error
 
     # -- files ---------------------------------------------------------------------------------
 

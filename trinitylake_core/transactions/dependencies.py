@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
+from trinitylake_core.commits.bulk import BulkDelta
+from trinitylake_core.diff import Span
 from trinitylake_core.keys import KeyRange
 from trinitylake_core.tree.node import Messages
+from trinitylake_core.versions import Delta
+
+_FOUND: Final = 100
+"""So many keys that a bulk version touched are looked for: an error names a few."""
 
 
 @dataclass(slots=True)
@@ -68,6 +75,27 @@ class Conflicts:
     keys: frozenset[str]
     ranges: MergedRanges
 
+    def find_changed(self, delta: Delta) -> list[str]:
+        """Return the keys that another version changed and that this one may not overlook; of a bulk version some.
+
+        No request, but of a bulk version: it is asked for what this depends on, or for all that it changed if that is
+        less. Memory grows with the dependencies, whatever the other version changed.
+        """
+        if not isinstance(delta, BulkDelta):
+            return self.find_touched(delta.own_messages())
+        touched = (key for key, value in self._ask(delta) if self._forbids(key, value))
+        return sorted(set(islice(touched, _FOUND)))
+
+    def _ask(self, delta: BulkDelta) -> Iterator[tuple[str, str | None]]:
+        """Yield what a bulk version changed, as far as a key or a range here may be touched by it."""
+        keys = sorted({*self.writes, *self.needs, *self.keys})
+        if len(keys) > delta.count_changes():
+            yield from delta.changes()
+            return
+        yield from delta.changes_of(keys)
+        for each in (*self.closed, *self.ranges):
+            yield from delta.changes(each)
+
     def find_touched(self, messages: Messages) -> list[str]:
         """Return the keys of another transaction's messages that this one may not overlook.
 
@@ -101,6 +129,10 @@ class MergedRanges:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    def __iter__(self) -> Iterator[Span]:
+        for lo, hi in zip(self._starts, self._ends, strict=True):
+            yield Span(lo, hi + "\0")
 
     def __contains__(self, key: str) -> bool:
         index = bisect_right(self._starts, key) - 1

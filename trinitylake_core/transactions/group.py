@@ -30,6 +30,8 @@ from trinitylake_core.versions import CountBounds, Delta, Root, sum_bounds
 LARGEST: Final = 128
 """So many transactions become one version; the summary of the version names each."""
 _REMEMBERED: Final = 64
+_REMEMBERED_BYTES: Final = 8 << 20
+"""As their messages and summaries take in a file; in memory it is a few times as much."""
 _AUTHORS: Final = 3
 
 
@@ -85,6 +87,7 @@ class CommitGroup:
         self._is_led = False
         self._waiting: list[Entry] = []
         self._recent: OrderedDict[int, Delta] = OrderedDict()
+        self._held_bytes = 0
         self.requests = Requests(backend)
 
     def commit(self, change: TransactionChange, *, unknown: bool = False) -> int:
@@ -180,17 +183,21 @@ class CommitGroup:
             fences=fences,
             unknown=change.is_in_doubt,
         )
-        if not root.is_bulk:  # what such a one changed is not in its root: who stands below it reads that
-            self.remember([root.delta()])
+        self.remember([root.delta()])
         return root.version
 
     def remember(self, newer: Sequence[Delta]) -> None:
-        """Keep what versions changed, for members that stand below them."""
+        """Keep what versions changed, for members that stand below them: ``_REMEMBERED_BYTES`` at the most."""
         for delta in newer:
-            self._recent[delta.version] = delta
             self.requests.note(delta)
-        while len(self._recent) > _REMEMBERED:
-            self._recent.popitem(last=False)
+            if delta.is_bulk:  # what such a one changed is not in its root: who stands below it looks that up
+                continue
+            self._held_bytes -= _size_of(self._recent.get(delta.version))
+            self._recent[delta.version] = delta
+            self._held_bytes += _size_of(delta)
+        while len(self._recent) > _REMEMBERED or self._held_bytes > _REMEMBERED_BYTES:
+            _, oldest = self._recent.popitem(last=False)
+            self._held_bytes -= _size_of(oldest)
 
     def _stand(self, change: _GroupChange) -> tuple[Root, Fences]:
         """Return the root to build on, and the fences of what the members have written.
@@ -211,6 +218,10 @@ class CommitGroup:
             change.renew(tip)
             fences = Fences(self._backend.storage, tip)
         return tip, fences
+
+
+def _size_of(delta: Delta | None) -> int:
+    return 0 if delta is None else delta.messages.nbytes() + len(delta.rows.get(spec.SUMMARY, ""))
 
 
 @dataclass(eq=False)

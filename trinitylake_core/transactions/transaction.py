@@ -27,7 +27,7 @@ from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.change import AlreadyCommitted, Proof, TransactionChange
 from trinitylake_core.transactions.dependencies import Footprint
 from trinitylake_core.transactions.edits import CatalogEdits
-from trinitylake_core.transactions.requests import RequestKey
+from trinitylake_core.transactions.requests import Repeated, RequestKey
 from trinitylake_core.transactions.saved import SavedFile, abort_saved, decide_abort
 from trinitylake_core.versions import Root
 
@@ -162,6 +162,7 @@ class Transaction(CatalogEdits):
         existed = {key: mark == "1" for key, mark in zip(keys, marks, strict=False)}
         txn._writes.put_saved(keys, paths, existed)
         txn._footprint = txn.change.footprint = Footprint.from_json(state.get("footprint"))
+        txn.change.is_shared = True
         txn.change.saved_paths = frozenset(path for path in paths if path is not None)
         txn._file = found.file
         return txn
@@ -193,6 +194,7 @@ class Transaction(CatalogEdits):
         Raises:
             CommitConflict: another writer changed what this transaction wrote or depends on, or saved it again.
             TransactionNotFound: it was resumed, and another process aborted it.
+            Repeated: its request was carried out already, in the version that is named, or another one with its key.
             OutcomeUnknown: nothing proves whether it was committed. Calling this again finds out, as long as the
                 version it began at has not expired.
             LakehouseFrozen: the lakehouse takes no commits now. Calling this again tries again.
@@ -219,7 +221,7 @@ class Transaction(CatalogEdits):
                     _LOG.warning("transaction %s failed, and was not marked as aborted: %s", self.id, error)
             self._done = True
             raise
-        except (TransactionExpired, TransactionNotFound):
+        except (TransactionExpired, TransactionNotFound, Repeated):
             self._done = True
             raise
         self._done = True
@@ -250,7 +252,7 @@ class Transaction(CatalogEdits):
                 before_commit=before_commit,
                 unknown=was_uncertain,
             )
-        except (AlreadyCommitted, CommitConflict, LakehouseFrozen, TransactionExpired):
+        except (AlreadyCommitted, Repeated, CommitConflict, LakehouseFrozen, TransactionExpired):
             self._uncertain = False
             raise
         return root.version
@@ -286,6 +288,7 @@ class Transaction(CatalogEdits):
         file.refuse_unsavable()
         self.change.prove(since)
         self.change.write_definitions()
+        self.change.is_shared = True
         self._store_in(file)
         newest = self._backend.newest()
         while saved.is_fenced(self._backend.storage, since, newest):

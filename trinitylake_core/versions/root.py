@@ -174,6 +174,14 @@ class RootRows:
         """The transactions that became this version: those of a group, or the only one."""
         return members_in(self.txn, self.summary)
 
+    def count_changes(self) -> int:
+        """Return how many objects this changed, from its messages; its summary says it where these are not all."""
+        if self.is_bulk:
+            return _add_facts(self.summary, "set", "deleted")
+        if self.operation == spec.OP_LOAD:
+            return _add_facts(self.summary, "added", "replaced")
+        return len(self.own_messages())
+
     def contains(self, txn: str) -> bool:
         """Whether a transaction became this version, alone or as a member of a group. An abort became none."""
         if self.operation == spec.OP_ABORT:
@@ -314,7 +322,7 @@ def version_info(root: Root) -> VersionInfo:
         operation=root.operation,
         txn=root.txn,
         summary=summary,
-        changes=_count_changes(root, summary),
+        changes=root.count_changes(),
         objects=objects_of(node),
         messages=node.subtree_messages,
         height=node.height,
@@ -327,15 +335,6 @@ def version_info(root: Root) -> VersionInfo:
         views=None if counts is None else counts.views,
         uncertain=None if bounds is None else bounds.uncertain,
     )
-
-
-def _count_changes(root: Root, summary: Mapping[str, Any]) -> int:
-    """Return how many objects a version changed, from its messages; its summary says it where these are not all."""
-    if root.is_bulk:
-        return _add_facts(summary, "set", "deleted")
-    if root.operation == spec.OP_LOAD:
-        return _add_facts(summary, "added", "replaced")
-    return len(root.own_messages())
 
 
 def _add_facts(summary: Mapping[str, Any], *names: str) -> int:
