@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,11 +25,10 @@ from tests.support import kinds_mayhem as kinds
 from tests.support.kinds_mayhem import TABLES, Prepared
 from tests.support.mayhem import DAY, Log, disturb
 from tests.support.s3_servers import free_port
-from tests.support.table_mayhem import ROOM, History, Plan, lines_of, places, reachable, serve
+from tests.support.table_mayhem import ROOM, History, Plan, end_holds, lines_of, places, reachable, serve
 from tests.support.writers import forking, pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
-from trinitylake_core.errors import TransactionExpired, TransactionNotFound
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
 from trinitylake_core.storage import open_storage
@@ -49,7 +47,6 @@ _TTL_MILLIS: Final = 20_000
 """The holds of compactions that are killed end soon."""
 _TICK_SECONDS: Final = 1.1
 _DIED: Final = "Process ForkServer"
-_SAVED: Final = re.compile(r"-txn-([0-9a-f-]{36})\.binpb$")
 
 
 @dataclass
@@ -172,7 +169,7 @@ def _report(
 
 def _end(lake: Lakehouse, history: History, refs: dict[str, Any]) -> None:
     """Clean; every version reads as before and as told; roll back, forward, and let all but one version expire."""
-    _end_holds(lake)
+    end_holds(lake)
     before = dict(_everything(lake))
     for version, tables in before.items():
         history.compare(version, tables)
@@ -199,15 +196,6 @@ def _end(lake: Lakehouse, history: History, refs: dict[str, Any]) -> None:
     assert (set(), set()) == (left - live - beside, live - left)
     config = verify.Config("all", engine="local", tables=1.0, deep=True)
     assert [] == list(verify.run(open_storage(lake.root), config).findings)
-
-
-def _end_holds(lake: Lakehouse) -> None:
-    """End the holds of compactions that were killed, which otherwise end with ``txn_ttl_millis``."""
-    for each in lake.storage.list(""):
-        saved = _SAVED.search(each.path)
-        if saved is not None:
-            with suppress(TransactionNotFound, TransactionExpired):  # one that is past its time holds nothing
-                lake.resume_transaction(saved[1]).abort()
 
 
 def _by_spark(root: str) -> dict[str, list[int]]:

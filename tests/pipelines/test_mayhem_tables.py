@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pipelines import compaction, expire, tables_clean
+from pipelines.tables.compact.hold import REASON, hold_fence
 from tests.support.icebergs import SCHEMA
 from tests.support.mayhem import DAY, disturb
 from tests.support.s3_servers import KEY, SECRET, S3Server, free_port
@@ -26,6 +27,7 @@ from tests.support.table_mayhem import (
     History,
     Plan,
     contents,
+    end_holds,
     lines_of,
     live,
     places,
@@ -35,8 +37,8 @@ from tests.support.table_mayhem import (
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
+from trinitylake_core.errors import TransactionNotFound
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.locations import parse
 
 SECONDS = float(os.environ.get("MAYHEM_SECONDS", "60"))
 STALL_SECONDS = 8.0
@@ -140,20 +142,12 @@ def _clean(lake: Lakehouse, history: History) -> None:
     compaction.run(lake, compaction.Config(engine="local"))
     config = expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
     expire.run(lake, config)
-    _end_holds(lake.refresh())
+    end_holds(lake.refresh())
     _cleaned(lake)
     assert tables == dict(contents(lake.refresh()))
     left, live = {each.path for each in lake.storage.list("tables/")}, reachable(lake.refresh())
     beside = {f"{above}/.{name}.crc" for above, _, name in (path.rpartition("/") for path in live)}  # by Spark
     assert (set(), set()) == (left - live - beside, live - left)
-
-
-def _end_holds(lake: Lakehouse) -> None:
-    """End what compactions of tables that were killed hold: it keeps each file that is younger, for a day."""
-    for info in lake.storage.list():
-        found = parse(info.path)
-        if found is not None and found.kind == "transaction" and found.id is not None:
-            lake.resume_transaction(found.id).abort()
 
 
 def _everything(lake: Lakehouse) -> list[tuple[int, dict[str, list[int]]]]:
@@ -164,6 +158,20 @@ def _cleaned(lake: Lakehouse) -> None:
     time.sleep(TICK_SECONDS)
     report = tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
     assert (0, (), 0) == (report.failed, report.doubts, report.foreign.files)
+
+
+def test_a_hold_that_has_ended_is_listed_and_ends_no_other_one(tmp_path: Path) -> None:
+    """A compaction that was killed may have ended its hold just before."""
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options={"durable": False})
+    held = lake.transaction(reason=REASON)
+    for _ in range(2):
+        with hold_fence(lake):
+            pass
+    held.save()
+    end_holds(lake)
+    assert 3 == sum("-txn-" in info.path for info in lake.storage.list())
+    with pytest.raises(TransactionNotFound):
+        lake.resume_transaction(held.id)
 
 
 def test_a_short_mayhem(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from pipelines.tables.compact import hold
 from pipelines.tables.compact.decision import GroupRules
 from pipelines.tables.compact.statements import SparkCatalog
 from tests.support.engines import connected
-from tests.support.mayhem import DAY, Log, keep_errors
+from tests.support.mayhem import DAY, Log, chance_of, keep_errors
 from tests.support.table_mayhem import (
     NAMESPACE,
     ByDuckDB,
@@ -401,7 +401,7 @@ class KindsBySpark(BySpark):
             engine = ("spark", "auto")[number % 2]
             number += 1
             try:
-                compact(self.plan.open(), self.log, engine, random.Random(number), self.spark)
+                compact(self.plan.open(), self.log, engine, chance_of(number), self.spark)
             except TrinityLakeError as error:
                 self.log.note("failed", role=engine, error=f"{type(error).__name__}: {error}"[:300])
                 time.sleep(0.5)
@@ -533,7 +533,7 @@ def live(plan: Plan, role: str, seed: int, path: Path) -> None:
     """Act until this process is killed."""
     keep_errors(path)
     vars(hold)["CLOCK_SLACK_MILLIS"] = 0  # one clock here, and cleanings shall come close to what is under way
-    log, chance = Log(path), random.Random(seed)
+    log, chance = Log(path), chance_of(seed)
     writer = WRITERS[role](plan, seed, log) if role in WRITERS else None
     if isinstance(writer, KindsBySpark):
         log.note("started", role=role)

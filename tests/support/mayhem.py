@@ -39,6 +39,15 @@ KILLS: Final = 0.07
 """Of all disturbances, so many kill a process."""
 
 
+SEED: Final = os.environ.get("MAYHEM_SEED", "7")
+"""What all chance of a mayhem begins at: it repeats the decisions of each process, though not who is faster."""
+
+
+def chance_of(number: int) -> random.Random:
+    """Return the chance of a process, or of one of its parts, by its number."""
+    return random.Random(f"{SEED} {number}")
+
+
 class Faults:
     """An interceptor: a request fails, is carried out and not answered, is carried out later, or takes long."""
 
@@ -98,7 +107,7 @@ class Process:
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
+        self.chance = chance_of(self.seed)
 
     def open(self, root: str | None = None) -> Lakehouse:
         """Open a lakehouse whose requests go wrong now and then."""
@@ -230,7 +239,8 @@ def disturb(
     ``start`` starts one, by its number and the number of lives before; one that ended is started again. One that is
     ``spared`` goes on.
     """
-    chance, kills, stops = random.Random(7), 0, 0
+    print(f"MAYHEM_SEED={SEED}")
+    chance, kills, stops = random.Random(SEED), 0, 0
     running, asleep = [start(number, 0) for number in range(count)], dict[int, float]()
     try:
         while not enough():

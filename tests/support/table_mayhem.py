@@ -29,11 +29,12 @@ from pipelines import compaction, tables_clean, tables_compact, tables_expire
 from pipelines import expire as expire_job
 from tests.support.engines import connected, sparked
 from tests.support.icebergs import SCHEMA
-from tests.support.mayhem import DAY, Log, keep_errors
+from tests.support.mayhem import DAY, Log, chance_of, keep_errors
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
-from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.errors import TransactionExpired, TransactionNotFound, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.locations import parse
 from trinitylake_core.rest import Served
 from trinitylake_core.tables import area_path
 
@@ -113,7 +114,7 @@ class Writer:
     shared: tuple[str, ...] = SHARED
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
+        self.chance = chance_of(self.seed)
         self.next = self.seed * ROOM
         self.lake = self.plan.open()
 
@@ -639,6 +640,18 @@ def reachable(lake: Lakehouse) -> set[str]:
     return {path for uri in found if (path := area_path(lake.root, uri)) is not None}
 
 
+def end_holds(lake: Lakehouse) -> None:
+    """End what compactions of tables that were killed hold: it keeps each file that is younger, for a day.
+
+    Which of them have ended by themselves, and are only listed until `clean` removes them, is a question of speed.
+    """
+    for info in lake.storage.list():
+        found = parse(info.path)
+        if found is not None and found.kind == "transaction" and found.id is not None:
+            with suppress(TransactionNotFound, TransactionExpired):
+                lake.resume_transaction(found.id).abort()
+
+
 # -- a process -----------------------------------------------------------------------------------------
 
 WRITERS: Final[dict[str, type[Writer]]] = {"direct": ByPyIceberg, "rest": ByRest, "duckdb": ByDuckDB, "spark": BySpark}
@@ -658,7 +671,7 @@ def serve(plan: Plan, number: int, log: Path) -> None:
 def live(plan: Plan, role: str, seed: int, path: Path) -> None:
     """Act until this process is killed. Refusals are noted; an error that is none of ours ends it."""
     keep_errors(path)
-    log, chance = Log(path), random.Random(seed)
+    log, chance = Log(path), chance_of(seed)
     writer = WRITERS[role](plan, seed, log) if role in WRITERS else None
     while True:
         try:

@@ -5,7 +5,7 @@ A ``Transaction`` is what a user sees. Its change is what the commit protocol se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -348,14 +348,16 @@ class TransactionChange:
 
     def _recognise_request(self, root: Delta) -> None:
         """Raise ``Repeated`` unless a version contains files that this object wrote: a client may ask anybody."""
-        made = [(key, path) for key, path in self.writes.by_key.items() if path in self.writes.definitions]
+        if self._written.isdisjoint(self._read_paths(root)):
+            own = next(member for member in root.members if member.txn == self.id)
+            raise Repeated(root.version, own.request or "")
+
+    def _read_paths(self, root: Delta) -> Iterable[str | None]:
+        """Return the paths that a version has for what this writes, perhaps with others."""
         if isinstance(root, BulkDelta):
-            there = set(root.values_of(sorted(key for key, _ in made)).values())
-        else:
-            there = {path for path in root.own_messages().values if path is not None}
-        if there.isdisjoint(self._written):
-            digests = [each.request for each in root.members if each.txn == self.id]
-            raise Repeated(root.version, digests[0] or "")
+            keys = sorted(self.writes.by_key)
+            return root.values_of(keys).values()
+        return root.own_messages().values
 
     def _means_the_same(self, root: Delta) -> bool:
         """Whether a version with this ID is what this would become, whoever made it.
