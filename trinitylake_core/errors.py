@@ -23,6 +23,10 @@ class InvalidLocation(InvalidInput):
     """A root URI or a path is malformed, or would lead outside the lakehouse."""
 
 
+class OutsidePlaces(InvalidLocation):
+    """What somebody wrote for a table names a file that is not in the places of this table, so it was not opened."""
+
+
 class InvalidDefinition(InvalidInput):
     """A lakehouse, namespace, table or view definition that the format cannot hold."""
 

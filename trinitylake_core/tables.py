@@ -6,15 +6,16 @@ Needs no Iceberg library: what engines wrote into the definition is enough, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
-from trinitylake_core.errors import InvalidLocation
-from trinitylake_core.locations import validate_path
+from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
+from trinitylake_core.locations import OWN_DIRECTORY, validate_path
 from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.root_uris import S3_SCHEMES, local_path
 
@@ -40,6 +41,11 @@ UNPROVED: Final = (
     "(`register_table`), which proves their files, or restore the table from a version of this lakehouse"
 )
 """Why a definition with metadata below ``tables/`` is refused, where nothing proves their files."""
+ALLOWED_LOCATIONS: Final = "allowed_locations"
+"""The storage option with places where files of tables may lie besides their own directories, separated by commas:
+PREFIX for all tables, DIRECTORY=PREFIX for those whose own directories lie in one: a URI, or a path below the root."""
+_ALLOWED: Final = re.compile(r"(?:([^=]+?)\s*=\s*)?((?:[A-Za-z][A-Za-z0-9+.-]*:/)?/[^=]+)", re.DOTALL)
+_OWN: Final = re.compile(rf"({OWN_DIRECTORY})/")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
 _SLASHES: Final = re.compile("//+")
 _THIS_MACHINE: Final = "localhost/"
@@ -195,41 +201,150 @@ def here(root: str, uri: str, former: str) -> str:
     return base_uri(root) + uri.removeprefix(former) if former and uri.startswith(former) else uri
 
 
+def own_directory(root: str, metadata_location: str) -> str | None:
+    """Return the directory of a table or a view by the location of one of its metadata files; it ends with a slash.
+
+    ``None`` where the file lies in a directory that others share, such as the root.
+    """
+    uri = full_uri(metadata_location)
+    path = path_below(root, uri)
+    directory = uri.rpartition("/")[0].removesuffix("/metadata")
+    if path is None:
+        is_bucket = directory.count("/") <= 2
+        return None if is_bucket else f"{directory}/"
+    base = base_uri(root)
+    made_here = _OWN.match(path)
+    if made_here is not None:
+        return f"{base}{made_here[0]}"
+    below = f"{directory}/".removeprefix(base)
+    least = 3 if below.startswith(DIRECTORY) else 1
+    return None if below.count("/") < least else f"{directory}/"
+
+
+def _allowed_for(root: str, option: object, own: str) -> Iterator[str]:
+    """Yield the prefixes that the operator allowed for the table with a directory. Raises ``InvalidInput``."""
+    for each in filter(None, (part.strip() for part in str(option).split(","))):
+        match = _ALLOWED.fullmatch(each)
+        if match is None:
+            raise InvalidInput(f"storage option {ALLOWED_LOCATIONS}: {each!r} is neither PREFIX nor DIRECTORY=PREFIX")
+        tables = match[1] or ""
+        if tables and "://" not in tables and not tables.startswith("/"):
+            tables = base_uri(root) + tables
+        if not tables or own.startswith(as_directory(tables)):
+            yield as_directory(match[2])
+
+
+def as_directory(location: str) -> str:
+    """Return a location in one spelling, with a slash at its end."""
+    return f"{full_uri(location).rstrip('/')}/"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlaces:
+    """Where files of one table may lie: its own directory, and the prefixes that the operator allowed for it.
+
+    What a table names was written by others. So the place of each file is compared when the file is about to be opened
+    for the table, and one that lies elsewhere is not opened with the credentials of this process.
+    """
+
+    root: str
+    prefixes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, storage: Storage, metadata: str) -> TablePlaces:
+        """Return those of the table with a metadata file, by the URI of that. Raises ``InvalidInput``."""
+        _, options = storage.spec()
+        own = own_directory(storage.root, metadata) or ""
+        allowed = _allowed_for(storage.root, options.get(ALLOWED_LOCATIONS) or "", own)
+        return cls(storage.root, (*([own] if own else ()), *allowed))
+
+    def prefix_of(self, uri: str) -> str | None:
+        """Return the prefix that holds a file; ``None``: it is not in these places. No request."""
+        try:
+            path = path_below(self.root, uri)
+        except InvalidLocation:
+            return None
+        spelled = full_uri(uri) if path is None else base_uri(self.root) + path
+        if path is None and not {".", ".."}.isdisjoint(spelled.split("/")):
+            return None
+        return next((each for each in self.prefixes if spelled.startswith(each)), None)
+
+    def require(self, uri: str) -> str:
+        """Return the prefix that holds a file. Raises ``OutsidePlaces``."""
+        found = self.prefix_of(uri)
+        if found is None:
+            raise OutsidePlaces(self.refusal(uri))
+        return found
+
+    def refusal(self, uri: str) -> str:
+        """Return why a file is not opened."""
+        return (
+            f"{full_uri(uri)} lies outside the places of its table ({', '.join(self.prefixes) or 'it has none'}), so "
+            f"it was not opened; the operator may allow it (storage option {ALLOWED_LOCATIONS})"
+        )
+
+
 class Located:
     """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials.
 
-    ``former`` is the root below which the table was written that names the files, if that was another one.
+    Once it is that :meth:`of` a table, it gives files in the places of this table, and no others.
     """
 
-    def __init__(self, storage: Storage, former: str = "") -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        places: TablePlaces | None = None,
+        former: str = "",
+        others: dict[str, Storage] | None = None,
+    ) -> None:
+        """``others`` are storages that were opened already, by what the URIs of their files begin with."""
         self.storage = storage
+        self._places = places
         self._former = former
-        self._others: dict[str, Storage] = {}
+        self._others = {} if others is None else others
 
     def of(self, metadata: str, location: str) -> Located:
-        """Return those of a table, by the URI of its metadata file and the location that stands in there."""
-        former = former_root(self.storage.root, metadata, location)
-        return Located(self.storage, former) if former else self
+        """Return those of a table, by the URI of its metadata file and the location that stands in there.
+
+        Where the location is below another root, the table was written there, and its files are here now.
+        """
+        return self.within(TablePlaces.of(self.storage, metadata), former_root(self.storage.root, metadata, location))
+
+    def within(self, places: TablePlaces, former: str = "") -> Located:
+        """Return those of a table with these places."""
+        return Located(self.storage, places, former, self._others)
 
     def is_own(self, uri: str) -> bool:
         """Whether a file lies below the root of the lakehouse."""
         return path_below(self.storage.root, uri) is not None
 
+    def require(self, uri: str) -> str | None:
+        """Return the prefix of the table's places that holds a file. No request. Raises ``OutsidePlaces``."""
+        return None if self._places is None else self._places.require(here(self.storage.root, uri, self._former))
+
     def find(self, uri: str) -> tuple[Storage, str]:
-        """Return the storage of a file, and its path there. No request. Raises ``InvalidInput``.
+        """Return the storage of a file, and its path there. No request.
 
         Others write these URIs. That a pipe or a device is not read is the storage's to see.
+
+        Raises:
+            OutsidePlaces: the file does not lie in the places of the table.
+            InvalidInput: no storage can hold it.
         """
         uri = here(self.storage.root, uri, self._former)
+        prefix = None if self._places is None else self._places.require(uri)
         inside = path_below(self.storage.root, uri)
         if inside is not None:
             return self.storage, inside
-        scheme, _, rest = full_uri(uri).partition("://")
-        authority, _, path = rest.partition("/")
-        above = f"{scheme}://{authority}/"
+        uri = full_uri(uri)
+        scheme, _, rest = uri.partition("://")
+        above = f"{scheme}://{rest.partition('/')[0]}/"
+        opened = above
+        if scheme == "file" and prefix is not None:  # no link leads out of a directory that is opened as one
+            above, opened = prefix, Path(prefix.removeprefix("file://")).as_uri()
         if above not in self._others:
-            self._others[above] = open_storage(above, options_for(above, *self.storage.spec()))
-        return self._others[above], path
+            self._others[above] = open_storage(opened, options_for(opened, *self.storage.spec()))
+        return self._others[above], uri.removeprefix(above)
 
 
 def _uri(root: str, table: TableDef, location: str) -> str | None:

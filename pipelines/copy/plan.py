@@ -38,6 +38,8 @@ from pipelines.tables.walk import (
     LIVE,
     MANIFEST,
     METADATA,
+    OF_OUTSIDE,
+    OUTSIDE,
     UNKNOWN,
     UNREADABLE,
     TableWalk,
@@ -213,7 +215,7 @@ class CopyPlan:
         if not tables.has(ALIAS):
             return self.engine.table((), _MEANT).keep("named")
         query = f"""SELECT path, about AS named, max(label) AS role, max(size) AS size FROM found
-            WHERE role = {ALIAS!r} GROUP BY path, about"""
+            WHERE role = {ALIAS!r} AND label <> {OUTSIDE!r} GROUP BY path, about"""
         aliases = tables.keep_asked("names", query, "path, named, role, size")
         counts, _ = sum_counts(self.engine, here.files)
         refuse_lost("listings", here.asked, counts)
@@ -234,9 +236,11 @@ class CopyPlan:
         query = f"""SELECT path, max(CASE WHEN here IS NULL THEN 'a file is missing: ' ELSE 'a file has a wrong size: '
             END) AS about FROM compared WHERE kind IN ({kinds}) AND (here IS NULL OR here <> size) AND {_DIFFERS}
             GROUP BY path"""
-        unread = f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
+        unread = f"""SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r}) {OF_OUTSIDE}
+            AND NOT EXISTS (SELECT 1 FROM found o WHERE o.role = x.label AND o.path = x.path)
+            AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = x.path)"""
         lost = tables.keep_asked(
-            "files that a copy lacks", f"{query} UNION ALL {unread}", "path, about", compared=compared
+            "files that a copy lacks", f"{query} UNION ALL {unread}", "path, about", compared=compared, meant=meant
         )
         if not lost.count() and not tables.has(DOUBT):
             return {}, elsewhere

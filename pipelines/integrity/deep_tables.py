@@ -22,6 +22,8 @@ from pipelines.tables.walk import (
     LIVE,
     MANIFEST,
     METADATA,
+    OF_OUTSIDE,
+    OUTSIDE,
     UNKNOWN,
     UNREADABLE,
     Lost,
@@ -73,7 +75,7 @@ def prove_table_files(
     asked = engine.map(_ask_for_files, live, _ASKED, storage, each=READ_AHEAD)
     asked = asked.keep("path", repeatable=True, progress=lambda rows: progress("ask for files", rows, total))
     answers = _count_answers(engine, asked, total)
-    if answers[UNREADABLE] or tables.has(DOUBT, ASTRAY, UNREADABLE):
+    if answers[UNREADABLE] or tables.has(DOUBT, ASTRAY, OUTSIDE, UNREADABLE):
         _add_findings(engine, walked, tables, asked, found)
     own, elsewhere = 0, answers[UNKNOWN]
     if tables.has(UNKNOWN):
@@ -133,7 +135,9 @@ def _add_findings(
     definitions = walked.keep_asked("names of definitions", named, "path, first, last")
     wrong = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
-    lost = tables.keep_asked("files that cannot be read", _either(UNREADABLE), "path, about", asked=asked)
+    lost = tables.keep_asked(
+        "files that cannot be read", f"{_either(UNREADABLE)} {OF_OUTSIDE}", "path, about", asked=asked
+    )
     needed = {}
     if lost.count():
         wrong = f"{wrong} UNION ALL {_NEEDED}"

@@ -26,6 +26,9 @@ from pipelines.tables.walk import (
     BY_WISH,
     CLAIM,
     DOUBT,
+    LIVE,
+    OF_OUTSIDE,
+    OUTSIDE,
     UNKNOWN,
     UNREADABLE,
     TableWalk,
@@ -234,9 +237,10 @@ class TableSweep(Sweep):
 
     def _doubts_of_unreadable(self) -> Iterator[Doubt]:
         """Yield the doubts of files that are missing or cannot be read: about each table that needs one of them."""
-        if not self._tables.has(UNREADABLE, UNKNOWN):
+        if not self._tables.has(OUTSIDE, UNREADABLE, UNKNOWN):
             return
-        query = f"SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r})"
+        query = f"""SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r}) {OF_OUTSIDE}
+            AND x.label <> {LIVE!r} AND NOT EXISTS (SELECT 1 FROM found r WHERE r.role = x.label AND r.path = x.path)"""
         lost = self._tables.keep_asked("files that cannot be read", query, "path, about")
         query = f"SELECT parent, path FROM found WHERE role = {CLAIM!r}"
         claims = self._tables.keep_asked("claims of directories", query, "parent, path")

@@ -6,6 +6,7 @@ itself as ``parent``, so the tables that need a file, or a file that is missing,
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -59,6 +60,7 @@ from trinitylake_core.tables import (
     ICEBERG,
     VIEW_METADATA_LOCATION,
     Located,
+    TablePlaces,
     base_uri,
     former_root,
     here,
@@ -83,12 +85,15 @@ ALIAS: Final = "alias"
 CLAIM: Final = "claim"
 DOUBT: Final = "doubt"
 ASTRAY: Final = "astray"
+OUTSIDE: Final = "outside"
 UNREADABLE: Final = "unreadable"
 UNKNOWN: Final = "unknown"
 """What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, the key of a file
 that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
-known which), a table whose location is none, a file that is missing or cannot be read, or one elsewhere whose storage
-this process cannot read."""
+known which), a table whose location is none, a file that lies outside the places of the table that names it, one that
+is missing or cannot be read, or one elsewhere whose storage this process cannot read."""
+_WORDS: Final = {LIVE: "file"}
+"""What a person is told of a role, where that is no word."""
 _NUMBERED: Final = {
     ALIAS: "aliases",
     ASTRAY: "astray",
@@ -96,17 +101,21 @@ _NUMBERED: Final = {
     LIST: "lists",
     MANIFEST: "manifests",
     METADATA: "metadata",
+    OUTSIDE: "outside",
     UNKNOWN: "not_known",
     UNREADABLE: "unreadable",
 }
 """Roles whose rows are numbered where they are counted, and the columns: of what has no rows nothing need be asked."""
+OF_OUTSIDE: Final = f"UNION ALL SELECT x.parent AS path, x.about FROM found x WHERE x.role = {OUTSIDE!r}"
+"""The end of a query of files with what is wrong with each: those that name one outside the places of their table."""
 _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
 """``path`` lies below the root, or is a URI. ``parent`` is the file that names it; ``label`` the table, of a key the
 role of its file. ``about``: the identity of a table that claims a directory; why a directory is in doubt, or what is
 wrong with a file; of a key the name that the file is given; of lists and manifests the root that their table was
-written below, if that was another one."""
+written below, if that was another one. Their ``label`` has the places of their table, and that of a file outside of
+them the role that it would have."""
 _KEYS: Final = pa.schema({"path": TEXT, "size": pa.int64(), "key": TEXT})
 _LISTED_TOGETHER: Final = 10_000
 """How many files keep a task busy that makes keys of them."""
@@ -442,9 +451,10 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
         yield from _beside(root, path)
         yield from _held(path, label, refs, root)
         former = "" if "://" in path else former_root(root, path, refs.location)
+        places = TablePlaces.of(storage, uri_of(root, path))
         inner = ((LIVE, refs.statistics), (LIST, refs.manifest_lists), (MANIFEST, refs.manifests))
         for role, uris in inner:
-            yield from names.rows(path, [(role, each, None) for each in sorted(uris)], former)
+            yield from names.rows(path, [(role, each, None) for each in sorted(uris)], former, places)
 
 
 def _held(path: str, label: str, refs: References, root: str) -> Found:
@@ -480,7 +490,8 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
         return list(parse(data, uri))  # here, so that its errors are those of the reading
 
     def read(row: Row) -> Any:
-        return _parse_file(row["path"], located, parse_all, strict=strict, least=row["size"] or 0)
+        own = located.within(_places_of(root, row["label"]))
+        return _parse_file(row["path"], own, parse_all, strict=strict, least=row["size"] or 0)
 
     for row, inner in _contents(rows, read, storage):
         path = row["path"]
@@ -489,7 +500,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
             yield inner.role, path, path, "", why, None
             continue
         yield from _beside(root, path)
-        yield from names.rows(path, inner, row["about"])
+        yield from names.rows(path, inner, row["about"], _places_of(root, row["label"]))
 
 
 def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
@@ -560,6 +571,11 @@ def _spell(root: str, uri: str, former: str = "") -> str:
         return uri
 
 
+def _places_of(root: str, label: str) -> TablePlaces:
+    """Return the places of the table of a manifest list or a manifest, by the label of its row."""
+    return TablePlaces(root, tuple(json.loads(label)))
+
+
 class _Names:
     """How files are named in rows, so that each file that may be meant is met, however a URI spells it."""
 
@@ -568,12 +584,26 @@ class _Names:
         self._links = LocalLinks()
         self._disk = base_uri(root).removeprefix("file://") if root.startswith("file:") else ""
 
-    def rows(self, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:
-        """Yield files, given as role, URI and size, that ``parent`` names."""
+    def rows(
+        self,
+        parent: str,
+        files: Iterable[tuple[str, str, int | None]],
+        former: str = "",
+        places: TablePlaces | None = None,
+    ) -> Found:
+        """Yield files, given as role, URI and size, that ``parent`` names; those outside of ``places`` as such."""
+        label = "" if places is None else json.dumps(places.prefixes)
+        own = {each.rstrip("/").rpartition("/")[2] for each in (() if places is None else places.prefixes)}
         for role, uri, size in files:
             path = _spell(self.root, uri, former)
-            yield role, path, parent, "", former, size
-            yield from self.aliases(role, path, parent, size)
+            if places is None or places.prefix_of(uri_of(self.root, path)) is not None:
+                yield role, path, parent, "" if role == LIVE else label, former, size
+            else:
+                yield OUTSIDE, path, parent, role, f"its {_WORDS.get(role, role)} {places.refusal(path)}", size
+            for each in self.aliases(role, path, parent, size):
+                _, key, _, _, _, _ = each
+                is_own = places is None or key.partition("/")[0] in own
+                yield each if is_own else (ALIAS, key, parent, OUTSIDE, path, size)
             yield from _beside(self.root, path) if role == LIVE else ()
 
     def aliases(self, role: str, path: str, parent: str, size: int | None = None) -> Found:

@@ -184,7 +184,11 @@ def test_tables_elsewhere_and_external_ones_stay_there(catalog: TrinityLakeCatal
     catalog.register_table("sales.theirs", theirs.metadata_location)
     far = next(iter(theirs.inspect.files()["file_path"].to_pylist()))
     catalog.load_table(CUSTOMERS).add_files([far])
-    done = run(catalog, copy)
+    unlike = run(catalog, copy).plan.tables_lacking
+    assert ["sales-customers"] == list(unlike)
+    assert f"{far} lies outside the places of its table" in unlike["sales-customers"]
+    options = {**FAST, "allowed_locations": f"tables/other=s3://x/y, tables/sales={far.rpartition('/')[0]}"}
+    done = export.run(Lakehouse.open(catalog.lakehouse.root, storage_options=options), copy, HERE)
     assert (1, {}) == (done.plan.table_files_elsewhere, done.plan.tables_lacking)
     assert "outside the root, and not copied: 1 file of tables" in list(done.summary())
     there = opened(copy)

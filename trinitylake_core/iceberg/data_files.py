@@ -52,6 +52,11 @@ class RowReader:
         self._schema = metadata.schema()
 
     @property
+    def located(self) -> Located:
+        """The storages of the files of the table."""
+        return self._located
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of the rows, in Arrow's types."""
         return schema_to_pyarrow(self._schema, include_field_ids=False)

@@ -112,10 +112,12 @@ def figures(located: Located, location: str) -> Figures:
 def grouped_files(read: CurrentFiles, target: int) -> Mapping[GroupKey, FileGroup]:
     """Return the files of the current snapshot by partition spec and partition, with their paths.
 
-    One ``get`` for each manifest. Raises as :func:`figures`.
+    One ``get`` for each manifest. Raises as :func:`figures`, and ``OutsidePlaces``: a rewrite would open a data or
+    delete file that is not in the places of the table.
     """
     groups = FileGroups(target, _times_of(read), with_paths=True)
     for manifest, file in _described_files(read):
+        read.located.require(file.uri)
         groups.add(manifest.spec_id, file)
     return groups.finish()
 

@@ -20,7 +20,7 @@ from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.storage.root_uris import refuse_credentials
-from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
+from trinitylake_core.tables import DIRECTORY, as_directory, base_uri, full_uri, path_below
 
 METADATA_PATH: Final = "write.metadata.path"
 """The property of a table or a view that names the directory of its metadata files."""
@@ -28,8 +28,6 @@ _NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|direct
 """Properties by which engines choose where they write files of a table."""
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
-_OWN: Final = re.compile(rf"({DIRECTORY}[^/]+/[^/]+-[0-9a-f]{{12}}/)")
-"""The directory that one table has, and no other ever gets: at the beginning of a path below the root."""
 
 
 class Place(NamedTuple):
@@ -64,26 +62,6 @@ def files_of(metadata: TableMetadata) -> Iterator[Place]:
         yield Place(f"entry {number} of the metadata log", entry.metadata_file)
 
 
-def own_directory(root: str, metadata_location: str) -> str | None:
-    """Return the directory of a table or a view by the location of one of its metadata files; it ends with a slash.
-
-    ``None`` where the file lies in a directory that others share, such as the root.
-    """
-    uri = full_uri(metadata_location)
-    path = path_below(root, uri)
-    directory = uri.rpartition("/")[0].removesuffix("/metadata")
-    if path is None:
-        is_bucket = directory.count("/") <= 2
-        return None if is_bucket else f"{directory}/"
-    base = base_uri(root)
-    made_here = _OWN.match(path)
-    if made_here is not None:
-        return f"{base}{made_here[1]}"
-    below = f"{directory}/".removeprefix(base)
-    least = 3 if below.startswith(DIRECTORY) else 1
-    return None if below.count("/") < least else f"{directory}/"
-
-
 class Locations:
     """The places of one catalog.
 
@@ -99,8 +77,8 @@ class Locations:
                 refuse_credentials(each, "warehouse")
         self._root = root
         self.base = base_uri(root)
-        self.warehouse = None if warehouse is None else _as_directory(warehouse)
-        self._prefixes = (self.base, *([self.warehouse] if self.warehouse else []), *map(_as_directory, allowed))
+        self.warehouse = None if warehouse is None else as_directory(warehouse)
+        self._prefixes = (self.base, *([self.warehouse] if self.warehouse else []), *map(as_directory, allowed))
         self.is_strict = False
 
     def serve_clients(self) -> None:
@@ -140,10 +118,10 @@ class Locations:
             ValidationError: one is not absolute.
             InvalidLocation: one may lead anywhere, or holds credentials.
         """
-        directories = (*self._prefixes, *(_as_directory(self._canonical(each)) for each in own))
+        directories = (*self._prefixes, *(as_directory(self._canonical(each)) for each in own))
         for place in places:
             refuse_ambiguous(place)
-            if not _as_directory(self._canonical(place.location)).startswith(directories):
+            if not as_directory(self._canonical(place.location)).startswith(directories):
                 raise TableForbidden(
                     f"{place.what} is outside what this catalog may use for the table: its own directory"
                     f"{', and ' if self._prefixes else ''}{' and '.join(self._prefixes)}; leave it out, or have the "
@@ -177,10 +155,6 @@ def refuse_ambiguous(place: Place) -> None:
         raise InvalidLocation(f"{place.what} has a control character")
     if any(unquote(segment) in {".", ".."} for segment in rest.split("/")):
         raise InvalidLocation(f"{place.what} has a '.' or '..' segment, so it may lead anywhere")
-
-
-def _as_directory(location: str) -> str:
-    return f"{full_uri(location).rstrip('/')}/"
 
 
 def _label(name: str) -> str:

@@ -23,7 +23,6 @@ from trinitylake_core.iceberg.locations import (
     Place,
     directories_of,
     files_of,
-    own_directory,
     refuse_ambiguous,
 )
 from trinitylake_core.iceberg.moved import MovedIO
@@ -31,7 +30,7 @@ from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import PACKED, UnreadableTable
 from trinitylake_core.storage import Storage, open_storage, options_for
-from trinitylake_core.tables import Located, former_root, full_uri, path_below
+from trinitylake_core.tables import Located, former_root, full_uri, own_directory, path_below
 from trinitylake_core.tree.readahead import Cache
 
 _RECENT_BYTES: Final = 4 << 20

@@ -17,10 +17,17 @@ from pyiceberg.table.metadata import TableMetadata
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
-from trinitylake_core.iceberg.locations import own_directory
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
-from trinitylake_core.tables import TABLE_UUID, base_uri, full_uri, metadata_uri, path_below, view_metadata_uri
+from trinitylake_core.tables import (
+    TABLE_UUID,
+    base_uri,
+    full_uri,
+    metadata_uri,
+    own_directory,
+    path_below,
+    view_metadata_uri,
+)
 from trinitylake_core.versions import Root
 
 _DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}

@@ -2,7 +2,8 @@
 
 Who may write one table can put anything below the root in its directory: a link to another user's file, a pipe
 without a writer, a device. So a path is resolved below the root, where a link may lead to another place inside but not
-out of it; a pipe is never waited for; and what is opened must be a regular file.
+out of it, and out of the own directory of a table nowhere; a pipe is never waited for; and what is opened must be a
+regular file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -17,6 +19,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from trinitylake_core.errors import NotAFile
+from trinitylake_core.locations import OWN_DIRECTORY
 
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -27,6 +30,7 @@ _OPENAT2: Final = 437
 """The number of Linux' system call, on every machine; the C library has no function for it."""
 _RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_BENEATH: Final = 0x08
+_OWN: Final = re.compile(f"({OWN_DIRECTORY})/(.+)", re.DOTALL)
 _LINKS: Final = frozenset({errno.ELOOP, errno.EXDEV})
 _NOT_REGULAR: Final = "is a directory, a pipe, a socket or a device, not a file"
 _LEADS_OUT: Final = "is a link, or lies behind one, that leads out of the root directory or is absolute"
@@ -118,9 +122,24 @@ def _open_below(directory: str, path: str, flags: int, mode: int = 0, resolve: i
     try:
         if _syscall is None:
             return open_without_links(root, path, flags, mode)
+        own = _OWN.match(path)
+        if own is not None:
+            above = root
+            root = _open_own(above, own[1])
+            os.close(above)
+            path = own[2]
         return _openat2(root, path, _how(flags, mode, resolve))
     finally:
         os.close(root)
+
+
+def _open_own(root: int, path: str) -> int:
+    """Open the own directory of one table: what is in it leads to no file of another one. Raises ``OSError``."""
+    directory = _openat2(root, path, _how(_LOOK | os.O_NOFOLLOW, 0, _RESOLVE_BENEATH))
+    if stat.S_ISLNK(os.fstat(directory).st_mode):
+        os.close(directory)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return directory
 
 
 @lru_cache(maxsize=64)

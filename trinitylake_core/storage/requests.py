@@ -33,6 +33,8 @@ class CommonOptions:
     retry_max_seconds: float = 5.0
     max_concurrency: int = 32
     delete_batch: int = 1000
+    allowed_locations: str = ""
+    """Where files of tables may lie besides their own directories; see ``tables.Located``."""
 
     def pause(self, attempt: int) -> None:
         """Sleep before try ``attempt + 1``, ``attempt`` counting from 0: exponential backoff with jitter."""
@@ -53,6 +55,11 @@ class CommonOptions:
             given = rest.pop(name, None)
             if given is None:
                 values[name] = default
+                continue
+            if isinstance(default, str):
+                if not isinstance(given, str):
+                    raise InvalidInput(f"storage option {name} must be a text")
+                values[name] = given
                 continue
             least = 0
             if name in {"max_concurrency", "delete_batch"}:

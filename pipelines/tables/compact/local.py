@@ -19,7 +19,7 @@ from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
 from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_rows, refuse_other_counts, refuse_other_rows
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
 from trinitylake_core.tables import Located
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class LocalEngine:
             return replace(failed, outcome=model.LOST, reason=f"a file is gone: {error}")
         except UnreadableTable as error:
             return replace(failed, reason=f"{error.path} cannot be read: {error}")
-        except (Corrupt, InvalidInput, *REFUSED) as error:
+        except (Corrupt, InvalidInput, StorageDenied, *REFUSED) as error:
             return replace(failed, reason=words_of(error))
         done = Outcome(
             table.name,
@@ -227,7 +227,7 @@ class LocalEngine:
             for file, data in made:
                 after += hash_rows(reader.rows(file, data))
             refuse_other_rows(before, after)
-        self._store(made)
+        self._store(made, reader.located)
         return [file for file, _ in made]
 
     def _sort(self, metadata: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -240,9 +240,8 @@ class LocalEngine:
         table = pa.Table.from_batches(list(batches))
         return iter(table.sort_by(keys).combine_chunks().to_batches()) if table.num_rows else iter(())
 
-    def _store(self, made: Sequence[tuple[DataFile, bytes]]) -> None:
-        """Write new files below the root. One ``put`` each; the commit makes them durable first."""
-        located = Located(self._lake.storage)
+    def _store(self, made: Sequence[tuple[DataFile, bytes]], located: Located) -> None:
+        """Write new files below the root, in the table's places. One ``put`` each; the commit makes them durable."""
         files: list[tuple[str, bytes]] = []
         for file, data in made:
             storage, path = located.find(file.uri)

@@ -1,0 +1,188 @@
+"""Maintenance is nobody's deputy: what a job opens for a table lies in the places of that table.
+
+A writer of one table may put any text into its manifests, and has maintenance, which may read everything, open what it
+names. So what was opened counts here, and not what a job says of itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pipelines import export, tables_clean, tables_compact, tables_expire, tables_health, verify
+from pipelines.tables.compact.decision import GroupRules
+from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.support.lakes import FAST
+from tests.support.opened_files import watched
+from tests.support.respelled import local, respell_data, respell_lists, respell_manifests
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.storage import open_storage
+from trinitylake_core.tables import TablePlaces
+
+_MINE: Final = "a.mine"
+_THEIRS: Final = "hr.theirs"
+_RULES: Final = GroupRules(min_files=2)
+_CLEANING: Final = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+_OUTSIDE: Final = "lies outside the places of its table"
+
+
+@dataclass(frozen=True)
+class _Lake:
+    """A lakehouse with a table whose manifest names a file that is not its own.
+
+    ``place`` is the URI that the manifest has, ``target`` the file that is there; ``None``: it is no file of this test.
+    """
+
+    catalog: TrinityLakeCatalog
+    place: str
+    target: Path | None
+
+    @property
+    def lake(self) -> Lakehouse:
+        return self.catalog.lakehouse.refresh()
+
+
+def _secret(catalog: TrinityLakeCatalog) -> Path:
+    """Return the data file of another table, with rows that only its readers may see."""
+    return local(str(catalog.load_table(_THEIRS).inspect.files()["file_path"][0]))
+
+
+def _mine(catalog: TrinityLakeCatalog) -> Path:
+    return local(catalog.load_table(_MINE).metadata.location)
+
+
+def _beside(directory: Path, content: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "private.parquet"
+    shutil.copy(content, file)
+    file.chmod(0o600)
+    return file
+
+
+def _pipe(catalog: TrinityLakeCatalog) -> Path:
+    file = _mine(catalog) / "data" / "pipe.parquet"
+    os.mkfifo(file)
+    return file
+
+
+def _link(catalog: TrinityLakeCatalog) -> Path:
+    file = _mine(catalog) / "data" / "link.parquet"
+    file.symlink_to(os.path.relpath(_secret(catalog), file.parent))
+    return file
+
+
+def _link_of_a_directory(catalog: TrinityLakeCatalog) -> Path:
+    file = _mine(catalog) / "linked"
+    file.symlink_to(os.path.relpath(_secret(catalog).parent, file.parent))
+    return file / _secret(catalog).name
+
+
+_PLACES: Final[dict[str, Callable[[TrinityLakeCatalog, Path], Path | str]]] = {
+    "another table": lambda catalog, _: _secret(catalog),
+    "above its directory": lambda catalog, _: _beside(_mine(catalog).parent, _secret(catalog)),
+    "a directory of a similar name": lambda catalog, _: _beside(Path(f"{_mine(catalog)}-more"), _secret(catalog)),
+    "the root": lambda catalog, _: _beside(_mine(catalog).parents[2], _secret(catalog)),
+    "outside the root": lambda catalog, tmp: _beside(tmp / "outside", _secret(catalog)),
+    "a way around": lambda catalog, _: f"file://{_mine(catalog)}/../../{'/'.join(_secret(catalog).parts[-4:])}",
+    "a link": lambda catalog, _: _link(catalog),
+    "a link of a directory": lambda catalog, _: _link_of_a_directory(catalog),
+    "a pipe": lambda catalog, _: _pipe(catalog),
+    "/etc": lambda *_: "file:///etc/passwd",
+    "/proc": lambda *_: "/proc/self/environ",
+    "another bucket": lambda *_: "s3://another-bucket/private.parquet",
+}
+
+
+def _hostile(tmp_path: Path, name: str, respell: Callable[..., None] = respell_data) -> _Lake:
+    """Return a lakehouse in which the first file of one table is somewhere else."""
+    catalog = new_iceberg(tmp_path)
+    with_table(catalog, _THEIRS, 1)
+    mine = with_table(catalog, _MINE, 1)
+    mine.append(rows(2))
+    (first, *_) = sorted(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+    secret = _secret(catalog)
+    assert secret.stat().st_size == local(first).stat().st_size, "what a manifest says of its size fits"
+    place = _PLACES[name](catalog, tmp_path)
+    target = None
+    if isinstance(place, Path):
+        target = place if name == "a pipe" else place.resolve()
+        place = f"file://{place}"
+    elif "/.." in place:
+        target = secret
+    respell(mine, lambda uri: place if respell is not respell_data or uri == first else uri)
+    return _Lake(catalog, place, target)
+
+
+@pytest.mark.parametrize("name", _PLACES)
+def test_no_job_opens_a_data_file_of_another_place(name: str, tmp_path: Path) -> None:
+    hostile = _hostile(tmp_path, name)
+    is_inside = "link" in name or "pipe" in name  # by its name: the disk finds out
+    with_table(hostile.catalog, "a.other", 1).append(rows(2))
+    with watched([] if hostile.target is None else [hostile.target]) as opened:
+        how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+        report = tables_compact.run(hostile.lake, how)
+        health = tables_health.run(hostile.lake, tables_health.Config(engine="local"))
+        expired = tables_expire.run(hostile.lake, tables_expire.Config(pattern="hr.*"))
+        deep = verify.run(hostile.lake, verify.Config(tables=1.0, deep=True, versions="all", engine="local"))
+        cleaned = tables_clean.run(hostile.lake, _CLEANING)
+    assert opened in ([], [hostile.target] if name == "a pipe" else []), "a pipe is not read, and not waited for"
+    assert [_MINE] == list(report.failures)
+    reason = report.failures[_MINE]
+    named = ("leads out", "a pipe") if is_inside else (_OUTSIDE, "segment")
+    assert any(words in reason for words in named), reason
+    assert (1, 1) == (report.versions, report.files_made), "the other table is done"
+    if name != "a way around":  # which no job follows, whatever it does with files
+        assert ({}, {}, ()) == (health.failures, expired.failures, cleaned.doubts)
+    assert not deep.ok
+    assert all("'a.mine'" in each.message for each in deep.findings), deep.findings
+    assert [1] == ids(hostile.catalog.load_table(_THEIRS))
+
+
+@pytest.mark.parametrize("respell", [respell_manifests, respell_lists])
+@pytest.mark.parametrize("name", ["another table", "above its directory", "outside the root", "a link", "/etc"])
+def test_no_job_opens_a_manifest_or_a_list_of_another_place(
+    name: str, respell: Callable[..., None], tmp_path: Path
+) -> None:
+    """Nobody knows what is in it, so it may name any file: then nothing is deleted."""
+    hostile = _hostile(tmp_path, name, respell)
+    with_table(hostile.catalog, "a.other", 1).append(rows(2))
+    orphan = local(hostile.catalog.load_table("a.other").metadata.location) / "data" / "orphan.parquet"
+    shutil.copy(_secret(hostile.catalog), orphan)
+    with watched([] if hostile.target is None else [hostile.target]) as opened:
+        how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+        failures = {**tables_compact.run(hostile.lake, how).failures}
+        health = tables_health.run(hostile.lake, tables_health.Config(engine="local"))
+        deep = verify.run(hostile.lake, verify.Config(tables=1.0, deep=True, engine="local"))
+        cleaned = tables_clean.run(hostile.lake, _CLEANING)
+    assert [] == opened
+    how = export.Config(engine="local", tables=True, history=True)
+    with watched([] if hostile.target in {None, _secret(hostile.catalog)} else [hostile.target]) as opened:
+        copied = export.run(hostile.lake, (tmp_path / "copy").as_uri(), how)
+    assert [] == opened
+    assert [_MINE] == list(failures) == list(health.failures)
+    assert not deep.ok
+    assert (0, True) == (cleaned.deleted, all(each.stops_all for each in cleaned.doubts))
+    assert {"a-mine"} == {each.table for each in cleaned.doubts} == set(copied.plan.tables_lacking)
+    assert orphan.exists()
+
+
+def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tmp_path: Path) -> None:
+    hostile = _hostile(tmp_path, "outside the root")
+    place = (tmp_path / "outside").as_uri()
+    own = _mine(hostile.catalog).name
+    how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+    for allowed, is_done in ((f"tables/a/other={place}", False), (f"tables/hr={place}", False), (f"{place}-not", False),
+                             (f"s3://x/y, tables/a/{own} = {place}", True)):  # fmt: skip
+        lake = Lakehouse.open(hostile.catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": allowed})
+        report = tables_compact.run(lake, how)
+        assert is_done == (not report.failures), report.failures
+    with pytest.raises(InvalidInput, match="neither PREFIX nor DIRECTORY=PREFIX"):
+        TablePlaces.of(open_storage(lake.root, {"allowed_locations": "outside"}), "tables/a/b/metadata/x")
