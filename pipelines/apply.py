@@ -212,7 +212,7 @@ def _load(text: str, name: str) -> Any:
             return json.loads(text, object_pairs_hook=_refuse_double_keys)
         except (RecursionError, ValueError):  # the message of YAML's loader has the place
             pass
-    from pipelines.source import yaml_text
+    from trinitylake_core import yaml_text
 
     return yaml_text.load(text, name, what="neither YAML nor JSON")
 

@@ -68,7 +68,7 @@ def parse_fields(text: str, path: Path) -> dict[str, Any]:
 
 
 def _load_yaml(text: str, path: Path) -> Any:
-    from pipelines.source import yaml_text
+    from trinitylake_core import yaml_text
 
     try:
         return yaml_text.load(text, str(path))

@@ -24,7 +24,7 @@ from trinitylake_core.rest.journal import Asking, Journal
 from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.places import ClientGone, Place, Places
-from trinitylake_core.rest.principals import MANAGE, Principal, Principals, WrongToken
+from trinitylake_core.rest.principals import Principal, Principals, WrongToken, almighty
 from trinitylake_core.rest.problems import Problem, problem_of
 from trinitylake_core.rest.repeats import again, key_of
 from trinitylake_core.rest.requests import Reply, Request
@@ -107,6 +107,8 @@ class _Endpoint:
         self.journal = Journal(self._places)
         self._warehouses = warehouses
         self._principals = principals
+        if principals is not None:
+            principals.bind_rights(warehouses.names)
         self._under_way: set[anyio.CancelScope] = set()
 
     def stop(self) -> None:
@@ -134,21 +136,38 @@ class _Endpoint:
         asking = Asking(http, "config")
 
         async def find(place: Place) -> Response:
-            name = self._warehouse_asked_for(http)
+            name = self._warehouse_asked_for(http, asking.principal)
             await self._read_body(http, place)
             found = await self._in_thread(http, place, lambda: _config_of(name, self._warehouses.get(name)))
             return JSONResponse(found)
 
         return await self._guard(asking, partial(self._in_place, asking, find))
 
-    def _warehouse_asked_for(self, http: HttpRequest) -> str:
+    def _warehouse_asked_for(self, http: HttpRequest, principal: Principal) -> str:
         name = http.query_params.get("warehouse")
+        known = self._lakehouses_of(principal)
         if name:
+            self._rights_in(name, principal)
             return name
-        known = self._warehouses.names
         if len(known) != 1:
-            raise Problem(400, "BadRequestException", f"set 'warehouse' to one of {', '.join(known)}")
+            raise Problem(400, "BadRequestException", f"set 'warehouse' to one of {', '.join(known) or 'none'}")
         return known[0]
+
+    def _lakehouses_of(self, principal: Principal) -> list[str]:
+        """Return the lakehouses in which a principal may do anything."""
+        return [name for name in self._warehouses.names if principal.within(name).has_rights]
+
+    def _rights_in(self, warehouse: str, principal: Principal) -> Principal:
+        """Return a principal with the rights in a warehouse. No request.
+
+        Raises ``Problem`` (404): there is no such lakehouse, or none in which the principal may do anything.
+        """
+        lakehouse = warehouse.partition("@")[0]
+        known = self._lakehouses_of(principal)
+        if lakehouse not in known:
+            text = f"no warehouse {lakehouse!r}; there are {', '.join(known) or 'none for ' + principal.name}"
+            raise Problem(404, "NotFoundException", text)
+        return principal.within(lakehouse)
 
     async def answer(self, http: HttpRequest, *, handler: Handler) -> Response:
         """Answer a request of the catalog."""
@@ -165,10 +184,12 @@ class _Endpoint:
         """Do what a request asks for. Runs in a thread."""
         http = asking.http
         path = {key: str(value) for key, value in http.path_params.items()}
-        warehouse = self._warehouses.get(path.pop("prefix"))
+        name = path.pop("prefix")
+        principal = self._rights_in(name, asking.principal)  # before anything is looked at
+        warehouse = self._warehouses.get(name)
         headers = {key.lower(): value for key, value in http.headers.items()}
         query = dict(http.query_params)
-        request = Request(warehouse, asking.principal, path, query, headers, body, asking.asked)
+        request = Request(warehouse, principal, path, query, headers, body, asking.asked)
         key = key_of(http.method, f"{http.url.path}?{http.url.query}", request)
         with acting_as(asking.principal.name), asked_by(key), collect_versions() as asking.asked.versions:
             try:
@@ -199,7 +220,7 @@ class _Endpoint:
     def _principal_of(self, http: HttpRequest) -> Principal:
         """Return who asks. Raises ``Problem`` (401)."""
         if self._principals is None:
-            return Principal(whoami(), {MANAGE: ("*",)})
+            return almighty(whoami())
         return self._principals.of(http.headers.get("authorization"))
 
     async def _in_place(self, asking: Asking, act: Callable[[Place], Awaitable[Response]]) -> Response:

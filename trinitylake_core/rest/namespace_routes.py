@@ -14,7 +14,10 @@ from trinitylake_core.rest.requests import NOTHING, Reply, Request, levels, name
 def list_namespaces(request: Request) -> Reply:
     """Return the namespaces right below ``parent`` that the principal may read."""
     parent = request.query.get("parent")
-    found = request.warehouse.catalog.list_namespaces(levels(parent) if parent else ())
+    above = levels(parent) if parent else ()
+    if above:
+        require_seen(request, above)
+    found = request.warehouse.catalog.list_namespaces(above)
     readable = [each for each in found if may_see(request, each)]
     page, following = request.page(readable)
     return Reply({"namespaces": [list(each) for each in page], "next-page-token": following})
@@ -40,13 +43,13 @@ def create_namespace(request: Request) -> Reply:
 
 def load_namespace(request: Request) -> Reply:
     """Return the properties of a namespace."""
-    _require_seen(request)
+    require_seen(request, request.namespace)
     return _namespace(request.namespace, dict(request.warehouse.catalog.load_namespace_properties(request.namespace)))
 
 
 def has_namespace(request: Request) -> Reply:
     """Answer whether there is a namespace."""
-    _require_seen(request)
+    require_seen(request, request.namespace)
     if not request.warehouse.catalog.namespace_exists(request.namespace):
         raise Problem(404, "NoSuchNamespaceException", f"Namespace {'.'.join(request.namespace)} does not exist")
     return NOTHING
@@ -81,13 +84,13 @@ def _removals_and_updates(request: Request) -> tuple[set[str], dict[str, str]]:
     return set(names(body.get("removals"))), strings(body.get("updates"))
 
 
-def _require_seen(request: Request) -> None:
+def require_seen(request: Request, namespace: Identifier) -> None:
     """Refuse a namespace if the principal may read neither it nor anything in it: a table shows where it is.
 
-    Raises ``Problem`` (403).
+    Whether it is there is not looked at. Raises ``Problem`` (403).
     """
-    if not may_see(request, request.namespace):
-        request.require(READ, request.namespace)
+    if not may_see(request, namespace):
+        request.require(READ, namespace)
 
 
 def _namespace(namespace: Identifier, properties: dict[str, Any]) -> Reply:

@@ -7,16 +7,17 @@ import hmac
 import logging
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from trinitylake_core import clock, yaml_text
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.rest.problems import Problem
+from trinitylake_core.versions.root import to_millis
 
 LOG: Final = logging.getLogger("trinitylake.rest")
 READ: Final = "read"
@@ -25,8 +26,14 @@ MANAGE: Final = "manage"
 RIGHTS: Final = (READ, WRITE, MANAGE)
 """Each right includes those before it. ``manage`` creates, drops and renames; ``write`` changes what is there."""
 _HASH: Final = "token_sha256"
+_TOKENS: Final = "tokens"
+_FIELDS: Final = frozenset({_HASH, _TOKENS, *RIGHTS})
+_TOKEN_FIELDS: Final = frozenset({"sha256", "expires"})
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_SOME: Final = re.compile(r"\[[^]]+\]|[*?]")
+"""What stands for characters in a pattern."""
 _EXAMPLE: Final = "principals: {etl: {token_sha256: ..., write: ['sales.*'], read: ['*']}}"
+_Rights = Mapping[str, Sequence[str]]
 
 
 class WrongToken(Problem):
@@ -36,15 +43,40 @@ class WrongToken(Problem):
         super().__init__(401, "NotAuthorizedException", "the bearer token is not known to this endpoint")
 
 
+class ExpiredToken(Problem):
+    """A token that its owner has to replace. Nobody else learns that: it is somebody's."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "NotAuthorizedException", "the bearer token has expired: ask for a new one")
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request; their name is the author in the history. ``allowed`` are patterns of names by right.
+    """Who sent a request; their name is the author in the history.
 
     A table is ``namespace.name``; ``*`` matches every character.
+
+    Attributes:
+        allowed: patterns of names by right, in the only lakehouse that there is.
+        lakehouses: patterns of names by right, for each lakehouse that they name.
+        everywhere: whether ``allowed`` counts in every lakehouse.
     """
 
     name: str
-    allowed: Mapping[str, Sequence[str]]
+    allowed: _Rights
+    lakehouses: Mapping[str, _Rights] = field(default_factory=dict)
+    everywhere: bool = False
+
+    def within(self, lakehouse: str) -> Principal:
+        """Return the principal with the rights in one lakehouse."""
+        own = self.lakehouses.get(lakehouse, {})
+        rights = {right: (*self.allowed.get(right, ()), *own.get(right, ())) for right in RIGHTS}
+        return replace(self, allowed=rights, lakehouses={})
+
+    @property
+    def has_rights(self) -> bool:
+        """Whether there is anything that the principal may do in the only lakehouse."""
+        return any(self.allowed.values())
 
     def may(self, right: str, name: str) -> bool:
         """Return whether the principal has a right on a namespace, table or view of this name."""
@@ -70,49 +102,127 @@ def name_for_rights(identifier: Sequence[str]) -> str:
 
 
 class Principals:
-    """The principals that an endpoint knows, by the hashes of their tokens. Tokens themselves are stored nowhere."""
+    """The principals that an endpoint knows, by the hashes of their tokens. Tokens themselves are stored nowhere.
 
-    def __init__(self, by_hash: Mapping[str, Principal]) -> None:
+    Args:
+        by_hash: the principals.
+        expiries: when tokens expire, in epoch milliseconds, by their hashes; others never do.
+    """
+
+    def __init__(self, by_hash: Mapping[str, Principal], expiries: Mapping[str, int] | None = None) -> None:
         self._by_hash = dict(by_hash)
+        self._expiries = dict(expiries or {})
 
     @classmethod
     def one(cls, token: str, name: str) -> Principals:
         """Return principals of which the only one may do everything."""
-        return cls({hash_token(token): Principal(name, {MANAGE: ("*",)})})
+        return cls({hash_token(token): almighty(name)})
 
     @staticmethod
     def of_file(path: str | Path) -> Principals:
         """Read principals from a YAML file, and again whenever it has changed.
 
-        Raises ``InvalidInput`` with the path and what is wrong.
+        Raises ``InvalidInput`` with the path, the line and what is wrong.
         """
         return _PrincipalsOfFile(Path(path))
 
+    def bind_rights(self, lakehouses: Sequence[str]) -> None:
+        """Let the rights count in the lakehouses of an endpoint.
+
+        Raises ``InvalidInput``: a right names none of two or more, or one that is not served.
+        """
+        for principal in self._by_hash.values():
+            for right in RIGHTS:
+                _refuse_other_lakehouses(principal, right, lakehouses)
+
     def of(self, authorization: str | None) -> Principal:
-        """Return the principal of an ``Authorization`` header. Raises ``Problem`` (401), for a token ``WrongToken``."""
+        """Return the principal of an ``Authorization`` header. Raises ``Problem`` (401).
+
+        For a token that is not known that is ``WrongToken``, and ``ExpiredToken`` for one that was.
+        """
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Problem(401, "NotAuthorizedException", "this endpoint requires a bearer token: set 'token'")
         given = hash_token(token.strip())
         for known, principal in self._by_hash.items():
             if hmac.compare_digest(given, known):
+                if clock.now_millis() >= self._expiries.get(known, sys.maxsize):
+                    raise ExpiredToken
                 return principal
         raise WrongToken
 
 
+def almighty(name: str) -> Principal:
+    """Return a principal who may do everything."""
+    return Principal(name, {MANAGE: ("*",)}, everywhere=True)
+
+
+def _refuse_other_lakehouses(principal: Principal, right: str, served: Sequence[str]) -> None:
+    """Raise ``_Wrong`` for a right in a lakehouse that is not served, or in none of several."""
+    if principal.allowed.get(right) and not principal.everywhere and len(served) > 1:
+        listed = ", ".join(served)
+        raise _Wrong(
+            f"{principal.name}.{right} names no lakehouse, and there are {listed}: write {{{served[0]}: [...]}}",
+            principal.name,
+            right,
+        )
+    for lakehouse in principal.lakehouses:
+        if principal.lakehouses[lakehouse].get(right) and lakehouse not in served:
+            raise _Wrong(
+                f"{principal.name}.{right} matches nothing: no lakehouse {lakehouse!r} is served here",
+                principal.name,
+                right,
+                lakehouse,
+            )
+
+
 _Identity = tuple[int, ...]
+
+
+class _Wrong(InvalidInput):
+    """Something is wrong with an entry of a file; ``keys`` lead to it, from the top."""
+
+    def __init__(self, text: str, *keys: Any) -> None:
+        super().__init__(text)
+        self.keys: tuple[Any, ...] = ("principals", *keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a file of principals says."""
+
+    identity: _Identity
+    by_hash: Mapping[str, Principal]
+    expiries: Mapping[str, int]
 
 
 class _PrincipalsOfFile(Principals):
     """The principals of a file, which is read again when it changes. A broken one changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._seen, by_hash = _read_file(path)
-        except (OSError, InvalidInput) as error:
-            raise InvalidInput(f"{path} is not a file of principals: {_reason(error)}; write {_EXAMPLE}") from None
-        super().__init__(by_hash)
         self._path = path
+        self._lakehouses: Sequence[str] = ()
+        try:
+            content = self._read_file()
+        except (OSError, InvalidInput) as error:
+            raise self._no_principals(error) from None
+        self._take(content)
+
+    def _no_principals(self, error: OSError | InvalidInput) -> InvalidInput:
+        return InvalidInput(f"{self._path} is not a file of principals: {_reason(error)}; write {_EXAMPLE}")
+
+    def _take(self, content: _Content) -> None:
+        super().__init__(content.by_hash, content.expiries)
+        self._seen = content.identity
+
+    def bind_rights(self, lakehouses: Sequence[str]) -> None:
+        """Let the rights count in the lakehouses of an endpoint, now and whenever the file is read again."""
+        self._lakehouses = lakehouses
+        try:
+            content = self._read_file()
+        except (OSError, InvalidInput) as error:
+            raise self._no_principals(error) from None
+        self._take(content)
 
     def of(self, authorization: str | None) -> Principal:
         """Return the principal of an ``Authorization`` header, as the file is now. One ``stat`` of the file."""
@@ -128,66 +238,151 @@ class _PrincipalsOfFile(Principals):
             return
         self._seen = now  # what is wrong is said once for each change
         try:
-            self._seen, self._by_hash = _read_file(self._path)
+            content = self._read_file()
         except (OSError, InvalidInput) as error:
             text = "%s has changed and cannot be used (%s): the tokens of before stay valid until it is repaired"
             LOG.warning(text, self._path, _reason(error))
-        else:
-            LOG.info("%s has changed: it names %d principals now", self._path, len(self._by_hash))
+            return
+        self._take(content)
+        LOG.info(
+            "%s has changed: it names %d principals now",
+            self._path,
+            len({each.name for each in content.by_hash.values()}),
+        )
+
+    def _read_file(self) -> _Content:
+        """Return what the file says now. Raises ``InvalidInput`` with what is wrong and the line, and ``OSError``."""
+        with self._path.open("rb") as file:
+            identity = _identity(os.fstat(file.fileno()))  # before it is read: a change while it is read is one to come
+            data = file.read()
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise InvalidInput("it is not UTF-8") from None
+        found = yaml_text.load(text, self._path.name)
+        try:
+            known, expiries = _parse(found)
+            if self._lakehouses:
+                Principals(known).bind_rights(self._lakehouses)
+        except _Wrong as error:
+            line = yaml_text.line_of(text, *error.keys)
+            raise InvalidInput(f"line {line}: {error}") from None
+        return _Content(identity, known, expiries)
 
 
-def _read_file(path: Path) -> tuple[_Identity, dict[str, Principal]]:
-    """Return what identifies the content of a file, and its principals by the hashes of their tokens.
+def _parse(found: Any) -> tuple[dict[str, Principal], dict[str, int]]:
+    """Return the principals of a file by the hashes of their tokens, and when these expire.
 
-    Raises ``InvalidInput`` with what is wrong; ``OSError``.
+    Raises ``InvalidInput`` with what is wrong.
     """
-    with path.open("rb") as file:
-        identity = _identity(os.fstat(file.fileno()))  # before it is read: a change while it is read is one to come
-        text = file.read()
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        if mark is None:
-            raise InvalidInput("it is not YAML") from None
-        raise InvalidInput(f"it is not YAML, line {mark.line + 1}") from None
-    if not isinstance(found, dict):
-        raise InvalidInput("it has no 'principals'")
-    entries = found.get("principals")
+    entries = found.get("principals") if isinstance(found, dict) else None
     if not isinstance(entries, dict):
         raise InvalidInput("it has no 'principals'")
+    for other in found:
+        if other != "principals":
+            wrong = _Wrong(f"there is no field {other!r}, but for 'principals'")
+            wrong.keys = (other,)
+            raise wrong
     by_hash: dict[str, Principal] = {}
-    for name, entry in entries.items():
-        digest = _hash_of_entry(name, entry)
-        if digest in by_hash:
-            raise InvalidInput(f"{name} has the token of {by_hash[digest].name}")
-        allowed = {}
-        for right in RIGHTS:
-            allowed[right] = _patterns(name, entry, right)
-        by_hash[digest] = Principal(str(name), allowed)
-    return identity, by_hash
+    expiries: dict[str, int] = {}
+    names = set[str]()
+    for key, entry in entries.items():
+        name = str(key)
+        if name in names:
+            raise _Wrong(f"{name} is there twice", key)
+        names.add(name)
+        principal = _principal(name, entry)
+        for digest, expiry in _tokens(name, entry).items():
+            if digest in by_hash:
+                raise _Wrong(f"{name} has the token of {by_hash[digest].name}", key)
+            by_hash[digest] = principal
+            if expiry is not None:
+                expiries[digest] = expiry
+    return by_hash, expiries
 
 
-def _hash_of_entry(name: Any, entry: Any) -> str:
+def _principal(name: str, entry: Any) -> Principal:
     if not isinstance(entry, dict):
-        raise InvalidInput(f"{name} has no fields")
-    fields = {str(each) for each in entry}
-    unknown = fields - {_HASH, *RIGHTS}
-    if unknown:
-        raise InvalidInput(f"{name} has unknown fields: {', '.join(sorted(unknown))}")
-    digest = str(entry.get(_HASH)).lower()
+        raise _Wrong(f"{name} has no fields", name)
+    for each in entry:
+        if each not in _FIELDS:
+            raise _Wrong(f"{name} has unknown fields: {each}", name, each)
+    allowed = {}
+    lakehouses: dict[str, dict[str, Sequence[str]]] = {}
+    for right in RIGHTS:
+        rule = entry.get(right, [])
+        if not isinstance(rule, dict):
+            allowed[right] = _patterns(rule, name, right)
+            continue
+        for lakehouse, patterns in rule.items():
+            lakehouses.setdefault(str(lakehouse), {})[right] = _patterns(patterns, name, right, lakehouse)
+    return Principal(name, allowed, lakehouses)
+
+
+def _tokens(name: str, entry: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the hashes of the tokens of a principal, and when each expires, in epoch milliseconds."""
+    found: dict[str, int | None] = {}
+    given = entry.get(_TOKENS, [])
+    if not isinstance(given, list) or (_HASH not in entry and not given):
+        raise _Wrong(f"{name} has no {_HASH}, and no list of {_TOKENS}", name)
+    if _HASH in entry:
+        found[_hash(entry[_HASH], name, _HASH)] = None
+    for index, token in enumerate(given):
+        digest, expiry = _token(token, name, _TOKENS, index)
+        if digest in found:
+            raise _Wrong(f"{name} has a token twice", name, _TOKENS, index)
+        found[digest] = expiry
+    return found
+
+
+def _token(token: Any, name: str, *keys: Any) -> tuple[str, int | None]:
+    """Return the hash of a token in a list, and when it expires."""
+    is_mapping = isinstance(token, dict)
+    if not is_mapping or "sha256" not in token or token.keys() - _TOKEN_FIELDS:
+        raise _Wrong(f"{name}.{_TOKENS} needs entries such as {{sha256: ..., expires: 2027-01-31}}", name, *keys)
+    digest = _hash(token["sha256"], name, *keys)
+    if "expires" not in token:
+        return digest, None
+    return digest, _expiry(token["expires"], name, *keys)
+
+
+def _hash(value: Any, name: str, *keys: Any) -> str:
+    digest = str(value).lower()
     if not _SHA256.fullmatch(digest):
-        raise InvalidInput(f"{name}.{_HASH} is not a SHA-256 in hexadecimal")
+        raise _Wrong(f"{name}.{keys[0]} is not a SHA-256 in hexadecimal", name, *keys)
     return digest
 
 
-def _patterns(name: Any, entry: Mapping[str, Any], right: str) -> tuple[str, ...]:
-    found = entry.get(right, [])
-    # A text would be a list of characters, and its * would allow all.
+def _expiry(value: Any, name: str, *keys: Any) -> int:
+    """Return a date or a time of YAML as epoch milliseconds, in UTC where it has no time zone."""
+    try:
+        return to_millis(str(value))
+    except InvalidInput as error:
+        raise _Wrong(f"{name}.{keys[0]}: {error}", name, *keys) from None
+
+
+def _patterns(found: Any, name: str, *keys: Any) -> tuple[str, ...]:
+    place = ".".join(map(str, (name, *keys)))
     is_list = isinstance(found, list)
+    # A text would be a list of characters, and its * would allow all.
     if not is_list or not all(isinstance(each, str) for each in found):
-        raise InvalidInput(f"{name}.{right} is not a list of patterns, such as ['sales.*']")
+        raise _Wrong(f"{place} is not a list of patterns, such as ['sales.*']", name, *keys)
+    for index, pattern in enumerate(found):
+        if not _may_match(pattern):
+            raise _Wrong(f"{place}: no name matches {pattern!r}", name, *keys, index)
     return tuple(found)
+
+
+def _may_match(pattern: str) -> bool:
+    """Whether there may be a name that a pattern matches: each of its levels can be one."""
+    sample = _SOME.sub("x", pattern).replace("\\.", "")
+    return all(map(is_addressable, sample.split(".")))
+
+
+def is_addressable(name: str) -> bool:
+    """Whether a path can hold a name, so that every client and every proxy means the same by it."""
+    is_odd = not name or name != name.strip() or name in {".", ".."} or "/" in name
+    return name.isprintable() and not is_odd
 
 
 def _identity(status: os.stat_result) -> _Identity:

@@ -13,7 +13,7 @@ from pyiceberg.typedef import Identifier
 from trinitylake_core.iceberg.border import request_of
 from trinitylake_core.rest.audit import Asked
 from trinitylake_core.rest.json_bounds import parse_object
-from trinitylake_core.rest.principals import Principal, name_for_rights
+from trinitylake_core.rest.principals import Principal, is_addressable, name_for_rights
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.warehouses import Warehouse
 
@@ -151,8 +151,7 @@ def addressable(name: str) -> str:
     Raises ``Problem`` (400): it is empty, begins or ends with a space, is ``.`` or ``..``, or has a slash or a
     character that is not shown.
     """
-    is_odd = not name or name != name.strip() or name in {".", ".."} or "/" in name
-    if is_odd or not name.isprintable():
+    if not is_addressable(name):
         text = (
             f"{name[:100]!r} cannot be a name here: it is empty, '.' or '..', has a space at its begin or end, or a "
             "slash or an invisible character in it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from pydantic import BaseModel, Field
@@ -19,7 +20,7 @@ from trinitylake_core import clock
 from trinitylake_core.iceberg.border import TableUpdate, as_json
 from trinitylake_core.iceberg.moved import MovedIO
 from trinitylake_core.iceberg.table_updates import order_times
-from trinitylake_core.rest.namespace_routes import may_see
+from trinitylake_core.rest.namespace_routes import require_seen
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, Reply, Request, namespace_of
@@ -58,13 +59,13 @@ class Rename(BaseModel):
 
 def list_tables(request: Request) -> Reply:
     """Return the tables of a namespace that the principal may read."""
-    return page_of_names(request, request.warehouse.catalog.list_tables(request.namespace))
+    return page_of_names(request, request.warehouse.catalog.list_tables)
 
 
-def page_of_names(request: Request, found: list[Identifier]) -> Reply:
-    """Return a page of tables or views."""
-    if not may_see(request, request.namespace):
-        request.require(READ, request.namespace)
+def page_of_names(request: Request, find: Callable[[Identifier], list[Identifier]]) -> Reply:
+    """Return a page of the tables or views that a function finds in a namespace."""
+    require_seen(request, request.namespace)
+    found = find(request.namespace)
     page, following = request.page([each for each in found if request.principal.may(READ, name_for_rights(each))])
     identifiers = [{"namespace": list(each[:-1]), "name": each[-1]} for each in page]
     return Reply({"identifiers": identifiers, "next-page-token": following})

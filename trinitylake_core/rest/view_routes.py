@@ -32,7 +32,7 @@ class ViewCommit(BaseModel):
 
 def list_views(request: Request) -> Reply:
     """Return the views of a namespace that the principal may read."""
-    return page_of_names(request, request.warehouse.catalog.list_views(request.namespace))
+    return page_of_names(request, request.warehouse.catalog.list_views)
 
 
 def create_view(request: Request) -> Reply:

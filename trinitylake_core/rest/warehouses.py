@@ -87,7 +87,7 @@ class Warehouses:
     def _open(self, name: str) -> TrinityLakeCatalog:
         base, _, version = name.partition("@")
         if base not in self._openers:
-            raise Problem(404, "NotFoundException", f"no warehouse {base!r}; there are {', '.join(self._openers)}")
+            raise Problem(404, "NotFoundException", f"no warehouse {base!r}")
         lake = self.get(base).catalog.lakehouse if version else self._openers[base]()
         try:
             properties = self._here

@@ -44,6 +44,26 @@ def load(text: str, name: str, *, what: str = "not YAML") -> Any:
         raise InvalidInput(f"{name}: {what}: {' '.join(str(error).split())}") from None
 
 
+def line_of(text: str, *keys: Any) -> int:
+    """Return the line of a YAML text on which a value stands, by its keys from the top; of a list by its index.
+
+    REQUIRES: the text was loaded, and has that value, perhaps by ``<<``: then it is the line of the mapping.
+    """
+    node: Any = yaml.compose(text, yaml.SafeLoader)
+    line = 0
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[key]
+            line = node.start_mark.line
+            continue
+        found = [each for each in node.value if each[0].value == str(key)]
+        if not found:
+            break
+        line = found[-1][0].start_mark.line
+        node = found[-1][1]
+    return int(line) + 1
+
+
 def _load(text: str, name: str) -> Any:
     try:
         _refuse_unbounded(text, name)
