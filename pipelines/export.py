@@ -40,8 +40,10 @@ from pipelines.tables.files import refuse_no_iceberg
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
+from trinitylake_core.definitions import lost_versions
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused, StorageError
-from trinitylake_core.locations import root_path, validate_path
+from trinitylake_core.locations import parse, root_path, validate_path
+from trinitylake_core.short_repr import first_of
 from trinitylake_core.storage import Storage, open_storage, real_root, same_place
 from trinitylake_core.versions import Versions
 
@@ -103,6 +105,9 @@ class Plan:
         unreadable: versions of the history that cannot be copied, because their roots cannot be read.
         table_files: files of tables to copy; ``table_files_elsewhere`` lie outside the root and are not.
         tables_lacking: tables of which the copy will lack files, by label, each with a reason.
+        kept: files that are missing or damaged here, and sound at the target, where they stay: nodes and roots. When
+            the export has ended, definitions, too.
+        lost: versions that are marked as lost (``mend``): of these only the roots are copied.
     """
 
     version: int
@@ -120,6 +125,41 @@ class Plan:
     table_files: int = 0
     table_files_elsewhere: int = 0
     tables_lacking: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the copy lacks nothing that the lakehouse has, or had."""
+        return not self.tables_lacking and all(each.at_target for each in self.unreadable)
+
+    def describe_gaps(self, source: str, target: str) -> Iterator[str]:
+        """Yield what the copy lacks, and what it has that the lakehouse has lost."""
+        if self.snapshots_left_out:
+            yield f"{count(self.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
+        for each in self.unreadable:
+            if each.at_target:
+                then = "the copy has it from before"
+            else:
+                then = (
+                    "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
+                )
+            yield f"version {each.version} cannot be copied: {each.why}; {then}"
+        if self.kept:
+            names = first_of(self.kept, _NAMED)
+            yield (
+                f"missing or damaged here, and sound in the copy, which keeps them: {count(len(self.kept), 'file')}: "
+                f"{names}; `trinitylake mend {source} --from {target} --reason REASON` puts them back"
+            )
+        if self.lost:
+            yield f"marked as lost, and not copied: the content of {count(len(self.lost), 'version')}"
+        if self.table_files_elsewhere:
+            yield f"outside the root, and not copied: {count(self.table_files_elsewhere, 'file')} of tables"
+        if self.tables_lacking:
+            labels = list(self.tables_lacking)
+            tables = f"{count(len(labels), 'table')}: {', '.join(labels[:_NAMED])}"
+            yield f"missing or damaged here, so that the copy lacks files of {tables}"
+            yield _REMEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,23 +204,7 @@ class Report:
             removed = plan.roots_removed
         if removed:
             yield f"{count(removed, 'older version')} {'would be ' * self.dry_run}removed there"
-        if plan.snapshots_left_out:
-            yield f"{count(plan.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
-        for each in plan.unreadable:
-            if each.at_target:
-                then = f"the copy has it from before, and its root file can be copied back: {each.file}"
-            else:
-                then = (
-                    "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
-                )
-            yield f"version {each.version} cannot be copied: {each.why}; {then}"
-        if plan.table_files_elsewhere:
-            yield f"outside the root, and not copied: {count(plan.table_files_elsewhere, 'file')} of tables"
-        if plan.tables_lacking:
-            names = list(plan.tables_lacking)
-            tables = f"{count(len(names), 'table')}: {', '.join(names[:_NAMED])}"
-            yield f"missing or damaged here, so that the copy lacks files of {tables}"
-            yield _REMEDY
+        yield from plan.describe_gaps(self.source, self.target)
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the tables of which the copy lacks files."""
@@ -294,6 +318,7 @@ class _Export:
         if source.definition.snapshots and not config.history:
             self.root, self.definition = without_snapshots(source)
         self.requests = 0
+        self.lost = [each for each in lost_versions(source.definition) if self.first <= each < self.version]
         self.unreadable: list[Unreadable] = []
         self.garbage: dict[int, bytes] = {}
 
@@ -375,17 +400,25 @@ class _Export:
 
     def compared_readable(self, engine: Engine) -> FilesToCopy:
         """Return the files to copy; where a walk fails, those of the versions whose roots can be read."""
+        self.leave_out(self.lost)
         try:
-            return self.compare_files(engine)
+            todo = self.compare_files(engine)
         except Corrupt:
-            older = range(self.first, self.version)
-            found = unreadable_roots(self.source.backend.versions, self.target, older)
-            for each, data in found:
-                self.unreadable.append(each)
-                self.garbage[each.version] = data
-            if not self.unreadable:
+            before = len(self.garbage)
+            self.leave_out([each for each in range(self.first, self.version) if each not in self.lost])
+            if len(self.garbage) == before:
                 raise
-        return self.compare_files(engine)
+            return self.compare_files(engine)
+        roots = [found.version for found in map(parse, todo.kept) if found is not None and found.version is not None]
+        self.leave_out(roots)
+        return todo
+
+    def leave_out(self, versions: Sequence[int]) -> None:
+        """Note those versions whose roots cannot be read. Costs as :func:`unreadable_roots`."""
+        for each, data in unreadable_roots(self.source.backend.versions, self.target, versions):
+            self.garbage[each.version] = data
+            if each.version not in self.lost:
+                self.unreadable.append(each)
 
     def compare_files(self, engine: Engine) -> FilesToCopy:
         plan = CopyPlan(
@@ -422,6 +455,8 @@ class _Export:
             table_files=sum(todo.files.get(each, 0) for each in OF_TABLES),
             table_files_elsewhere=todo.elsewhere,
             tables_lacking=todo.lacking,
+            kept=todo.kept,
+            lost=self.lost,
         )
 
     def definition_missing(self) -> int:
@@ -498,7 +533,7 @@ class _Export:
     def starts(self) -> list[Start]:
         starts = []
         for version in range(self.first, self.version):
-            if version not in self.garbage:
+            if version not in self.garbage and version not in self.lost:
                 starts.append(Start(root_path(version), version, version))
         starts.append(Start(self.source.root_node.path, self.version, self.version))
         if not self.config.history:

@@ -1,35 +1,65 @@
-"""Mending a fence that lies in the future, because a clock was wrong when a lakehouse or its tables were cleaned.
+"""Mending: single damaged files, versions that are lost for good, and fences of a clock that was wrong.
 
-Every commit of tables is refused until the time of such a fence has come. The version that this job commits has an
-earlier one: later than the time of every file that is there now. Why that is safe: format, section 6, "A fence in the
-future".
+* **Files** (``source``): what is missing or damaged is put back from a backup, if the bytes there prove what they are
+  (:mod:`pipelines.copy.damaged_files`). Nothing that can be read is ever replaced.
+* **Versions** (``lost``): those of which nobody has the files any more are marked, so that jobs go on without them.
+  What only they reach is kept no longer. A root that is missing leaves a hole in the history; the mark fills it.
+* **Fences**, without both: every commit of tables is refused until the time of a fence has come that lies in the
+  future, because a clock was wrong when a lakehouse or its tables were cleaned. The version that this job commits has
+  an earlier one: later than the time of every file that is there now. Why that is safe: format, section 6, "A fence in
+  the future".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from pipelines.job import NEVER_CANCELLED, Cancel, Review
-from pipelines.summary import Table
-from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import MendedFences, commit_summary
+from pipelines import verify
+from pipelines.copy.damaged_files import find_copy, put_back
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, refuse_unknown
+from pipelines.summary import Table, count
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.commits.changes import MendedFences, NewDefinition, SameContent, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, measure_storage_time, show_time
-from trinitylake_core.errors import Refused
+from trinitylake_core.definitions import LakehouseDef, altered_lakehouse, lost_versions
+from trinitylake_core.errors import Corrupt, InvalidInput, Refused
+from trinitylake_core.locations import parse
 from trinitylake_core.recovery.plan import require_reason
-from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.storage import Storage
+from trinitylake_core.short_repr import ShortRepr, first_of
+from trinitylake_core.storage import Storage, open_storage, same_place
+from trinitylake_core.versions import LOST_MARK, Root
+from trinitylake_core.versions.search import listed_versions
+
+_QUOTED: Final = re.compile("'([^']+)'")
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Why it is mended; required, and recorded in the history."""
+    """What is mended, and why: required, and recorded in the history.
+
+    Attributes:
+        source: root URI of a backup: put missing and damaged files back from there.
+        source_options: storage options of the backup.
+        lost: versions to mark as lost.
+        engine: the engine that verifies the lakehouse: ``spark``, ``local`` or ``auto``.
+    """
 
     reason: str | None = None
+    source: str | None = None
+    source_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    lost: tuple[int, ...] = ()
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         require_reason(self.reason)
+        refuse_unknown(self.engine)
+        if self.source is not None and self.lost:
+            raise InvalidInput("put back what the backup has first, then mark what is left: two runs")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,28 +71,48 @@ class Report(ShortRepr):
         version_after: the version that was committed; ``None`` if nothing was.
         mended: the system rows that lay in the future, each with its time, in epoch milliseconds.
         time_millis: the time that they have now.
+        files: what was put back.
+        left: what is damaged still, each with the reason.
+        lost: the versions that were marked as lost.
     """
 
     root: str
     version: int
     dry_run: bool
-    mended: dict[str, int]
-    time_millis: int
+    mended: dict[str, int] = field(default_factory=dict)
+    time_millis: int = 0
     version_after: int | None = None
+    files: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    source: str | None = None
 
     def summary(self) -> Iterator[str]:
         """Yield what was mended."""
-        if not self.mended:
-            yield "nothing to do: no fence lies in the future"
+        if not (self.mended or self.files or self.left or self.lost):
+            yield "nothing to do: " + ("no fence lies in the future" if self.source is None else "no file is damaged")
             return
-        then = show_time(self.time_millis)
         if self.dry_run:
             what = "dry run, nothing was changed"
+        elif self.version_after is None:
+            what = "no version committed"
         else:
             what = f"version {self.version_after} committed"
+        if self.files:
+            named = f"{count(len(self.files), 'file')}: {first_of(self.files, _SHOWN)}"
+            yield f"{what}: {'to put back' if self.dry_run else 'put back'} from {self.source}: {named}"
+        for path, why in self.left.items():
+            yield f"still damaged: {path}: {why}"
+        if self.left:
+            yield "`rollback` leaves the newest version behind; `mend --lost V` lets all jobs go on without a version"
+        if self.lost:
+            versions = first_of([str(each) for each in self.lost], _SHOWN)
+            yield f"{what}: marked as lost: {versions}; jobs go on without what only these versions reach"
+        then = show_time(self.time_millis)
         for name, before in self.mended.items():
             yield f"{what}: {name} was {show_time(before)}, now {then}"
-        yield "what writers have written before that and not yet committed is refused: they write it again"
+        if self.mended:
+            yield "what writers have written before that and not yet committed is refused: they write it again"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield nothing."""
@@ -72,20 +122,159 @@ class Report(ShortRepr):
 def run(
     lake: Lakehouse,
     config: Config,
+    spark: Session = None,
     *,
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
+    progress: Progress | None = None,
 ) -> Report:
-    """Commit earlier fences in the place of those that lie in the future.
+    """Mend files, versions or fences; the handle moves to the newest version.
 
-    Costs a listing of everything below the root, one ``put`` and one ``head`` for the storage's time, and a commit.
+    Costs, for fences: a listing of everything below the root, one ``put`` and one ``head`` for the storage's time, and
+    a commit. For files: a verification of all versions with their definitions, and once more after each round that put
+    something back; what :mod:`pipelines.copy.damaged_files` costs; a commit. For versions: a verification of each, a
+    ``create`` or ``put`` where its root cannot be read, and a commit.
 
     Raises:
         ClocksDisagree: the storage's clock and that of this process show different times; nothing was committed.
         Refused: a file is dated in the future, too; named.
         CommitConflict: a cleaning came in between; run it again.
+        InvalidInput: a version to mark as lost is intact, the newest one, or not kept; or the backup is another one's.
         ReadOnly, StorageError.
     """
+    cancel = cancel or NEVER_CANCELLED
+    if config.source is not None:
+        done = _mend_files(lake, config, config.source, spark, review, cancel, progress)
+    elif config.lost:
+        done = _mark_lost(lake, config, spark, review, cancel, progress)
+    else:
+        done = _mend_fences(lake, config, review, cancel)
+    if done.version_after is not None:
+        lake.catch_up()
+    return done
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def _mend_files(
+    lake: Lakehouse,
+    config: Config,
+    source: str,
+    spark: Session,
+    review: Review[Report] | None,
+    cancel: Cancel,
+    progress: Progress | None,
+) -> Report:
+    """Put back what is damaged, round after round: a root that can be read again names nodes, and these definitions."""
+    storage = lake.storage
+    copy = open_storage(source, config.source_options)
+    _refuse_other(lake, copy)
+    report = Report(root=lake.root, version=lake.version, dry_run=False, source=copy.root)
+    seen = set[str]()
+    while True:
+        found = verify.run(
+            storage, verify.Config("all", definitions=True, engine=config.engine), spark, progress=progress
+        )
+        names = [each for each in _files_in(found) if each not in seen]
+        seen.update(names)
+        outcomes = {path: find_copy(storage, copy, path) for path in names}
+        report.left.update({path: why for path, (data, why) in outcomes.items() if why})
+        to_put = [path for path, (data, _) in outcomes.items() if data is not None]
+        planned = replace(report, dry_run=True, files=to_put)
+        if to_put and not report.files and review is not None and not review(planned):
+            return planned
+        for path in to_put:
+            cancel.check()
+            data, _ = outcomes[path]
+            if data is not None:
+                put_back(storage, path, data)
+                report.files.append(path)
+        if not to_put:
+            break
+    if not report.files:
+        return report
+    try:
+        newest = lake.backend.newest()
+        lake.backend.note_newest(newest)
+    except Corrupt:  # named in `left`
+        return report
+    about = commit_summary(reason=config.reason, files=len(report.files), source=copy.root)
+    made = commit(lake.backend, newest, SameContent(spec.OP_ALTER, about), before_commit=cancel.check)
+    return replace(report, version_after=made.version)
+
+
+def _refuse_other(lake: Lakehouse, copy: Storage) -> None:
+    there = Lakehouse.open(copy, damaged=True)
+    if same_place(copy.root, lake.root) or there.definition.id != lake.definition.id:
+        raise InvalidInput(f"{copy.root} is no backup of {lake.root}: it is the same place, or another lakehouse")
+
+
+def _files_in(found: verify.Report) -> list[str]:
+    """Return the files that findings name, each once, if their names are of the format."""
+    names = []
+    for finding in found.findings:
+        names += [finding.file, *_QUOTED.findall(finding.message)]
+    return [each for each in dict.fromkeys(names) if parse(each) is not None]
+
+
+# -- versions ----------------------------------------------------------------------------------------------
+
+
+def _mark_lost(
+    lake: Lakehouse,
+    config: Config,
+    spark: Session,
+    review: Review[Report] | None,
+    cancel: Cancel,
+    progress: Progress | None,
+) -> Report:
+    backend = lake.backend
+    lost = sorted(set(config.lost))
+    boundary, last = backend.versions.boundary(), max(listed_versions(backend.versions))
+    for version in lost:
+        if not boundary <= version < last:
+            raise InvalidInput(f"version {version} is not one of those from {boundary} to {last - 1}")
+        how = verify.Config(version, definitions=True, engine=config.engine)
+        if verify.run(lake.storage, how, spark, progress=progress).ok:
+            raise InvalidInput(f"version {version} is intact; nothing was changed")
+    planned = Report(root=lake.root, version=lake.version, dry_run=True, lost=lost)
+    if review is not None and not review(planned):
+        return planned
+    for version in lost:
+        cancel.check()
+        _fill_place(lake, version)
+    newest = backend.newest()  # after that: a search ends at a hole
+    backend.versions.refuse_hole(newest.version)
+    backend.note_newest(newest)
+
+    def edit(before: LakehouseDef, base: Root) -> LakehouseDef:
+        every = {*lost_versions(before), *lost}
+        kept = [str(each) for each in sorted(every) if each >= base.oldest_version]
+        return altered_lakehouse(before, properties={spec.LOST_VERSIONS: ",".join(kept)})
+
+    change = NewDefinition(backend, spec.OP_ALTER, commit_summary(reason=config.reason, lost=lost), edit)
+    made = commit(backend, newest, change, before_commit=cancel.check)
+    return replace(planned, version=made.version - 1, dry_run=False, version_after=made.version)
+
+
+def _fill_place(lake: Lakehouse, version: int) -> None:
+    """Put the mark where a root is missing, or before what is there where it cannot be read. Two ``get``, a write."""
+    versions = lake.backend.versions
+    path = versions.path(version)
+    (root,) = versions.readable_roots([version])
+    if root is None:
+        lake.storage.create(path, LOST_MARK)
+    elif root.unreadable is not None:
+        before = lake.storage.read(path)
+        if not before.startswith(LOST_MARK):
+            lake.storage.replace(path, LOST_MARK + before)
+
+
+# -- fences ------------------------------------------------------------------------------------------------
+
+
+def _mend_fences(lake: Lakehouse, config: Config, review: Review[Report] | None, cancel: Cancel) -> Report:
     backend = lake.backend
     newest = backend.newest()
     backend.note_newest(newest)
@@ -94,13 +283,7 @@ def run(
     mends = MendedFences(now + CLOCKS_DIFFER_MILLIS, commit_summary(reason=config.reason))
     ahead = mends.find_ahead(newest)
     if not ahead:
-        return Report(
-            root=lake.root,
-            version=newest.version,
-            dry_run=False,
-            mended={},
-            time_millis=0,
-        )
+        return Report(root=lake.root, version=newest.version, dry_run=False)
     mends.void_before_millis = _find_newest_time(backend.storage, now) + 1
     planned = Report(
         root=lake.root,
@@ -111,17 +294,8 @@ def run(
     )
     if review is not None and not review(planned):
         return planned
-    check = (cancel or NEVER_CANCELLED).check
-    root = commit(backend, newest, mends, before_commit=check)
-    lake.catch_up()
-    return Report(
-        root=lake.root,
-        version=newest.version,
-        dry_run=False,
-        mended=ahead,
-        time_millis=mends.void_before_millis,
-        version_after=root.version,
-    )
+    root = commit(backend, newest, mends, before_commit=cancel.check)
+    return replace(planned, dry_run=False, version_after=root.version)
 
 
 def _find_newest_time(storage: Storage, now: int) -> int:

@@ -31,10 +31,11 @@ from pipelines.tables.files import TABLES, TABLES_UNKNOWN, refuse_no_iceberg, re
 from pipelines.trees.walk import FOREVER, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
+from trinitylake_core.definitions import lost_versions
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import validate_path
 from trinitylake_core.recovery.target import plain_number
-from trinitylake_core.short_repr import ShortRepr
+from trinitylake_core.short_repr import ShortRepr, first_of
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions, VersionsReadOnce
 from trinitylake_core.versions.search import listed_versions
@@ -42,6 +43,7 @@ from trinitylake_core.versions.search import listed_versions
 NEWEST: Final = "newest"
 ALL: Final = "all"
 _NO_VERSION: Final = -1
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class Report(ShortRepr):
     ``nodes_named`` of them contain their own path. ``definitions_read`` is 0 unless definitions are verified;
     ``definitions_proved`` of them end with a checksum. Older files have neither, and gain both when they are rewritten.
     The metadata files of ``tables_checked`` were searched; those of ``tables_unknown`` could not be, for want of
-    credentials or of a client. ``table_files`` counts the distinct files that ``deep`` examined, by kind.
+    credentials or of a client. ``table_files`` counts the distinct files that ``deep`` examined, by kind. The versions
+    ``lost`` are marked as such (``mend``), and were left out.
     """
 
     root: str
@@ -101,6 +104,7 @@ class Report(ShortRepr):
     tables_checked: int = 0
     tables_unknown: int = 0
     table_files: dict[str, int] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> Iterator[str]:
@@ -116,6 +120,8 @@ class Report(ShortRepr):
             yield f"{shown} checked; findings: {len(self.findings)}{more}"
             return
         yield f"{shown} checked: every invariant holds"
+        if self.lost:
+            yield f"left out, marked as lost: {first_of([f'version {each}' for each in self.lost], _SHOWN)}"
         if self.nodes_named < self.nodes_read:
             yield f"{self.nodes_named} of {self.nodes_read} nodes know their own path; the others are older"
         if self.definitions_proved < self.definitions_read:
@@ -186,6 +192,7 @@ class _Verification:
         else:
             self.engine = choose_engine_for_all(how, spark, self.newest)
         self.nodes_read = 0
+        self.lost: list[int] = []
         self.table_files: dict[str, int] = {}
         self.watch = Stopwatch()
 
@@ -210,7 +217,10 @@ class _Verification:
             first = kept
             if recorded <= newest:  # a damaged root may record what cannot be
                 first = max(kept, recorded)
-            return list(range(first, newest + 1))
+            with suppress(Corrupt, InvalidDefinition):  # the passes report it
+                lost = lost_versions(self.versions.definition(self.newest))
+                self.lost = [each for each in lost if first <= each < newest]
+            return [each for each in range(first, newest + 1) if each not in self.lost]
         boundary = self.versions.boundary()
         if self.config.versions == NEWEST:
             return []
@@ -241,6 +251,7 @@ class _Verification:
             tables_checked=counts[TABLES],
             tables_unknown=counts[TABLES_UNKNOWN],
             table_files=self.table_files,
+            lost=self.lost,
             seconds=self.watch.seconds,
         )
 

@@ -28,6 +28,7 @@ from trinitylake_core.errors import (
     InvalidDefinition,
     InvalidLocation,
     InvalidName,
+    LostRoot,
 )
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, label
 from trinitylake_core.locations import validate_path, validate_paths
@@ -43,14 +44,17 @@ MALFORMED: Final = "malformed"
 
 
 _HINTS: Final = {
-    "I1": "the file is damaged: restore it from an export, or roll back to a version that does not use it",
-    "I10": "restore the file from an export, or roll back to a version that does not use it",
+    "I1": "the file is damaged: `trinitylake mend ROOT --from BACKUP` puts it back; or roll back to a version "
+    "that does not use it",
+    "I10": "`trinitylake mend ROOT --from BACKUP` puts the file back; or roll back to a version that does not use it",
     "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
     "I12": "create the namespace again, or drop what lies in it; a compaction changes neither",
-    "I14": f"the content of this version is still readable. {MAYBE_THE_STORE}",
-    "I15": "bring the object back from an export (`restore --from … --damaged`), or drop or re-create it",
+    "I14": "the content of this version is still readable. Where a root is missing, `trinitylake mend ROOT "
+    f"--from BACKUP` puts it back, and `mend ROOT --lost V` marks a version that nobody has. {MAYBE_THE_STORE}",
+    "I15": "`trinitylake mend ROOT --from BACKUP` puts the file back; or `restore --from … --damaged`, or drop or "
+    "re-create it",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
-    "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",
+    "I18": "another file lies in its place: `trinitylake mend ROOT --from BACKUP` puts it back; or roll back",
     "I17": "drop the snapshot, or restore its files from an export",
     "I19": "an engine may have expired it: restore the table from a version whose metadata file exists; if "
     "there is none, register the table again with the one that its engine uses, or drop it",
@@ -148,7 +152,8 @@ def _check_link(versions: Versions, root: Root) -> Iterator[Violation]:
     try:
         before = versions.try_rows(root.version - 1)
     except Corrupt as error:
-        if root.rollback_from_root != versions.path(root.version - 1):  # left behind; it is a finding of its own
+        is_left_behind = root.rollback_from_root == versions.path(root.version - 1)  # a finding of its own
+        if not is_left_behind and not isinstance(error, LostRoot):  # an operator has accepted that
             yield violation("I14", root.path, f"the previous root cannot be read: {error}")
         return
     if before is None:

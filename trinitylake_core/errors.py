@@ -164,6 +164,10 @@ class CorruptNode(Corrupt):
     """A node file is cut short, garbage, or breaks an invariant of the tree."""
 
 
+class LostRoot(CorruptNode):
+    """An operator has marked this version as lost (``mend``); its root cannot be read, and that is known."""
+
+
 class CorruptDefinition(Corrupt):
     """A definition file is missing or does not parse."""
 

@@ -105,7 +105,9 @@ DELETE_ENABLED: Final = "maintenance.delete.enabled"
 """The property with which a lakehouse forbids all jobs to delete: ``false``."""
 FREEZE: Final = "maintenance.freeze"
 """The property of a frozen lakehouse: who froze it, why, since when and until when, as JSON (format, section 6)."""
-MAINTENANCE_KNOWN: Final = (DELETE_ENABLED, FREEZE)
+LOST_VERSIONS: Final = "maintenance.lost.versions"
+"""The property that names the versions which are damaged for good, with commas between: no job needs them any more."""
+MAINTENANCE_KNOWN: Final = (DELETE_ENABLED, FREEZE, LOST_VERSIONS)
 """The properties that jobs obey: another one that begins so protects nothing, and is refused when it is set."""
 FROZEN_OPERATIONS: Final = frozenset({OP_COMMIT, OP_LOAD})
 """What a frozen lakehouse refuses; maintenance and recovery go on."""

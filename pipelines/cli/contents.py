@@ -73,7 +73,7 @@ maintain:
   tables compact ROOT [PATTERN] | merge small files of Iceberg tables; the rows stay, and no file is deleted
   tables expire ROOT [PATTERN] | remove old snapshots of Iceberg tables; no file is deleted
   tables clean ROOT [PATTERN] | remove files of Iceberg tables that no version, snapshot or saved transaction needs
-  mend ROOT | correct a fence of a cleaning that lies in the future, because a clock was wrong
+  mend ROOT | put damaged files back from a backup, mark lost versions, or correct a fence in the future
   doctor ROOT | test whether a storage is fit for a lakehouse; exit code 1 if it is not
 recover:
   freeze ROOT | refuse commits and loads of all writers, until it is thawed or a time is over

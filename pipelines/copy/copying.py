@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
 from pipelines.engine.model import LONG, TEXT, Engine, Row
 from pipelines.job import Progress
-from trinitylake_core.errors import CorruptDefinition, FileMissing, StorageError
+from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, StorageError
 from trinitylake_core.storage import Storage
 
 CHUNK: Final = 20_000
@@ -23,7 +23,7 @@ _TOGETHER: Final = 256 << 20
 _PORTION: Final = 4_096
 _PATH: Final = pa.schema({"path": TEXT})
 _COPIED: Final = pa.schema({"path": TEXT, "bytes": LONG})
-NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG})
+NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG, "kept": TEXT})
 """What :func:`copy_new` yields."""
 Check = Callable[[str, bytes], None]
 """Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
@@ -104,21 +104,27 @@ def copy_new(
     target: Storage,
     *,
     check: Check,
-) -> Iterator[tuple[int, int, int]]:
+) -> Iterator[tuple[int, int, int, str | None]]:
     """Copy files that are not at the target, or are cut short there, and compare what arrived. Durable at the end.
 
     One ``get`` at the source, one ``put`` and one ``get`` at the target for each. Memory: twice :data:`_TOGETHER`, or
-    a file that is larger. Yields what was done since it yielded last.
+    a file that is larger. Yields what was done since it yielded last, and each file that stays as it is at the target,
+    because it is missing or damaged at the source, and sound there.
 
     Raises:
-        Corrupt: a file is missing or damaged at the source.
+        Corrupt: a file is missing or damaged at the source, and not sound at the target.
         StorageError: what was read back is not what was written.
     """
     before = (source.counts.snapshot(), target.counts.snapshot())
 
-    def copy(path: str) -> int:
-        data = _sound(source, path)
-        check(path, data)
+    def copy(path: str) -> int | None:
+        try:
+            data = _sound(source, path)
+            check(path, data)
+        except Corrupt:
+            if _is_sound(target, path, check):
+                return None
+            raise
         target.write_many([(path, data)])
         try:
             there = target.read(path)
@@ -132,12 +138,25 @@ def copy_new(
         return len(data)
 
     for some in _portions(rows):
-        sizes = list(_busier(source, target).map(some, copy))
-        yield len(sizes), sum(sizes), 0
+        done = list(_busier(source, target).map(some, copy))
+        sizes = [each for each in done if each is not None]
+        yield len(sizes), sum(sizes), 0, None
+        for path, size in zip(some, done, strict=True):
+            if size is None:
+                yield 0, 0, 0, path
     target.barrier()
     at_source = source.counts - before[0]
     at_target = target.counts - before[1]
-    yield 0, 0, at_source.requests() + at_target.requests()
+    yield 0, 0, at_source.requests() + at_target.requests(), None
+
+
+def _is_sound(storage: Storage, path: str, check: Check) -> bool:
+    """Return whether a file is there and what a file of its name holds. One ``get``."""
+    try:
+        check(path, storage.read(path))
+    except (Corrupt, FileMissing):
+        return False
+    return True
 
 
 def _portions(rows: Iterator[Row]) -> Iterator[list[str]]:

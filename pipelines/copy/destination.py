@@ -311,16 +311,36 @@ def _is_same(versions: Versions, newest: Root, source: Lakehouse) -> bool:
     root = versions.storage.root
     if versions.sdk or versions.definition(newest).id != source.definition.id:
         raise AlreadyExists(f"{root} holds another lakehouse; nothing was changed. Export to another root URI")
-    kept = newest.version >= source.root_node.oldest_version  # below it a late writer may have left a root
     ours = None
-    if kept:
-        ours = source.backend.versions.try_root(newest.version)
-    if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
+    if newest.version >= source.root_node.oldest_version:  # below it a late writer may have left a root
+        try:
+            ours = source.backend.versions.try_root(newest.version)
+        except Corrupt:
+            return _is_same_before(versions, newest.version, source)
+    if ours is not None and _made_by(ours) != _made_by(newest):
         raise AlreadyExists(
             f"{root} was written to since it was exported: its version {newest.version} is not that of "
             f"{source.root}; nothing was changed. Export to another root URI"
         )
     return ours is not None
+
+
+def _is_same_before(versions: Versions, damaged: int, source: Lakehouse) -> bool:
+    """Return whether both have the same version before one that cannot be read in ``source``: the copy has that one.
+
+    The newest version before it that both can read decides; ``False`` where there is none. Two ``get`` each.
+    """
+    for version in range(damaged - 1, source.root_node.oldest_version - 1, -1):
+        try:
+            theirs, ours = versions.try_root(version), source.backend.versions.try_root(version)
+        except Corrupt:
+            continue
+        return theirs is not None and ours is not None and _made_by(ours) == _made_by(theirs)
+    return False
+
+
+def _made_by(root: Root) -> tuple[str | None, int]:
+    return root.txn, root.created_at_millis
 
 
 def _is_base(source: Lakehouse, root: Root) -> bool:

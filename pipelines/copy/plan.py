@@ -45,7 +45,7 @@ from pipelines.tables.walk import (
     TableWalk,
     key_files,
 )
-from pipelines.trees.walk import NAMED, Start, TreeSource, walk
+from pipelines.trees.walk import FROM_COPY, NAMED, Start, TreeSource, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
 from trinitylake_core.definitions import DECODERS, decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile
@@ -75,7 +75,9 @@ _TASKS: Final = 256
 """Tasks of a listing."""
 _MEANT: Final = pa.schema({"path": TEXT, "size": LONG, "role": TEXT, "named": TEXT})
 _DIFFERS: Final = "(there IS NULL OR there <> size)"
-_TO_COPY: Final = f"(here = size AND {_DIFFERS})"
+_LOST: Final = f"(kind = {DEFINITION!r} AND size IS NULL AND there IS NOT NULL)"
+"""A definition that is missing here: that of the copy is to be proved."""
+_TO_COPY: Final = f"((here = size AND {_DIFFERS}) OR {_LOST})"
 _OWN_NAME: Final = " OR ".join(f"substr(path, 1, {len(each)}) = {each!r}" for each in _PREFIXES)
 _NO_LISTING: Final = f"here IS NULL OR (kind IN ({DEFINITION!r}, {NODE!r}) AND NOT ({_OWN_NAME}))"
 
@@ -112,6 +114,7 @@ class FilesToCopy:
         requests: those that tasks made so far, 0 where the work was done in this process.
         lacking: tables of which the copy will lack files, by label, each with one of the reasons.
         elsewhere: files of tables that lie outside the root, which are not copied.
+        kept: nodes and roots that cannot be read here, and can at the target: what the target has, counts.
     """
 
     files: dict[str, int]
@@ -120,16 +123,20 @@ class FilesToCopy:
     requests: int
     lacking: dict[str, str]
     elsewhere: int
+    kept: list[str]
     _compared: Rows
     _asked: dict[str, Asked]
     _plan: CopyPlan
 
     def copy(self, *kinds: str) -> tuple[int, int, int]:
-        """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks."""
+        """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks.
+
+        Adds to ``kept`` what is missing or damaged here, and sound at the target.
+        """
         done = []
         for kind in kinds:
             asked = self._asked.get(kind, Asked(0))
-            done.append(self._plan.copy(self._compared, kind, asked))
+            done.append(self._plan.copy(self._compared, kind, asked, self.kept))
         files = sum(each[0] for each in done)
         size = sum(each[1] for each in done)
         requests = sum(each[2] for each in done)
@@ -155,7 +162,9 @@ class CopyPlan:
         Raises:
             Corrupt: a node is missing or damaged, or a definition missing.
         """
-        walked = walk(self.engine, TreeSource(self.source, self.order, figures=False), starts, self.progress)
+        trees = TreeSource(self.source, self.order, figures=False, copy=self.target)
+        walked = walk(self.engine, trees, starts, self.progress)
+        kept = walked.keep_asked("nodes", f"SELECT path FROM walked WHERE role = {FROM_COPY}", "path")
         here, there = (self._listing(each, tables=tables) for each in (self.source, self.target))
         walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
         if tables:
@@ -202,6 +211,7 @@ class CopyPlan:
             requests=self.engine.not_counted(in_tasks),
             lacking=lacking,
             elsewhere=elsewhere,
+            kept=sorted(row["path"] for row in kept.list()),
             _compared=compared,
             _asked={row["kind"]: Asked(row["missing"], row["missing_keys"]) for row in kinds},
             _plan=self,
@@ -303,10 +313,10 @@ class CopyPlan:
         sum of names, which a query of its own asks for. Raises ``StorageError``.
         """
         query = f"""SELECT kind, sum(times) AS names, sum(times * crc32(path)) AS keys,
-            sum(CASE WHEN size IS NULL THEN 1 ELSE 0 END) AS lost,
+            sum(CASE WHEN size IS NULL AND there IS NULL THEN 1 ELSE 0 END) AS lost,
             sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
             sum(CASE WHEN {_TO_COPY} THEN crc32(path) ELSE 0 END) AS missing_keys,
-            sum(CASE WHEN {_TO_COPY} THEN size ELSE 0 END) AS bytes,
+            sum(CASE WHEN {_TO_COPY} THEN coalesce(size, 0) ELSE 0 END) AS bytes,
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
         kinds = self.engine.sql(query, compared=compared).list()
         names = sum(row["names"] for row in kinds)
@@ -338,7 +348,8 @@ class CopyPlan:
         """Refuse to copy a lakehouse that lacks ``count`` definitions. Raises ``CorruptDefinition``."""
         if not count:
             return
-        query = f"SELECT path FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL ORDER BY path LIMIT {_SHOWN}"
+        query = f"""SELECT path FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL AND there IS NULL
+            ORDER BY path LIMIT {_SHOWN}"""
         some = [row["path"] for row in self.engine.sql(query, compared=compared).list()]
         named = first_of(some, _SHOWN, count)
         raise CorruptDefinition(
@@ -347,21 +358,26 @@ class CopyPlan:
             invariant="I15",
         )
 
-    def copy(self, compared: Rows, kind: str, asked: Asked) -> tuple[int, int, int]:
-        """Copy the files of a kind that are not at the target; return files, bytes, requests of tasks."""
+    def copy(self, compared: Rows, kind: str, asked: Asked, kept: list[str]) -> tuple[int, int, int]:
+        """Copy the files of a kind that are not at the target; return files, bytes, requests of tasks.
+
+        Files that stay as they are there, because they cannot be read here, are added to ``kept``.
+        """
         count = asked.rows
         self.progress(f"copy {kind}s", 0, count)
         if not count:
             return 0, 0, 0
-        query = f"SELECT path, size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
+        query = f"SELECT path, coalesce(size, there) AS size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
         files.learn_count(count)
         work = CountedWork(partial(copy_new, check=_check), NEW, "path")
-        sums = dict.fromkeys(NEW.names, 0)
+        sums = dict.fromkeys(("copied", "bytes", "requests"), 0)
         done = self.engine.map(work, files, with_counts(NEW), self.source, self.target, each=BATCH)
         for row in without_counts(f"{kind}s to copy", asked, done.stream()):
             for name in sums:
                 sums[name] += row[name]
+            if row["kept"] is not None:
+                kept.append(row["kept"])
             self.progress(f"copy {kind}s", sums["copied"], count)
         return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
 

@@ -16,7 +16,7 @@ from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
+from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction, lost_versions
 from trinitylake_core.durations import describe_duration, millis
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
 from trinitylake_core.locations import root_path, validate_path
@@ -41,10 +41,15 @@ class GcRoots:
     """Root path of every snapshot whose root lies in this lakehouse, by name."""
 
     def starts(self, since: GcRoots | None = None) -> list[Start]:
-        """Return the roots to walk from; with ``since`` only those that were not kept then."""
+        """Return the roots to walk from; with ``since`` only those that were not kept then.
+
+        Versions that are marked as lost are left out: what only they reach need not stay.
+        """
         first = self.boundary if since is None else max(self.boundary, since.newest.version + 1)
         known = set() if since is None else set(since.snapshots.values())
-        versions = [Start(root_path(version), version, version) for version in range(first, self.newest.version + 1)]
+        lost = set(lost_versions(self.definition)) - {self.newest.version}
+        kept = (version for version in range(first, self.newest.version + 1) if version not in lost)
+        versions = [Start(root_path(version), version, version) for version in kept]
         return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
 
 

@@ -56,8 +56,10 @@ NAMED: Final = 2
 KEYS: Final = 3
 MESSAGES: Final = 4
 TEXT_BYTES: Final = 5
+FROM_COPY: Final = 6
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
-"""A node and its bytes, an edge to a child and its place, a definition that a node names, or a figure of a node."""
+"""A node and its bytes, an edge to a child and its place, a definition that a node names, a figure of a node, or a node
+that only the copy has."""
 _NODES_PER_TASK: Final = 32
 _NAMES_TOGETHER: Final = 1 << 17
 """Names in leaves that are put together: versions share nearly all names, and few leaves."""
@@ -81,16 +83,24 @@ class TreeSource:
     Attributes:
         files: whether to collect the definition paths that nodes and roots name.
         figures: whether to count keys, messages and the size of text in nodes; without, a leaf costs half.
+        copy: where a node is read that cannot be read here; it is kept as :data:`FROM_COPY`, too.
     """
 
     storage: Storage
     order: int
     files: bool = True
     figures: bool = True
+    copy: Storage | None = None
 
 
 def _visits(
-    rows: Iterator[Row], storage: Storage, *, order: int, files: bool, figures: bool
+    rows: Iterator[Row],
+    storage: Storage,
+    copy: Storage | None = None,
+    *,
+    order: int,
+    files: bool,
+    figures: bool,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what a walk keeps of nodes. One ``get`` each, read ahead.
 
@@ -103,7 +113,13 @@ def _visits(
             leaf = None if figures or asked["height"] != 0 or isinstance(data, FileMissing) else data
             plain = None if leaf is None else decode_many([leaf], [path], order)
             if leaf is None or plain is None:
-                yield from _visit(asked, data, files=files, figures=figures)
+                try:
+                    visited = list(_visit(asked, data, files=files, figures=figures))
+                except CorruptNode:
+                    if copy is None:
+                        raise
+                    visited = _visit_copy(asked, copy, files=files, figures=figures)
+                yield from visited
                 continue
             yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
             if files:
@@ -123,6 +139,14 @@ def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tup
     for _, last, names in sorted(leaves, key=itemgetter(1)):
         lasts.update(dict.fromkeys(names, last))
     return ((NAMED, name, None, first, lasts[name], None) for name, first in firsts.items())
+
+
+def _visit_copy(asked: Row, copy: Storage, *, files: bool, figures: bool) -> list[tuple[Any, ...]]:
+    """Return what a walk keeps of a node that cannot be read, by its copy. One ``get``. Raises as :func:`_visit`."""
+    path = asked["path"]
+    ((_, data),) = copy.read_many([path])
+    visited = list(_visit(asked, data, files=files, figures=figures))
+    return [*visited, (FROM_COPY, path, None, asked["first"], asked["last"], None)]
 
 
 def _visit(asked: Row, data: bytes | FileMissing, *, files: bool, figures: bool) -> Iterator[tuple[Any, ...]]:
@@ -242,6 +266,7 @@ class Walk:
         levels: a table for each level.
         nodes_read: how many nodes were read, each once.
         counts: those of each level.
+        copy: the storage of a copy, where nodes are read that cannot be read in ``storage``.
     """
 
     engine: Engine
@@ -251,6 +276,7 @@ class Walk:
     levels: list[Rows] = field(default_factory=list)
     nodes_read: int = 0
     counts: list[Counts] = field(default_factory=list)
+    copy: Storage | None = None
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``walked``, the kept rows, and of others."""
@@ -292,7 +318,7 @@ def walk(
     oldest_first = sorted(starts, key=attrgetter("first"))
     rows = [{**asdict(each), "height": ROOT} for each in oldest_first]
     visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path, role")
-    return descend(engine, trees.storage, visitor, rows, progress, known=known)
+    return descend(engine, trees.storage, visitor, rows, progress, known=known, copy=trees.copy)
 
 
 def descend(
@@ -304,6 +330,7 @@ def descend(
     *,
     known: Sequence[Rows] = (),
     few: int = 0,
+    copy: Storage | None = None,
 ) -> Walk:
     """Visit all nodes reachable from roots, and return what the visitor kept. A walk that fails keeps nothing.
 
@@ -318,8 +345,9 @@ def descend(
         known: tables kept by ``path``: nodes that are left out, with what only they reach.
         few: so many nodes of a level at the top are visited in this process: as a Spark job they would be a task or
             two, which all others wait for. Not together with ``known``.
+        copy: a second storage for the visitor's work, if it takes one.
     """
-    found = Walk(engine, storage, visitor, progress)
+    found = Walk(engine, storage, visitor, progress, copy=copy)
     with closing(LocalEngine()) as top:
         if few and engine.tasks() > 1:
             found.engine = top
@@ -408,7 +436,8 @@ def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few
 def _visit_level(found: Walk, pending: Rows, asked: Asked, height: int) -> int:
     """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
     visit = CountedWork(found.visitor.choose(found, height), found.visitor.kept, "path")
-    level = found.engine.map(visit, pending, found.visitor.columns, found.storage, each=_NODES_PER_TASK)
+    storages = [each for each in (found.storage, found.copy) if each is not None]
+    level = found.engine.map(visit, pending, found.visitor.columns, *storages, each=_NODES_PER_TASK)
     return _keep_level(found, level, asked)
 
 

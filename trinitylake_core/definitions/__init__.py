@@ -23,6 +23,7 @@ from trinitylake_core.definitions.lakehouse import (
     commit_buffer_bytes,
     effective,
     key_table_max_bytes,
+    lost_versions,
     new_lakehouse_def,
     usual_order,
 )

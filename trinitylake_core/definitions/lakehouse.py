@@ -120,10 +120,22 @@ def commit_buffer_bytes(definition: LakehouseDef) -> int:
     return spec.DEFAULT_COMMIT_BUFFER_BYTES
 
 
+def lost_versions(definition: LakehouseDef) -> list[int]:
+    """Return the versions that an operator marked as damaged for good, in ascending order; none by what is no number.
+
+    ``mend`` marks them. Their trees need not be readable, and what only they reach is not kept.
+    """
+    texts = definition.properties.get(spec.LOST_VERSIONS, "").split(",")
+    return sorted({int(text) for text in texts if _is_size(text)})
+
+
 def _check_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     text = properties.get(spec.COMMIT_BUFFER_BYTES, "0")
     if not _is_size(text):
         raise InvalidDefinition(f"property {spec.COMMIT_BUFFER_BYTES} is a number of bytes, not {text!r}")
+    for text in properties.get(spec.LOST_VERSIONS, "0").split(","):
+        if not _is_size(text):
+            raise InvalidDefinition(f"property {spec.LOST_VERSIONS} is versions with commas between, not {text!r}")
     for name in properties:
         if name.startswith(spec.MAINTENANCE_PROPERTIES) and name not in spec.MAINTENANCE_KNOWN:
             raise InvalidDefinition(

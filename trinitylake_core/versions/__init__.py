@@ -25,5 +25,5 @@ from trinitylake_core.versions.root import (
     unreadable_root,
     version_info,
 )
-from trinitylake_core.versions.root_files import copy_of_definition, number_in
+from trinitylake_core.versions.root_files import LOST_MARK, copy_of_definition, number_in
 from trinitylake_core.versions.versions import Versions, VersionsReadOnce

@@ -8,7 +8,7 @@ from typing import Final
 
 from trinitylake_core import locations, spec
 from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
-from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
+from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation, LostRoot
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.nodefile import decode_head
@@ -18,6 +18,11 @@ BATCH: Final = 64
 """So many roots are read ahead at the most."""
 _DIGITS: Final = 10
 """No version has more."""
+LOST_MARK: Final = b"This version of a TrinityLake lakehouse is lost.\n"
+"""How the file begins that stands where a root is missing or cannot be read, once an operator has accepted that.
+
+What was there before, follows. No Arrow file begins so: for other readers it is a root that cannot be read.
+"""
 LARGE_BYTES: Final = 1 << 20
 """Root files from this size on hold the messages of a large transaction."""
 
@@ -62,6 +67,7 @@ class RootFiles:
             return None
         if len(data) < LARGE_BYTES:
             return self.decode(version, path, data)
+        _refuse_lost(version, path, data)
         node = decode_head(data, path)[0]
         return _proved_version(Root(version, path, node)).delta()
 
@@ -140,7 +146,8 @@ class RootFiles:
         return True
 
     def decode(self, version: int, path: str, data: bytes) -> Root:
-        """Return the root in the bytes of its file."""
+        """Return the root in the bytes of its file. Raises ``CorruptNode``, ``LostRoot``."""
+        _refuse_lost(version, path, data)
         node = nodefile.decode(data, path)
         return _proved_version(Root(version, path, node, data))
 
@@ -223,6 +230,11 @@ class RootFiles:
     def boundary(self) -> int:
         """Return the result of :meth:`boundary_file`, 0 if the file is garbage. One ``get``."""
         return self.boundary_file() or 0
+
+
+def _refuse_lost(version: int, path: str, data: bytes) -> None:
+    if data.startswith(LOST_MARK):
+        raise LostRoot(f"version {version} is marked as lost", path=path)
 
 
 def number_in(data: bytes) -> int | None:

@@ -100,8 +100,9 @@ def missing_root(roots: RootFiles, version: int, boundary: int) -> CorruptNode:
     path = roots.path(version)
     roots.storage.doubt()
     return CorruptNode(
-        f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on; copy the "
-        "file from an export of this lakehouse. Versions after it can be read, by number or with a limit. "
+        f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on. "
+        "`trinitylake mend ROOT --from BACKUP` puts it back, and `mend ROOT --lost VERSION` marks the version if "
+        "nobody has it. Versions after it can be read, by number or with a limit. "
         f"{MAYBE_THE_STORE}",
         path=path,
         invariant="I14",

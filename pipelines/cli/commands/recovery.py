@@ -340,8 +340,7 @@ def export(call: Call) -> Result:
         if tables:
             left = count(tables, "table")
             more.append(f"only definitions are copied, not the data and metadata files of {left}")
-    is_whole = not done.plan.unreadable and not done.plan.tables_lacking
-    return report_result(call, done, *more, code=DONE if is_whole else FOUND_PROBLEMS)
+    return report_result(call, done, *more, code=DONE if done.plan.is_whole else FOUND_PROBLEMS)
 
 
 @command(

@@ -187,7 +187,7 @@ def _versions_to_verify(call: Call) -> str | int:
 _OF_FINDING: Final = ("invariant", "file", "message", "hint", "versions")
 _OF_VERIFICATION: Final = (
     *("root", "versions", "ok", "findings", "nodes_read", "nodes_named", "definitions_read", "definitions_proved"),
-    *("tables_checked", "tables_unknown", "table_files"),
+    *("tables_checked", "tables_unknown", "table_files", "lost"),
 )
 PATTERN: Final = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
 
@@ -261,18 +261,56 @@ def _left_in_doubt(done: cleaning.Report) -> bool:
 # -- a clock that was wrong ----------------------------------------------------------------------------
 
 
+_MENDING: Final = (
+    option("--from", "source", metavar="BACKUP", help="put missing and damaged files back from this backup"),
+    option(
+        "--from-storage-option",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="an option for the storage of BACKUP (default: the options for ROOT)",
+    ),
+    option("--lost", type=int, multiple=True, metavar="V", help="mark version V as lost; may be repeated"),
+    REASON,
+    DRY_RUN,
+    YES,
+    ENGINE,
+    *SPARK,
+)
+
+
 @command(
     "mend",
-    "trinitylake mend file:///data/lake --reason 'the clock of the storage was a year ahead'",
-    options=(REASON,),
+    "trinitylake mend file:///data/lake --from file:///backup/lake --reason 'incident 4715: disk error'",
+    options=_MENDING,
     details="""\
-A cleaning commits a fence: files that were written before its time and that no version needs are void. If a clock was
-wrong then, the fence lies in the future, and commits of tables are refused until its time has come. This commits a
-version with a fence that is later than every file which is there now. Nothing is deleted. What writers have written
-and not yet committed, they write again. Correct the clock first: this is refused as long as the clock of the storage
-and that of this machine differ by more than 15 minutes.""",
+With --from: verifies every version, and puts back from a backup what is missing or damaged, if the bytes there prove
+what they are: by their own name and checksum, and a root also by the versions around it. Nothing that can be read is
+replaced. Exit code 1 if something stays damaged.
+With --lost: marks a version whose files nobody has any more, also one whose root is missing. Then `clean`, `export` and
+`verify --all` go on without it, and what only that version reaches is kept no longer. The newest version cannot be
+marked: roll back first.
+Without both: corrects a fence that lies in the future. A cleaning commits a fence: files that were written before its
+time and that no version needs are void. If a clock was wrong then, the fence lies in the future, and commits of tables
+are refused until its time has come. This commits a version with a fence that is later than every file which is there
+now. Nothing is deleted. What writers have written and not yet committed, they write again. Correct the clock first:
+this is refused as long as the clock of the storage and that of this machine differ by more than 15 minutes.""",
 )
 def mend(call: Call) -> Result:
-    """Correct a fence that lies in the future."""
-    done = mending.run(call.open(), mending.Config(reason=call.options.reason))
-    return Result(done, list(done.summary()))
+    """Put damaged files back, mark lost versions, or correct a fence that lies in the future."""
+    options = call.options
+    there = None
+    if options.source is not None:
+        there = call.options_of(options.source, options.from_storage_option)
+    config = call.config(mending.Config, source_options=there)
+    of_files = config.source is not None or bool(config.lost)
+    lake = call.open(damaged=of_files)
+    done = call.carry_out(mending.run, lake, config, show=_show_mended)
+    return _show_mended(done)
+
+
+def _show_mended(done: mending.Report) -> Result:
+    lines = list(done.summary())
+    code = DONE
+    if done.left:
+        code = FOUND_PROBLEMS
+    return Result(done, lines, code)
