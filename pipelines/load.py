@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -168,7 +168,7 @@ def run(
     Raises:
         InvalidInput: a line is not an object, or an object is given twice; nothing was written.
         AlreadyExists, ObjectNotFound: an object is there already, a namespace is not; nothing was written.
-        CommitConflict: another writer changed the same objects, or replaced the tree; load again.
+        CommitConflict: others changed the same objects, dropped a skipped one, or replaced the tree; load again.
         LakehouseFrozen: the lakehouse takes no loads now.
         ReadOnly, Corrupt, StorageError.
     """
@@ -250,7 +250,7 @@ class _Load(JobRun[Config, Report]):
             self.lake.backend.refuse_unsafe()
             trees = self.build(both)
             self.watch.lap("build")
-        return self.commit(counts, trees)
+            return self.commit(counts, trees, partial(self.find_given, both))
 
     def map_blocks(
         self,
@@ -481,7 +481,15 @@ class _Load(JobRun[Config, Report]):
         )
         return sorted(built, key=itemgetter("first"))
 
-    def commit(self, counts: Counts, trees: Sequence[ShareTree]) -> Report:
+    def find_given(self, both: Rows, keys: Sequence[str]) -> Sequence[str]:
+        """Return those of some keys that the source gives: a pass over the shares, if somebody dropped objects."""
+        find_given = partial(loading.find_given, keys=frozenset(keys))
+        found = self.list_in_shares("look again", find_given, both, loading.FOUND)
+        return [row["key"] for row in found]
+
+    def commit(
+        self, counts: Counts, trees: Sequence[ShareTree], find_given: Callable[[Sequence[str]], Sequence[str]]
+    ) -> Report:
         writer = NodeWriter(self.lake.backend.nodes)
         prove_complete(counts, self.unchanged, trees)
         node = self.join(writer, trees)
@@ -509,6 +517,7 @@ class _Load(JobRun[Config, Report]):
             base=self.base,
             node=node,
             summary=summary,
+            find_skipped=find_given if counts.skipped else None,
         )
         root = commit(self.lake.backend, self.base, change, before_commit=self.cancel.check)
         self.lake.catch_up()

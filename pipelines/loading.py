@@ -696,6 +696,14 @@ def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:
         yield found
 
 
+def find_given(groups: Groups, *, keys: frozenset[str]) -> Iterator[list[TupleRow]]:
+    """Yield those of some keys that the source gives, rows of ``FOUND``."""
+    for rows in groups:
+        number = rows[0]["share"]
+        given = {key for _, some in Share(rows).new for key in some.keys}
+        yield [(number, THERE, key, "", 0, 1, "0") for key in sorted(given & keys)]
+
+
 def build_shares(
     groups: Groups,
     storage: Storage,

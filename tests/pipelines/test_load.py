@@ -217,10 +217,10 @@ def test_several_files_some_compressed(tmp_path: Path) -> None:
 # -- beside others -----------------------------------------------------------------------------------------
 
 
-def raced(lake: Lakehouse, uri: str, meanwhile: Any, **how: Any) -> load.Report:
+def raced(lake: Lakehouse, uri: str, meanwhile: Any, spark: SparkSession | None = None, **how: Any) -> load.Report:
     """Load, while somebody else does something right before the commit."""
     first_time = once(lambda: meanwhile(Lakehouse.open(lake.storage)))
-    return loaded(None, lake, uri, cancel=CancelBy(first_time), **how)
+    return loaded(spark, lake, uri, cancel=CancelBy(first_time), **how)
 
 
 def test_commits_in_between_stay(lake: Lakehouse, tmp_path: Path) -> None:
@@ -267,6 +267,41 @@ def test_commits_in_between_that_touch_the_same_conflict(what: str, lake: Lakeho
         raced(lake, uri, others, existing="replace")
     newest = Lakehouse.open(lake.storage)
     assert ([], "rollback" if what == "rollback" else "commit") == (list(newest.check()), newest.info().operation)
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_what_a_load_skips_is_there_in_its_version(
+    session: SparkSession | None, lake: Lakehouse, tmp_path: Path, engine: str
+) -> None:
+    """Objects that were dropped, or are in a dropped namespace, conflict; others that are dropped or changed do not."""
+    other, *given = lake.tables("ns1")[:4]
+    uri = source(tmp_path, [namespace("ns1"), *(table("ns1", name) for name in given), table("ns0", "loaded")])
+
+    def drop(*names: str) -> Any:
+        def others(beside: Lakehouse) -> None:
+            with beside.transaction() as txn:
+                for name in names:
+                    txn.drop_table("ns1", name)
+                txn.alter_table("ns1", given[2], properties={"a": "b"})
+
+        return others
+
+    def drop_all(beside: Lakehouse) -> None:
+        with beside.transaction() as txn:
+            txn.drop_namespace("ns1", cascade=True)
+
+    for dropped, named in ((drop(given[1]), given[1]), (drop_all, "ns1")):
+        version = lake.refresh().version
+        with pytest.raises(CommitConflict, match=f"{named}.* wrote or depends on; load again"):
+            raced(lake, uri, dropped, session, existing="skip", engine=engine)
+        assert version + 1 == reopened(lake).version
+        lake.refresh().rollback(version=version, reason="test")
+    done = raced(lake, uri, drop(other), session, existing="skip", engine=engine)
+    assert (1, 4, 1) == (done.added, done.skipped, done.rebased_over)
+    newest = reopened(lake)
+    assert {*given} <= {*newest.tables("ns1")}
+    assert other not in newest.tables("ns1")
+    assert [] == list(newest.check())
 
 
 def test_versions_before_a_load_can_be_read_and_rolled_back_to(lake: Lakehouse, tmp_path: Path) -> None:

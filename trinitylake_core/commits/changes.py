@@ -308,16 +308,25 @@ class LoadChange(CompactionChange):
     """A root of a new tree: the content of version ``base``, and what was loaded. Nothing is deleted by it.
 
     Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
+    ``find_skipped`` returns those of some keys that the load left as they were because they were there: they must be.
     """
 
     operation = spec.OP_LOAD
     again = "load again"
 
-    def __init__(self, backend: LakehouseBackend, base: Root, node: Node, summary: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        backend: LakehouseBackend,
+        base: Root,
+        node: Node,
+        summary: dict[str, Any],
+        find_skipped: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    ) -> None:
         """Count what the tree of the load holds: two ``get`` per level at the most."""
         super().__init__(node, summary, object_counts(backend.nodes, node, codec_of(backend.definition(base))))
         self._backend = backend
         self._before = base.node
+        self._find_skipped = find_skipped
         self._held_to_fence = bool(base.tables_void_before_millis)
 
     def _count_objects(self, base: Root) -> CountBounds | None:
@@ -350,9 +359,14 @@ class LoadChange(CompactionChange):
         """Return the keys that another version changed, and that this load wrote or depends on."""
         own = root.own_messages()
         found = []
+        dropped = []
         for key, value in zip(own.keys, own.values, strict=True):
             if self._depends_on(codec, key, is_deleted=value is None):
                 found.append(key)
+            elif value is None:
+                dropped.append(key)
+        if dropped and self._find_skipped is not None:
+            found += self._find_skipped(dropped)
         return found
 
     def _depends_on(self, codec: KeyCodec, key: str, *, is_deleted: bool) -> bool:
