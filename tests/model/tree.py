@@ -7,7 +7,6 @@ costs the nodes that it does not share.
 from __future__ import annotations
 
 import bisect
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -95,7 +94,7 @@ class Node:
 def parse(path: str, data: bytes, order: int | None = None) -> Node:
     """Return a node from the bytes of its file: I1, I2, I3, and the checksum."""
     try:
-        reader = pa.ipc.open_file(io.BytesIO(data))
+        reader = pa.ipc.open_file(pa.BufferReader(data))
         table = reader.read_all()
     except (pa.ArrowException, OSError) as error:
         raise Broken(f"I1 {path}: {error}") from error

@@ -145,10 +145,15 @@ def command(world: World, *words: str) -> tuple[int, Any]:
 class Draw:
     """Draws arguments from what is there: weights reach the structure of the tree."""
 
-    def __init__(self, world: World, chance: random.Random, *, nested: bool = False) -> None:
+    def __init__(
+        self, world: World, chance: random.Random, *, nested: bool = False, focus: list[list[str | None]] | None = None
+    ) -> None:
         self.world = world
         self.chance = chance
         self.nested = nested
+        self.focus = focus or []
+        """What the operation is about in the middle of which this one happens."""
+        self.used: list[list[str | None]] = []
         self._keys: list[str] | None = None
 
     def share(self, probability: float) -> bool:
@@ -225,9 +230,12 @@ class Draw:
 
     def object(self) -> list[str | None]:
         """Return kind, namespace and name of something to change."""
+        if self.focus and self.share(0.4):
+            return self.chance.choice(self.focus)
         how = self.pick({"existing": 25, "pivot": 20, "edge": 15, "dropped": 10, "neighbour": 10, "fresh": 20})
         key = getattr(self, how)() or self.fresh()
-        return [*self.world.name_of(key)]
+        self.used.append([*self.world.name_of(key)])
+        return self.used[-1]
 
     def namespace(self) -> str:
         """Return the name of a namespace, mostly of one that exists."""
@@ -251,18 +259,23 @@ class Draw:
             return {}
         steps = []
         for _ in range(self.chance.choice((1, 1, 2))):
-            step = draw_step(self.world, self.chance, nested=True, without=without)
+            step = draw_step(self.world, self.chance, nested=True, without=without, focus=self.used)
             if step is not None:
                 steps.append(step)
         return {"between": steps, "when": self.chance.choice(("review", "commit"))} if steps else {}
 
 
 def draw_step(
-    world: World, chance: random.Random, *, nested: bool = False, without: tuple[str, ...] = ()
+    world: World,
+    chance: random.Random,
+    *,
+    nested: bool = False,
+    without: tuple[str, ...] = (),
+    focus: list[list[str | None]] | None = None,
 ) -> Step | None:
     """Return a random operation with its arguments."""
-    draw = Draw(world, chance, nested=nested)
     for _ in range(20):
+        draw = Draw(world, chance, nested=nested, focus=focus)
         names = [each for each in OPERATIONS if each not in without and (not nested or OPERATIONS[each].nested)]
         name = chance.choices(names, [OPERATIONS[each].weight for each in names])[0]
         args = OPERATIONS[name].draw(draw)

@@ -669,7 +669,7 @@ class Apply(Operation):
         if code:
             return "refused"
         changes = {new_key: now[old_key], old_key: None}
-        model.commit(document["version_after"], {"commit"}, changes, touched=frozenset(changes))
+        model.commit(document["version_after"], {"commit", "bulk"}, changes, touched=frozenset(changes))
         return "renamed"
 
 
