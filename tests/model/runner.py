@@ -57,6 +57,7 @@ def draw_size(chance: random.Random, storages: Sequence[str] = ("memory", "memor
         names=chance.choice((8, 8, 100)),
         storage=chance.choice(storages),
         durable=chance.random() < 0.02,
+        tables=objects == 30 and chance.random() < 0.4,
     )
 
 
@@ -123,7 +124,9 @@ def shorten(found: Found, seconds: float = 60.0) -> Found:
         best = Found(found.size, steps, sentence)
         return True
 
-    size = max(1, len(found.steps) // 2)
+    for name in sorted({name for name, _ in found.steps}):
+        try_these([step for step in best.steps if step[0] != name])
+    size = max(1, len(best.steps) // 2)
     while size and time.monotonic() < until:
         start = 0
         while start < len(best.steps) and time.monotonic() < until:

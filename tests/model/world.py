@@ -38,6 +38,7 @@ class Size:
         names: the most bytes of a name.
         storage: ``memory``, ``disk``, ...
         durable: whether the product waits for the disk.
+        tables: whether there are Iceberg tables.
     """
 
     order: int = 4
@@ -46,10 +47,12 @@ class Size:
     names: int = 8
     storage: str = "memory"
     durable: bool = False
+    tables: bool = False
 
     def __str__(self) -> str:
         room = "default" if self.room is None else f"+{self.room}"
-        return f"order {self.order}, nodes {room}, {self.objects} objects, {self.storage}"
+        tables = ", tables" if self.tables else ""
+        return f"order {self.order}, nodes {room}, {self.objects} objects, {self.storage}{tables}"
 
     def definition(self) -> dict[str, Any]:
         """Return the options of the lakehouse."""
@@ -85,9 +88,9 @@ class World:
         self.lake = Lakehouse.create(self.root, storage_options=self.options, **size.definition())
         self.stale = Lakehouse.open(self.root, storage_options=self.options)
         self.files = files.Directory(self.directory / "lake")
-        self.facts = wire.read_lakehouse(self.files.read(self._root_rows(0)["lakehouse_def"]))
+        self.facts = wire.read_lakehouse(self.files.read(self.root_rows(0)["lakehouse_def"]))
         self.judge = tree.TreeJudge(
-            self.files.read, self._means, self.facts.order, self.facts.node_bytes, self.facts.name_sizes
+            self.files.read, self.mark_of, self.facts.order, self.facts.node_bytes, self.facts.name_sizes
         )
         self.model = Model()
         self.model.versions[0] = Version({}, 0, frozenset({"create"}))
@@ -97,6 +100,8 @@ class World:
         self.saved: dict[str, Any] = {}
         self.dropped: deque[str] = deque(maxlen=30)
         self.copies: dict[str, int] = {}
+        self.tables: Any = None
+        self.closing: list[Callable[[], object]] = []
         self.number = 0
         self.last: str | None = None
         self.tree: tree.Node = self._judge_version(0)
@@ -112,6 +117,9 @@ class World:
 
     def close(self) -> None:
         """Remove everything."""
+        for close in self.closing:
+            close()
+        self.closing.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # -- names ---------------------------------------------------------------------------------------
@@ -131,7 +139,8 @@ class World:
 
     # -- reading what is there -----------------------------------------------------------------------
 
-    def _means(self, key: str, path: str) -> str:
+    def mark_of(self, key: str, path: str) -> str:
+        """Return what a definition means to the model: its mark, or of an Iceberg table where its metadata are."""
         known = self.definitions.get(path)
         if known is None:
             try:
@@ -139,9 +148,10 @@ class World:
             except FileNotFoundError:
                 raise tree.Broken(f"I15 {path}: the definition of {key.rstrip()!r} is missing") from None
             known = self.definitions[path] = wire.read_definition(key[0], data)
-        return known.mark
+        return meaning_of(known)
 
-    def _root_rows(self, version: int) -> dict[str, str]:
+    def root_rows(self, version: int) -> dict[str, str]:
+        """Return the system rows of a version."""
         path = tree.root_path(version)
         return tree.parse(path, self.files.read(path)).system
 
@@ -172,11 +182,11 @@ class World:
     def _compare(self, node: tree.Node, said: Version, what: str) -> None:
         if node.sum == said.sum and sum(node.counts) == len(said.content):
             return
-        found = {key: self._means(key, path) for key, path in node.content().items()}
+        found = {key: self.mark_of(key, path) for key, path in node.content().items()}
         raise Finding(f"{what}: {tree.differences(found, said.content) or 'the sums differ, and the content does not'}")
 
     def _judge_chain(self, number: int, rows: dict[str, str]) -> None:
-        path, before = tree.root_path(number), self._root_rows(number - 1)
+        path, before = tree.root_path(number), self.root_rows(number - 1)
         tree.refuse(rows["previous_root"] != tree.root_path(number - 1), "I14", path, rows["previous_root"])
         tree.refuse(
             rows.get("previous_txn", before.get("txn")) != before.get("txn"),
@@ -232,7 +242,7 @@ class World:
         """Read a version from its files as if for the first time, object by object."""
         fresh = self.fresh_judge(self.files)
         node = fresh.judge(tree.root_path(number))
-        found = {key: self._means(key, path) for key, path in node.content().items()}
+        found = {key: self.mark_of(key, path) for key, path in node.content().items()}
         wrong = tree.differences(found, self.model.versions[number].content)
         if wrong:
             raise Finding(f"version {number}, read again: {wrong}")
@@ -240,7 +250,7 @@ class World:
 
     def fresh_judge(self, at: files.Files) -> tree.TreeJudge:
         """Return a judge that remembers nothing, of this lakehouse or a copy of it."""
-        return tree.TreeJudge(at.read, self._means, self.facts.order, self.facts.node_bytes, self.facts.name_sizes)
+        return tree.TreeJudge(at.read, self.mark_of, self.facts.order, self.facts.node_bytes, self.facts.name_sizes)
 
     def judge_copy(self, directory: Path, number: int, said: Content) -> None:
         """Judge a version of a copy that lies elsewhere, whose definitions are read there."""
@@ -249,7 +259,7 @@ class World:
 
         def means(key: str, path: str) -> str:
             if path not in own:
-                own[path] = wire.read_definition(key[0], there.read(path)).mark
+                own[path] = meaning_of(wire.read_definition(key[0], there.read(path)))
             return own[path]
 
         rows = tree.parse(tree.root_path(number), there.read(tree.root_path(number))).system
@@ -311,6 +321,11 @@ class World:
     def describe(self) -> dict[str, Any]:
         """Return the size, for a list of operations."""
         return asdict(self.size)
+
+
+def meaning_of(definition: wire.Definition) -> str:
+    """Return what stands for a definition in the model."""
+    return definition.properties.get("format:metadata_location", definition.mark)
 
 
 def _pad(name: str, size: int) -> str:

@@ -23,6 +23,8 @@ from trinitylake_core.errors import LakehouseFrozen, NotFound, PlanOutdated, Ref
 Args = dict[str, Any]
 Step = tuple[str, Args]
 REASON: Final = "the judge"
+ICE: Final = "ice"
+"""The namespace of Iceberg tables, which operations of their own change."""
 OUTDATED: Final = (CommitConflict, PlanOutdated, TransactionExpired, NotFound)
 """What may refuse something because of what others did in between."""
 
@@ -126,8 +128,11 @@ def timed(world: World) -> Any:
         world.spent.product_seconds += time.perf_counter() - began - (world.spent.judge_seconds - judged)
 
 
-def command(world: World, *words: str) -> tuple[int, Any]:
-    """Run a command line in this process; return its exit code and its document."""
+def command(world: World, *words: str, may_fail: bool = False) -> tuple[int, Any]:
+    """Run a command line in this process; return its exit code and its document.
+
+    ``may_fail``: exit code 4 is the caller's to judge; elsewhere it is a finding.
+    """
     out, err = io.StringIO(), io.StringIO()
     options = ["--storage-option", f"durable={str(world.size.durable).lower()}"]
     with timed(world), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -137,7 +142,7 @@ def command(world: World, *words: str) -> tuple[int, Any]:
         document = json.loads(text)
     except ValueError:
         raise Finding(f"{words[:2]}: code {code}, and no JSON: {text[:300]!r} {err.getvalue()[-500:]!r}") from None
-    if code not in {0, 1, 2, 3}:
+    if code not in {0, 1, 2, 3} and not (may_fail and code == 4):
         raise Finding(f"{' '.join(words)}: exit code {code}: {json.dumps(document)[:600]}")
     return code, document
 
@@ -234,6 +239,8 @@ class Draw:
             return self.chance.choice(self.focus)
         how = self.pick({"existing": 25, "pivot": 20, "edge": 15, "dropped": 10, "neighbour": 10, "fresh": 20})
         key = getattr(self, how)() or self.fresh()
+        if self.world.name_of(key)[1] == ICE:
+            key = self.fresh()
         self.used.append([*self.world.name_of(key)])
         return self.used[-1]
 

@@ -10,8 +10,15 @@ import pyarrow as pa
 from tests.model import tree
 from tests.model.model import Content
 from tests.model.operations.base import Args, Between, Draw, Finding, Operation, World, handle_of, timed
+from tests.support.faults import FaultPlan, attach, detach
 from trinitylake_core import AlreadyExists, CommitConflict, InvalidInput, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.errors import LakehouseFrozen, TransactionExpired, TransactionNotFound, VersionExpired
+from trinitylake_core.errors import (
+    LakehouseFrozen,
+    StorageError,
+    TransactionExpired,
+    TransactionNotFound,
+    VersionExpired,
+)
 
 EXPIRED = (TransactionExpired, VersionExpired)
 Edit = list[Any]
@@ -177,7 +184,7 @@ def _put(world: World, pending: Pending, kind: str, namespace: str, name: str, s
         return
     from_key = world.key(kind, *source)
     path = _source(world, pending, from_key)
-    if path is None:
+    if path is None or "/" in base.content[from_key]:
         return
     pending.txn.need_namespace(namespace)
     pending.txn.put(key, path, replaces=replaces)
@@ -190,7 +197,7 @@ def _put_many(world: World, pending: Pending, how: str, kind: str, start: float,
     if base is None or pending.base < world.model.boundary:
         return
     prefix = {"table": "C", "view": "D"}[kind]
-    there = sorted(key for key in base.content if key[0] == prefix)
+    there = sorted(key for key, mark in base.content.items() if key[0] == prefix and "/" not in mark)
     if not there:
         return
     first = int(start * len(there))
@@ -231,7 +238,7 @@ def _many(world: World, pending: Pending, how: str, kind: str, namespace: str, s
             _create(world, pending, kind, namespace, f"t{int(start * 3 * world.size.objects) + number}")
         return
     prefix = {"table": "C", "view": "D"}[kind]
-    there = sorted(key for key in pending.view if key[0] == prefix)
+    there = sorted(key for key, mark in pending.view.items() if key[0] == prefix and "/" not in mark)
     first = int(start * len(there))
     for key in there[first : first + count]:
         _, space, name = world.name_of(key)
@@ -282,7 +289,7 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
     hook = between.check if between else None
     try:
         with timed(world):
-            version = pending.txn.commit(before_commit=hook, **options)
+            version = send(world, pending, hook, options)
     except (CommitConflict, *EXPIRED, TransactionNotFound, LakehouseFrozen) as error:
         expected = verdict(world, pending)
         if expected is True or (isinstance(error, (*EXPIRED, TransactionNotFound)) and expected is not None):
@@ -292,7 +299,7 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
             world.open_transactions[pending.id] = pending
             return "frozen"
         return "refused"
-    if not pending.touched and not options:
+    if not pending.touched:
         if version != pending.base:
             raise Finding(f"a transaction without changes became version {version}")
         return "nothing"
@@ -302,6 +309,29 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
     refuse_homeless(world, changes)
     world.model.commit(version, {"commit", "bulk"}, changes, touched=frozenset(pending.touched))
     return "done"
+
+
+def send(world: World, pending: Pending, hook: Any, options: dict[str, Any]) -> int:
+    """Commit over a storage that may fail or lose answers; an unknown outcome is sent again, and looked up."""
+    fault = options.pop("fault", None)
+    if fault is None:
+        return int(pending.txn.commit(before_commit=hook, **options))
+    storage = pending.txn._backend.storage
+    attach(storage, FaultPlan(fault["mode"], at=fault["at"], kinds=fault.get("kinds")))
+    try:
+        return int(pending.txn.commit(before_commit=hook, **options))
+    except StorageError as error:
+        detach(storage)
+        found = world.files.exists(tree.root_path(world.model.newest + 1))
+        ours = found and world.root_rows(world.model.newest + 1).get("txn") == pending.id
+        if found and not ours:
+            raise Finding(f"version {world.model.newest + 1} is of a transaction that nobody sent: {error}") from error
+        version = int(pending.txn.commit())
+        if version != world.model.newest + 1:
+            raise Finding(f"after {type(error).__name__} the same commit became version {version}") from error
+        return version
+    finally:
+        detach(storage)
 
 
 def refuse_homeless(world: World, changes: dict[str, str | None]) -> None:
@@ -320,7 +350,9 @@ def refuse_homeless(world: World, changes: dict[str, str | None]) -> None:
                 raise Finding(f"I12: namespace {namespace!r} was dropped, and holds {left[0].rstrip()!r}")
 
 
-def end(world: World, pending: Pending, how: str, between: Between | None = None) -> str:
+def end(
+    world: World, pending: Pending, how: str, between: Between | None = None, fault: dict[str, Any] | None = None
+) -> str:
     """End a transaction, or leave it open."""
     txn = pending.txn
     if how == "abort":
@@ -340,7 +372,8 @@ def end(world: World, pending: Pending, how: str, between: Between | None = None
             return "not saved"
         world.saved[pending.id] = pending
         return "saved"
-    outcome = commit(world, pending, between)
+    options = {} if fault is None else {"fault": fault}
+    outcome = commit(world, pending, between, **options)
     if how == "twice" and outcome != "frozen":
         try:
             txn.commit()
@@ -404,6 +437,17 @@ def draw_large(draw: Draw) -> list[Edit]:
     return [["many", what, kind, draw.namespace(), start, count]]
 
 
+def draw_fault(draw: Draw) -> Args:
+    """Return what goes wrong during the commit; mostly nothing."""
+    if not draw.share(0.03):
+        return {}
+    mode = draw.pick({"lose": 6, "lose_from": 1, "fail": 2, "fail_from": 1})  # those that go on cost seconds
+    fault: Args = {"mode": mode, "at": draw.chance.randrange(1, 6)}
+    if draw.share(0.5):
+        fault |= {"kinds": ["create"], "at": 1}
+    return {"fault": fault}
+
+
 class Transact(Operation):
     """One transaction of one to thousands of changes."""
 
@@ -438,14 +482,14 @@ class Transact(Operation):
             args["group"] = True
         if not puts:
             args |= draw.between(often=0.06)
-        return args
+        return args if "between" in args else args | draw_fault(draw)
 
     def do(self, world: World, args: Args) -> str:
         """Begin, change, end."""
         pending = begin(world, args)
         for edit in args["edits"]:
             make_edit(world, pending, edit)
-        return end(world, pending, args["end"], Between(world, args.get("between")))
+        return end(world, pending, args["end"], Between(world, args.get("between")), args.get("fault"))
 
 
 class GoOn(Operation):
@@ -460,7 +504,7 @@ class GoOn(Operation):
             return None
         edits = [each for each in draw_edits(draw, 2) if each[0] != "put"] if draw.share(0.3) else []
         how = draw.pick({"commit": 8, "abort": 1, "save": 1, "twice": 1})
-        return {"which": draw.chance.randrange(9), "edits": edits, "end": how, **draw.between()}
+        return {"which": draw.chance.randrange(9), "edits": edits, "end": how, **(draw.between() or draw_fault(draw))}
 
     def do(self, world: World, args: Args) -> str:
         """Change it, and end it."""
@@ -473,7 +517,7 @@ class GoOn(Operation):
                 make_edit(world, pending, edit)
         elif args["end"] == "save":
             return end(world, pending, "abort")
-        return end(world, pending, args["end"], Between(world, args.get("between")))
+        return end(world, pending, args["end"], Between(world, args.get("between")), args.get("fault"))
 
 
 class Resume(Operation):
@@ -488,7 +532,7 @@ class Resume(Operation):
             return None
         edits = [each for each in draw_edits(draw, 2) if each[0] != "put"] if draw.share(0.3) else []
         how = draw.pick({"commit": 8, "abort": 1, "save": 2, "twice": 1})
-        return {"which": draw.chance.randrange(9), "edits": edits, "end": how, **draw.between()}
+        return {"which": draw.chance.randrange(9), "edits": edits, "end": how, **(draw.between() or draw_fault(draw))}
 
     def do(self, world: World, args: Args) -> str:
         """Change it, and end it."""
@@ -507,7 +551,7 @@ class Resume(Operation):
             raise Finding(f"saved at version {pending.base}, resumed at {pending.txn.base_version}")
         for edit in args["edits"]:
             make_edit(world, pending, edit)
-        return end(world, pending, args["end"], Between(world, args.get("between")))
+        return end(world, pending, args["end"], Between(world, args.get("between")), args.get("fault"))
 
 
 class Catchup(Operation):
