@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.model.tree import Node, TreeJudge, root_path
+from tests.model.tree import Node, TreeJudge, parse, root_path
 from tests.model.wire import read_saved
 
 UNCOUNTED: Final = re.compile(r"_latest_hint\.txt|_oldest_version\.txt|_tmp-.*|_doctor-.*|tables/.*")
@@ -63,34 +63,42 @@ def needed_by(node: Node) -> set[str]:
     return found
 
 
-def saved_transactions(files: Files, judge: TreeJudge, now_millis: int) -> set[str]:
-    """Return what saved transactions that are alive need."""
-    found: set[str] = set()
+def saved_transactions(files: Files, judge: TreeJudge, now_millis: int) -> tuple[set[str], set[str]]:
+    """Return what saved transactions that are alive need, and what those have that can never be committed."""
+    needed, may_stay = set[str](), set[str]()
     for path in [each for each in files.names() if SAVED.fullmatch(each)]:
         saved = read_saved(files.read(path))
         if saved["state"] == ABORTED or int(saved["expires"]) < now_millis:
             continue
+        has_base = files.exists(str(saved["beginning"]))  # where it has expired, the base's own files may be gone
+        found = needed if has_base else may_stay
         found.add(path)
         for name in ("beginning", "running", "pending"):
             root = str(saved[name])
             if root and files.exists(root):
-                found |= needed_by(judge.judge(root))
-    return found
+                if has_base:
+                    found |= needed_by(judge.judge(root))
+                else:
+                    node = parse(root, files.read(root), judge.order)
+                    found |= {root, *(value for _, value, _ in node.messages if value is not None)}
+    return needed, may_stay
 
 
-def needed(files: Files, judge: TreeJudge, versions: range, snapshots: set[str], now_millis: int) -> set[str]:
-    """Return the files that retained versions, snapshots and saved transactions need."""
-    found = saved_transactions(files, judge, now_millis)
+def needed(
+    files: Files, judge: TreeJudge, versions: range, snapshots: set[str], now_millis: int
+) -> tuple[set[str], set[str]]:
+    """Return the files that retained versions, snapshots and saved transactions need, and those that may stay."""
+    found, may_stay = saved_transactions(files, judge, now_millis)
     for path in {*map(root_path, versions), *snapshots}:
         found |= needed_by(judge.judge(path))
-    return found
+    return found, may_stay
 
 
-def refuse_wrong_files(files: Files, expected: set[str], young: int, *, cleaned: bool) -> None:
+def refuse_wrong_files(files: Files, expected: set[str], may_stay: set[str], young: int, *, cleaned: bool) -> None:
     """Fail if a needed file is missing, or after a cleaning another one is there."""
     there = {name for name in files.names() if not UNCOUNTED.fullmatch(name)}
     missing = sorted(expected - there)
     assert not missing, f"files that a retained version needs are missing: {missing[:5]}, {len(missing)} in all"
     if cleaned:
-        left = sorted(there - expected)
+        left = sorted(there - expected - may_stay)
         assert len(left) <= young, f"{len(left)} files are left after a cleaning of age zero: {left[:5]}"

@@ -274,8 +274,8 @@ class World:
         """Judge that needed files are there, and after a cleaning no other ones."""
         versions = range(self.model.boundary, self.model.newest + 1)
         snapshots = {each.path for each in self.facts.snapshots.values() if not each.target}
-        needed = files.needed(self.files, self.judge, versions, snapshots, int(time.time() * 1000))
-        files.refuse_wrong_files(self.files, needed, young, cleaned=cleaned)
+        needed, may_stay = files.needed(self.files, self.judge, versions, snapshots, int(time.time() * 1000))
+        files.refuse_wrong_files(self.files, needed, may_stay, young, cleaned=cleaned)
 
     def finish(self) -> None:
         """Judge every retained version once more, and the files."""
