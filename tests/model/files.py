@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
@@ -102,3 +103,8 @@ def refuse_wrong_files(files: Files, expected: set[str], may_stay: set[str], you
     if cleaned:
         left = sorted(there - expected - may_stay)
         assert len(left) <= young, f"{len(left)} files are left after a cleaning of age zero: {left[:5]}"
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory that processes, which have just been killed, may have written to."""
+    shutil.rmtree(directory, ignore_errors=True)
