@@ -41,7 +41,8 @@ def _name(number: int) -> tuple[str, str]:
     return f"ns{number % _NAMESPACES}", f"t{number:07}"
 
 
-def _lines(objects: int, target: Path) -> None:
+def write_lines(objects: int, target: Path) -> None:
+    """Write the lines of a load of tables, in a few namespaces."""
     with target.open("w") as file:
         for number in range(_NAMESPACES):
             print(json.dumps({"create_namespace": {"namespace": f"ns{number}"}}), file=file)
@@ -114,7 +115,7 @@ class _Run:
 def ran(workers: int, options: argparse.Namespace, folder: Path) -> _Run:
     """Run the jobs on a cluster of so many workers, and return what they did."""
     lines = folder / "lines.jsonl"
-    _lines(options.objects, lines)
+    write_lines(options.objects, lines)
     with run_slow_s3(folder) as server, standalone(workers, folder) as cluster:
         lake = Lakehouse.create(server.new_root(), storage_options=server.options, order=options.order)
         copy = open_storage(server.new_root(), server.options)

@@ -51,7 +51,7 @@ from trinitylake_core.tree.nodestore import NodeStore
 _LOOKED_AT: Final = 1000
 """The number of differing subtrees that ``auto`` reads before it estimates; their nodes must be read anyway."""
 _SPANS_PER_TASK: Final = 4
-_SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
+SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
 
 
@@ -194,7 +194,7 @@ def _compare(
         return
     progress("compare", 0, len(spans))
     ranges = [{"lo": span.lo, "hi": span.hi} for span in spans]
-    rows = engine.table(ranges, _SPAN)
+    rows = engine.table(ranges, SPAN)
     work = partial(_compare_spans, old=TreeRoot.of(old), new=TreeRoot.of(new))
     found = engine.map(
         CountedWork(work, _ROW, "lo"),

@@ -15,6 +15,7 @@ import logging
 from typing import Final
 
 from pipelines.engine import Engine, open_engine
+from pipelines.engine.spark import is_of_spark
 from pipelines.job import Session, start_spark
 from pipelines.session import LazySession, check_pyspark, on_other_machines, session_parallelism, wait_for_executor
 from trinitylake_core.errors import InvalidInput
@@ -25,8 +26,6 @@ SPARK_FROM_OBJECTS: Final = 2_000_000
 """From how many objects on ``auto`` walks a whole lakehouse on Spark: `verify` proves 50,000 a second on 2 cores."""
 EXECUTOR_SECONDS: Final = 180.0
 """How long a cluster may take to give the first executor: as long as a machine that has to be added to it."""
-_SPARKS: Final = frozenset({"pyspark", "py4j", "grpc"})
-"""The packages whose errors a start of Spark may raise, besides our own and those of the operating system."""
 _CAUSE: Final = 400
 """So many characters of Spark's message are shown; the rest is Java's own stack."""
 
@@ -93,7 +92,7 @@ def _start_failure(spark: Session) -> str | None:
         wait_for_executor(session := start_spark(spark), EXECUTOR_SECONDS)
         session_parallelism(session)
     except Exception as error:
-        if not (isinstance(error, (InvalidInput, OSError)) or type(error).__module__.partition(".")[0] in _SPARKS):
+        if not (isinstance(error, (InvalidInput, OSError)) or is_of_spark(error)):
             raise
         # of a Java error the first two lines are the call and the exception
         lines = [line.strip() for line in str(error).splitlines()]

@@ -8,33 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
+from pipelines.diff import SPAN, TreeRoot, spans_of
 from pipelines.engine import Row
 from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
-from pipelines.engine.model import LONG, READ_AHEAD, TEXT
+from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, failures_table, human_bytes
 from pipelines.tables.compact.decision import GroupRules, decide_table
-from pipelines.tables.files import refuse_no_iceberg, tables_of
+from pipelines.tables.files import refuse_no_iceberg
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.definitions import decode_table
+from trinitylake_core.diff import Span, diff_nodes, differing_subtrees
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
+from trinitylake_core.keys import TABLE, KeyRange
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, Located, metadata_uri
+from trinitylake_core.tree.node import Node
 
-_ENTRY: Final = pa.schema({"name": TEXT, "path": TEXT})
 _FIGURES: Final = (
     "snapshots", "committed_at_millis", "manifests", "data_files", "small_files", "delete_files", "bytes", "old_bytes",
     "rewrite_files", "rewrite_bytes", "files_after",
 )  # fmt: skip
 _HEALTH: Final = pa.schema({"table": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)})
-_EACH: Final = 16
-"""Tables of a task."""
+_SPANS_PER_TASK: Final = 4
+"""Some spans of keys have more Iceberg tables than others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +153,17 @@ def run(
     refuse_no_iceberg()
     config, tell, watch = config or Config(), progress or silent, Stopwatch()
     lake, meter = lake.refresh(), Meter(lake.storage)
-    entries = [{"name": f"{each.namespace}.{each.name}", "path": each.path} for each in tables_of(lake, config.pattern)]
+    pattern = None if config.pattern is None else Pattern(config.pattern)
     work = choose_engine_for_all(config.engine, spark, lake.root_node)
     tables: list[TableHealth] = []
     failures: dict[str, str] = {}
     try:
-        measure = CountedWork(_healths, _HEALTH, "path")
-        found = work.map(measure, work.table(entries, _ENTRY), with_counts(_HEALTH), lake.storage, each=_EACH)
-        measured = without_counts("tables", ask_of_given(entries, "path"), found.stream())
+        spans = _spans_of_tables(lake, pattern, work)
+        measure = CountedWork(partial(_healths, tree=TreeRoot.of(lake), pattern=pattern), _HEALTH, "lo")
+        found = work.map(measure, work.table(spans, SPAN), with_counts(_HEALTH), lake.storage, each=1)
+        measured = without_counts("ranges of keys", ask_of_given(spans, "lo"), found.stream())
         for done, row in enumerate(measured):
-            tell("tables", done + 1, len(entries))
+            tell("tables", done + 1, None)
             if row["failure"] is not None:
                 failures[row["table"]] = row["failure"]
             else:
@@ -179,12 +185,56 @@ _SUMMED: Final = (
 )
 
 
-def _healths(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
-    """Yield the health of Iceberg tables; others are left out."""
+def _spans_of_tables(lake: Lakehouse, pattern: Pattern | None, engine: Engine) -> list[Row]:
+    """Return the spans of keys in which the tables lie, as many as there are tasks for; reads the top of the tree.
+
+    No name of a table is among what this process reads for that.
+    """
+    ranges = [lake.codec.range(TABLE)] if pattern is None else list(pattern.ranges(lake.codec, (TABLE,)))
+    spans = [Span()]
+    tasks = engine.tasks()
+    if tasks > 1:
+        want = tasks * _SPANS_PER_TASK
+        top = differing_subtrees(lake.nodes, Node(), lake.nodes, lake.root_node.node, want)
+        spans = spans_of(top, want)
+    found: list[Row] = []
+    for within in ranges:
+        for span in spans:
+            found += _cut(span, within)
+    return found
+
+
+def _cut(span: Span, within: KeyRange) -> Iterator[Row]:
+    """Yield the part of a span that lies in a range, if there is one."""
+    lo = max(span.lo or "", within.lo)
+    end = f"{within.hi}\0"  # the first key behind the range
+    hi = end if span.hi is None else min(span.hi, end)
+    if lo < hi:
+        yield {"lo": lo, "hi": hi}
+
+
+def _healths(
+    rows: Iterator[Row], storage: Storage, *, tree: TreeRoot, pattern: Pattern | None
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the health of the Iceberg tables in spans of keys; others are left out."""
     located = Located(storage)
-    while some := list(islice(rows, READ_AHEAD)):
-        for found in storage.map(some, lambda row: list(_health(row["name"], row["path"], located))):
+    tables = _tables_in(rows, storage, tree, pattern)
+    while some := list(islice(tables, READ_AHEAD)):
+        for found in storage.map(some, lambda table: list(_health(*table, located))):
             yield from found
+
+
+def _tables_in(
+    rows: Iterator[Row], storage: Storage, tree: TreeRoot, pattern: Pattern | None
+) -> Iterator[tuple[str, str]]:
+    """Yield name and definition of each wanted table in spans of keys: what the version has and an empty one has not."""
+    opened = None
+    for row in rows:
+        opened = opened or tree.open(storage)
+        for key, _, path in diff_nodes(opened.store, Node(), opened.store, opened.root, Span(row["lo"], row["hi"])):
+            kind, namespace, name = tree.codec.split(key)
+            if kind == TABLE and path and (pattern is None or pattern.matches(namespace, name)):
+                yield f"{namespace}.{name}", path
 
 
 def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]:

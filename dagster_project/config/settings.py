@@ -34,13 +34,15 @@ class Spark(Model):
     """Which Spark runs the jobs: this machine, a cluster, or a Spark Connect server.
 
     ``iceberg`` is the release of Iceberg whose procedures compact tables, such as 1.11.0: its runtime comes from Maven
-    Central when the session starts. A Spark Connect server brings its own.
+    Central when the session starts. A Spark Connect server brings its own. ``secret`` is what a standalone cluster
+    authenticates by.
     """
 
     mode: Literal["local", "master", "connect"] = "local"
     master: str = "local[*]"
     remote: MaybeEnv = None
     conf: Options = Field(default_factory=dict)
+    secret: MaybeEnv = None
     parallelism: int | None = Field(default=None, ge=1)
     iceberg: str | None = None
 
@@ -63,6 +65,7 @@ class Spark(Model):
             conf=conf,
             parallelism=self.parallelism,
             iceberg=self.iceberg,
+            secret=look_up(self.secret),
         )
 
 

@@ -303,6 +303,7 @@ class Call:
             remote=remote,
             app_name=f"trinitylake {options.command}",
             conf=dict(key_value("--spark-conf", each) for each in options.spark_conf),
+            secret=os.environ.get("TRINITYLAKE_SPARK_SECRET") if mode == "master" else None,
             log_level=self.log_level,
             iceberg=getattr(options, "iceberg", None),
         )

@@ -61,7 +61,7 @@ def copy_all(
         files = [{"path": path} for path in chunk]
         work = CountedWork(_copy, _COPIED, "path")
         done = engine.map(work, engine.table(files, _PATH), with_counts(_COPIED), source, target, each=BATCH)
-        for row in without_counts("files to copy", ask_of_given(files, "path"), done.stream()):
+        for row in without_counts("files to copy", ask_of_given(files, "path"), done.stream(few=True)):
             seen += 1
             copied += row["bytes"] is not None
             size += row["bytes"] or 0

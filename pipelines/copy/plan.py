@@ -171,7 +171,7 @@ class CopyPlan:
             walk_of_tables.follow(walked.levels)
         meant = self._find_respelled(walk_of_tables, here)
         named = _Named(walked.ask, walk_of_tables, meant, self._leave_out(starts, left_out))
-        reached = self._find_reached(named).keep()
+        reached = self._find_reached(named).keep(repeatable=True)
         listed = self.engine.sql(
             """SELECT r.path, r.kind, r.times, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
             t.size AS there
@@ -179,8 +179,8 @@ class CopyPlan:
             reached=reached,
             here=here.files,
             target=there.files,
-        ).keep()
-        others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep()
+        ).keep(repeatable=True)
+        others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep(repeatable=True)
         looked_up = self.engine.map(
             _look_up,
             others,
@@ -194,7 +194,7 @@ class CopyPlan:
             FROM listed l LEFT JOIN others o ON o.path = l.path""",
             listed=listed,
             others=looked_up,
-        ).keep()
+        ).keep(repeatable=True)
         kinds = self._sum_kinds(named, compared)
         walked.drop()
         self._refuse_missing(compared, sum(each["lost"] for each in kinds if each["kind"] == DEFINITION))
@@ -223,7 +223,7 @@ class CopyPlan:
         A file that the listing lost would be left out: no look-up is by another spelling. Raises ``StorageError``.
         """
         if not tables.has(ALIAS):
-            return self.engine.table((), _MEANT).keep("named")
+            return self.engine.table((), _MEANT).keep("named", repeatable=True)
         query = f"""SELECT path, about AS named, max(label) AS role, max(size) AS size FROM found
             WHERE role = {ALIAS!r} AND label <> {OUTSIDE!r} GROUP BY path, about"""
         aliases = tables.keep_asked("names", query, "path, named, role, size")
@@ -339,7 +339,9 @@ class CopyPlan:
     def _names_of_tables(self, named: _Named, columns: str) -> Rows:
         """Return what the metadata of tables name below the root, and could be read."""
         tables = named.tables
-        unread = tables.ask(f"SELECT DISTINCT path FROM found WHERE role = {UNREADABLE!r}").keep("path")
+        unread = tables.ask(f"SELECT DISTINCT path FROM found WHERE role = {UNREADABLE!r}").keep(
+            "path", repeatable=True
+        )
         query = f"""SELECT {columns} FROM found f WHERE role IN {_OF_TABLES} AND path NOT LIKE '%://%'
             AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
         return union(self.engine, [tables.ask(query, unread=unread), named.meant], columns)
@@ -373,7 +375,7 @@ class CopyPlan:
         work = CountedWork(partial(copy_new, check=_check), NEW, "path")
         sums = dict.fromkeys(("copied", "bytes", "requests"), 0)
         done = self.engine.map(work, files, with_counts(NEW), self.source, self.target, each=BATCH)
-        for row in without_counts(f"{kind}s to copy", asked, done.stream()):
+        for row in without_counts(f"{kind}s to copy", asked, done.stream(few=True)):
             for name in sums:
                 sums[name] += row[name]
             if row["kept"] is not None:

@@ -210,7 +210,7 @@ def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def keep_given(engine: Engine, what: str, rows: Sequence[Row], schema: pa.Schema, key: str) -> Rows:
     """Keep rows of this process, told apart by a column of texts. Raises ``StorageError``: the engine lost rows."""
-    kept = engine.table(rows, schema).keep(key)
+    kept = engine.table(rows, schema).keep(key, repeatable=True)
     found = ask_of_kept(engine, kept, key)
     refuse_lost(what, ask_of_given(rows, key), Counts(found.rows, made=0, kept=0, marks=found.keys))
     return kept

@@ -54,8 +54,9 @@ class LocalRows:
         """Return the name of a table or a view of these rows."""
         return self.keep().table_name()
 
-    def stream(self) -> Iterator[dict[str, Any]]:
-        """Yield all rows."""
+    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield all rows as they are made."""
+        del few
         for row in self.tuples():
             yield dict(zip(self._names, row, strict=True))
 
@@ -106,7 +107,8 @@ class _Stored(LocalRows):
         with _room_errors():
             yield from _fetch(self._read())
 
-    def stream(self) -> Iterator[dict[str, Any]]:
+    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+        del few
         with _room_errors():
             cursor = self._read()
             names = _names_of(cursor)

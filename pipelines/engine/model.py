@@ -48,8 +48,15 @@ def named_tables(query: str) -> list[str]:
 class Rows(Protocol):
     """A table of an engine. It is computed when it is asked for, each time, unless it is kept."""
 
-    def stream(self) -> Iterator[dict[str, Any]]:
-        """Yield all rows, few of them in memory. Raises what the work raised, if it is an error of this library."""
+    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield all rows, some of them in memory. Raises what the work raised, if it is an error of this library.
+
+        Where there are tasks the work is done by all of them before the first row comes; in this process each row comes
+        when it is made.
+
+        Args:
+            few: whether all rows may be in memory: sums, one for each portion of work. That costs tasks one job less.
+        """
 
     def list(self) -> list[dict[str, Any]]:
         """Return all rows. Raises as :meth:`stream`."""

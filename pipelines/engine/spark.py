@@ -40,8 +40,9 @@ from pipelines.engine.model import (
 )
 from pipelines.session import compat, is_connect, on_one_machine, session_parallelism, ship_packages
 from trinitylake_core import errors
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage.store_errors import HOW_TO_PASS_KEYS
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
@@ -56,10 +57,29 @@ _GROUP_ROWS: Final = 64
 """Rows of what became of a group that are handed on at once: they hold many objects each."""
 _MOST_QUERIES: Final = 12
 """How many queries the plan of a kept frame may contain."""
+_COPIES: Final = 2
+"""On so many machines of a cluster rows are kept that cannot be made again: a machine may be lost at any time."""
 _TEXTS: Final = 3
 """About so often the text of a plan contains that of a kept one, before and after Spark has adapted it."""
 _RAISED: Final = re.compile(r"^(?:trinitylake_core\.errors\.)(\w+): (.*)$", re.MULTILINE)
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)")
+_SPARKS: Final = frozenset({"pyspark", "py4j", "grpc"})
+_RUN_AGAIN: Final = "What was committed before is proved, and stays; run it again"
+_LOST: Final = {
+    re.compile(r"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|Checkpoint block rdd_\w+ not found"): (
+        "machines of the cluster were lost, and with them rows that cannot be made a second time"
+    ),
+    re.compile(r"No space left on device"): "the disk of a machine of the cluster is full",
+    re.compile(r"([\w.:-]+) executor \w+\): ExecutorLostFailure"): "machines of the cluster were lost again and again",
+    re.compile(
+        r"Master removed our application|All masters are unresponsive|SparkContext was shut down|stopped SparkContext"
+        r"|NO_ACTIVE_SESSION|SESSION_CHANGED|StatusCode.UNAVAILABLE"
+    ): "the cluster, or the session there, has ended",
+    re.compile(r"Py4JNetworkError|^Connection\w*Error|^EOFError|Answer from Java side is empty"): (
+        "the Java process of Spark has ended: it was killed, or had no memory left"
+    ),
+}
+"""What Spark says where it lost something, and what that means. A group is the machine."""
 T = TypeVar("T")
 
 
@@ -147,6 +167,64 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield from batch.slice(start, READ_AHEAD).to_pylist()
 
 
+# -- back from the tasks ---------------------------------------------------------------------------------
+
+
+def refuse_missing_module(text: str) -> None:
+    """Raise ``InvalidInput`` if Spark failed because a module is missing where its tasks run."""
+    missing = _MISSING.search(text)
+    if missing is not None:
+        module = missing[1] or missing[2].lower()
+        raise InvalidInput(
+            f"the Python that runs the tasks of Spark has no module {module!r}: executors need the packages that this "
+            "program needs, as an image, an archive, or a Python that has them (spark.pyspark.python); "
+            "see docs/production.md"
+        )
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Whether an error is one of Spark, or of the connection to its Java process, on which no request travels."""
+    return isinstance(error, ConnectionError | EOFError) or type(error).__module__.partition(".")[0] in _SPARKS
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise the error that a task raised, if it is one of this library: it names the next command for the user.
+
+    Raises ``StorageError`` where Spark lost what it worked with: a machine, its disk, or its own process.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        text = f"{type(error).__name__}:\n{error}"
+        refuse_missing_module(text)
+        _raise_own(text, error)
+        for kind, cause in _LOST.items():
+            found = kind.search(text)
+            if found is not None:
+                where = ", ".join(found.groups(""))
+                raise StorageError(f"{cause}{where and f' ({where})'}. {_RUN_AGAIN}") from error
+        raise
+
+
+def _raise_own(text: str, error: Exception) -> None:
+    """Raise the error of this library in the message of one of Spark, if there is one."""
+    found = _RAISED.search(text)
+    kind = getattr(errors, found[1], None) if found is not None else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, errors.TrinityLakeError)):
+        return
+    message = found[2]
+    if kind is StorageDenied and HOW_TO_PASS_KEYS in message:
+        message = (
+            f"{message.removesuffix(HOW_TO_PASS_KEYS)}A task of Spark said this: its executor lacks the credentials "
+            "that this process has. Pass key and secret as storage options, which travel to the tasks, or give each "
+            "executor a role, a profile or the environment variables; see docs/production.md"
+        )
+    raise kind(message) from error
+
+
 # -- the engine ------------------------------------------------------------------------------------------
 
 
@@ -176,11 +254,22 @@ class SparkRows:
         self._schema = schema
         self._count = None if given is None else len(given)
 
-    def stream(self) -> Iterator[dict[str, Any]]:
-        """Yield all rows, one partition in memory at a time."""
+    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield all rows, one partition in memory at a time; before the first one comes all tasks are done.
+
+        Spark's iterator runs a job for each partition, one after the other: rows that were not computed before would
+        be made by one task at a time, whatever the cluster has. A ``few`` rows cost one job.
+        """
+        if few:
+            yield from self.list()
+            return
+        kept = self if self._held is not None else self.keep(repeatable=True)
+        kept.count()
         with own_errors():
-            for row in self.frame.toLocalIterator():
+            for row in kept.frame.toLocalIterator():
                 yield row.asDict(recursive=True)
+        if kept is not self:
+            kept.drop()
 
     def list(self) -> list[dict[str, Any]]:
         """Return all rows."""
@@ -206,16 +295,20 @@ class SparkRows:
         """Return the rows as kept on the disks of the executors: now, or ``repeatable`` ones when they are computed.
 
         Spark would keep them on the heap until that is full, so that a job of ten times the versions looked like one
-        that leaks. Rows that are kept now are never computed a second time: a lost block fails the job. Where the plan
-        of repeatable rows has become long it is cut off; over Spark Connect, which cannot, they are kept now.
+        that leaks. Rows that are kept now are never computed a second time: so two machines have each of them. Where
+        the plan of repeatable rows has become long it is cut off; over Spark Connect, which cannot, they are kept now.
         """
         del key, progress
         if repeatable and self.given is not None:
             return self
         has_long_plan = self.queries > _MOST_QUERIES
-        may_be_repeated = repeatable and not (has_long_plan and is_connect(self.frame.sparkSession))
+        session = self.frame.sparkSession
+        may_be_repeated = repeatable and not (has_long_plan and is_connect(session))
         with own_errors():
-            held = compat.held_on_disk(self.frame, may_be_repeated=may_be_repeated)
+            if may_be_repeated:
+                held = compat.held_until_lost(self.frame)
+            else:
+                held = compat.computed_once(self.frame, copies=1 if on_one_machine(session) else _COPIES)
             self._kept.append(held)
             if not may_be_repeated:
                 return SparkRows(held, self._kept, held=held)
@@ -255,6 +348,7 @@ class SparkEngine:
         """Return all: tasks have storages of their own."""
         return requests
 
+    @own_errors()
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
         """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""
         source = _spark_rows(rows)
@@ -266,6 +360,7 @@ class SparkEngine:
         """Return so many as are ``wanted``, or else as many as keep the session busy."""
         return wanted or _PER_CORE * session_parallelism(self._spark)
 
+    @own_errors()
     def map_groups(
         self,
         work: GroupWork,
@@ -290,11 +385,13 @@ class SparkEngine:
         to = [storage_of_tasks(self._spark, storage) for storage in storages]
         return SparkRows(map_batches(frame, partial(_group_as_batches, work, schema), schema, *to), self._kept).keep()
 
+    @own_errors()
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:
         """Return rows of the driver as a table."""
         given = list(rows)
         return SparkRows(_frame(self._spark, given, schema), self._kept, given, schema)
 
+    @own_errors()
     def sql(self, query: str, **tables: Rows) -> SparkRows:
         """Return the result of a query of tables."""
         placed_in = {name: self._view(rows) for name, rows in tables.items()}
@@ -318,7 +415,7 @@ class SparkEngine:
             for name in self._views:
                 self._spark.catalog.dropTempView(name)
         except Exception as error:
-            if not _is_of_spark(error):
+            if not is_of_spark(error):
                 raise
             _LOG.warning("Spark could not let go of what a job kept: %s", str(error).partition("\n")[0])
         self._views.clear()
@@ -353,38 +450,3 @@ def _as_batches(remaining: Iterator[tuple[Any, ...]], schema: pa.Schema, each: i
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-# -- back from the tasks ---------------------------------------------------------------------------------
-
-
-def refuse_missing_module(text: str) -> None:
-    """Raise ``InvalidInput`` if Spark failed because a module is missing where its tasks run."""
-    missing = _MISSING.search(text)
-    if missing is not None:
-        module = missing[1] or missing[2].lower()
-        raise InvalidInput(
-            f"the Python that runs the tasks of Spark has no module {module!r}: executors need the packages that this "
-            "program needs, as an image, an archive, or a Python that has them (spark.pyspark.python); "
-            "see docs/production.md"
-        )
-
-
-def _is_of_spark(error: Exception) -> bool:
-    return type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
-
-
-@contextmanager
-def own_errors() -> Iterator[None]:
-    """Raise the error that a task raised, if it is one of this library: it names the next command for the user."""
-    try:
-        yield
-    except Exception as error:
-        if not _is_of_spark(error):
-            raise
-        refuse_missing_module(str(error))
-        found = _RAISED.search(str(error))
-        kind = getattr(errors, found[1], None) if found is not None else None
-        if found is None or not (isinstance(kind, type) and issubclass(kind, errors.TrinityLakeError)):
-            raise
-        raise kind(found[2]) from error

@@ -101,18 +101,26 @@ def plain(value: Any) -> Any:
     return value
 
 
-def held_on_disk(frame: DataFrame, *, may_be_repeated: bool) -> DataFrame:
-    """Return a frame that is held on the disks of the executors.
+def held_until_lost(frame: DataFrame) -> DataFrame:
+    """Return a frame that is held on the disks of the executors, computed when it is asked for.
 
-    What ``may_be_repeated`` is computed when it is asked for, and again where an executor was lost. Other frames are
-    computed now, and once; before Spark 4 in memory, too, as far as there is.
+    It is computed again where an executor was lost.
     """
     from pyspark import StorageLevel
 
-    if may_be_repeated:
-        return frame.persist(StorageLevel.DISK_ONLY)
+    return frame.persist(StorageLevel.DISK_ONLY)
+
+
+def computed_once(frame: DataFrame, copies: int) -> DataFrame:
+    """Compute a frame, and return it as held on the disks of so many executors, if there are so many.
+
+    Before Spark 4 one has it, in memory as far as there is room.
+    """
+    from pyspark import StorageLevel
+
     if spark_version() >= (4, 0):
-        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        level = StorageLevel(True, False, False, False, copies)
+        return frame.localCheckpoint(eager=True, storageLevel=level)
     return frame.localCheckpoint(eager=True)
 
 

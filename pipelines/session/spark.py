@@ -1,7 +1,8 @@
 """The only builder of Spark sessions: this machine, a cluster, or a Spark Connect server.
 
-Nothing secret is put into Spark's configuration, which Spark shows in its UI and its logs: tasks get the
-storage options inside the functions they run.
+Nothing secret is put into Spark's configuration, which Spark shows in its UI and its logs, but the secret of the
+cluster itself: tasks get the storage options inside the functions they run. These wait in Spark's processes for
+whoever asks for them, on ports that every user of a machine reaches. So each session authenticates and encrypts.
 
 Importing this module does not import pyspark: commands that never start Spark must not wait for it.
 """
@@ -34,6 +35,15 @@ from urllib.parse import urlsplit
 import pipelines
 import trinitylake_core
 from pipelines.session import compat
+from pipelines.session.authentication import (
+    PRIVATE,
+    SECRET,
+    explain_no_start,
+    new_secret,
+    refuse_open_remote,
+    refuse_open_server,
+    start_java,
+)
 from pipelines.session.iceberg import (
     EXTENSION,
     EXTENSIONS,
@@ -269,10 +279,13 @@ class SessionConfig:
         master: the master URL: ``local[*]``, ``local[2]``, ``spark://host:7077``, ``yarn``, ``k8s://…``.
         remote: the server of mode ``connect``, ``sc://host:15002``; may carry a token, and is not shown.
         app_name: what Spark calls the application.
-        conf: more Spark settings; they win over ours. No place for secrets.
+        conf: more Spark settings; they win over ours. No place for secrets. ``spark.authenticate: false`` is the
+            word for a cluster without authentication, which is refused otherwise.
         log_level: from which level on Spark logs to standard error.
         parallelism: how many tasks run at once; by default found out when the first job needs to know.
         iceberg: the release of Iceberg whose runtime the session has, from Maven Central; ``None``: none.
+        secret: what master and workers of a standalone cluster know each other by, their ``spark.authenticate.secret``;
+            is not shown, and stands on no command line.
     """
 
     mode: str = "local"
@@ -283,8 +296,11 @@ class SessionConfig:
     log_level: str = "ERROR"
     parallelism: int | None = None
     iceberg: str | None = None
+    secret: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if SECRET in self.conf:
+            raise InvalidInput(f"{SECRET} is shown where it stands in conf: pass it as secret, from the environment")
         if self.iceberg is not None and self.mode == "connect":
             raise InvalidInput("with mode 'connect' the server brings Iceberg's runtime: leave iceberg out")
         if self.iceberg is not None:
@@ -587,6 +603,7 @@ def _start(config: SessionConfig) -> SparkSession:
     cores = local_cores(config.master)
     if is_connect_mode:
         compat.refuse_old_connect()
+        refuse_open_remote(config.remote or "", config.conf)
         check_connect_server(config.remote or "")
     else:
         check_spark_home()
@@ -600,9 +617,12 @@ def _start(config: SessionConfig) -> SparkSession:
     else:
         builder = builder.master(config.master)
         environment = _set_environment(config)
+    settings = _settings(config)
     try:
         with environment:
-            session: SparkSession = builder.appName(config.app_name).config(map=_settings(config)).getOrCreate()
+            if SECRET in settings:
+                start_java({"spark.master": config.master, **settings})
+            session: SparkSession = builder.appName(config.app_name).config(map=settings).getOrCreate()
     except ImportError as error:  # what Spark Connect needs is an extra of pyspark
         if not is_connect_mode:
             raise
@@ -612,7 +632,9 @@ def _start(config: SessionConfig) -> SparkSession:
         if java is None:
             raise
         lines = str(java.toString()).splitlines() or ["Java does not say why"]
-        raise InvalidInput(f"Spark does not start with the master {config.master}: {lines[0]}") from None
+        raise InvalidInput(explain_no_start(config.master, lines[0])) from None
+    if is_connect_mode:
+        refuse_open_server(session, config.conf)
     is_elsewhere = is_connect_mode or cores is None
     chooses_partitions = is_elsewhere and PARTITIONS not in config.conf
     _known[session] = _Known(config.parallelism, chooses_partitions)
@@ -624,14 +646,20 @@ def _settings(config: SessionConfig) -> dict[str, str]:
     settings = dict(_SQL)
     if config.mode != "connect":
         settings.update(_CORE)
+        settings.update(PRIVATE)
         settings["spark.log.level"] = config.log_level
         cores = local_cores(config.master)
         if cores is not None:
             settings.update(java_settings(config.conf))
             settings.update(_LOOPBACK)
             settings[PARTITIONS] = str(PARTITIONS_PER_CORE * cores)
+        if config.secret is not None:
+            settings[SECRET] = config.secret
+        elif _LOCAL_CLUSTER.match(config.master):
+            settings[SECRET] = new_secret()
     for name, value in config.conf.items():
-        settings[name] = str(value)
+        if config.mode != "connect" or name not in PRIVATE:  # a server has its own, which no client changes
+            settings[name] = str(value)
     if config.iceberg is not None:
         settings.update(iceberg_settings(config.iceberg, config.conf))
     return settings

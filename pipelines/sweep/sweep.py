@@ -288,7 +288,7 @@ class Sweep:
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
         names = f"SELECT f.* FROM files f WHERE {self._may_go(boundary)}"
-        unreached = self._without_live(names, files=self._all_files).keep()
+        unreached = self._without_live(names, files=self._all_files).keep(repeatable=True)
         young = f"SELECT {_SUMS} FROM files f WHERE modified_millis >= {cutoff_millis}"
         unknown = f"SELECT {_SUMS} FROM files f WHERE modified_millis IS NULL"
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
@@ -309,7 +309,7 @@ class Sweep:
         return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._orphan_rows))
 
     def _keep_orphans(self, orphans: Rows) -> Totals:
-        self._orphans = orphans.keep()
+        self._orphans = orphans.keep(repeatable=True)
         return Totals(self._by_kind(self._orphans))
 
     def _without_live(self, query: str, **tables: Rows) -> Rows:
@@ -342,7 +342,7 @@ class Sweep:
         remaining, parts = iter(files), [self._table(())]
         while piece := list(islice(remaining, _LOADED)):
             parts.append(self._table(piece).keep())
-        self._orphans = union(self.engine, parts).keep("path")
+        self._orphans = union(self.engine, parts).keep("path", repeatable=True)
 
     def live_orphans(self) -> list[str]:
         """Return some orphans that are live."""
@@ -368,7 +368,7 @@ class Sweep:
         total, done = self._orphan_rows.count(), Deleted()
         if total:
             files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._orphan_rows)
-            for row in self.engine.map(delete_rows, files, DELETED, self._storage, each=BATCH).stream():
+            for row in self.engine.map(delete_rows, files, DELETED, self._storage, each=BATCH).stream(few=True):
                 done.add(Deleted(**{**row, "failures": dict(row["failures"])}))
                 self._progress("delete", done.attempted, total)
         return done
@@ -377,9 +377,9 @@ class Sweep:
 
     def exclusive_sizes(self, below: int) -> tuple[Size, dict[int, Size]]:
         """Return the files that only versions below one reach, and by version what no other version reaches."""
-        reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
+        reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path", repeatable=True)
         ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"
-        sized = self.engine.sql(ours, files=self._all_files, reach=reach).keep()
+        sized = self.engine.sql(ours, files=self._all_files, reach=reach).keep(repeatable=True)
         query = """SELECT last, sum(files) AS files, sum(bytes) AS bytes FROM (
             SELECT last, 1 AS files, 0 AS bytes FROM reach WHERE first = last
             UNION ALL SELECT last, 0 AS files, bytes FROM sized WHERE first = last) e GROUP BY last"""
@@ -396,7 +396,7 @@ class Sweep:
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
             WHERE t.last IS NULL AND {self._may_go(boundary)}
             OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
-        found = self.engine.sql(query, files=self._all_files, tags=self._tags().keep("path")).list()
+        found = self.engine.sql(query, files=self._all_files, tags=self._tags().keep("path", repeatable=True)).list()
         nothing = {each: Size() for each in ("newest", "history", "nothing")}
         return nothing | {row["reach"]: _size(row) for row in found}
 

@@ -176,7 +176,7 @@ class TableSweep(Sweep):
         super().remove_live()
         query = """SELECT o.* FROM orphans o JOIN again a ON a.path = o.path
             WHERE a.modified_millis = o.modified_millis AND a.bytes = o.bytes"""
-        again = self._first_listing().keep("path")
+        again = self._first_listing().keep("path", repeatable=True)
         return self._keep_orphans(self.engine.sql(query, orphans=self._orphan_rows, again=again))
 
     @property

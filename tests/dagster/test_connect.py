@@ -29,6 +29,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory, port = tmp_path_factory.mktemp("connect"), free_port()
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--conf", "spark.authenticate=true", "--conf", "spark.network.crypto.enabled=true"),
         *("--master", "local[2]", "--driver-memory", "512m", "--class", SERVER),
         *("--conf", f"spark.connect.grpc.binding.port={port}"),
         *("--conf", "spark.connect.grpc.binding.address=127.0.0.1", "spark-internal"),

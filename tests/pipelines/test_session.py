@@ -260,9 +260,10 @@ def test_a_lazy_session_stops_what_it_started_and_prints_nothing() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_packages_are_shipped_to_the_executors_of_a_cluster() -> None:
-    """A local-cluster has executors of its own; what they import comes out of the zip."""
+    """A local-cluster has executors of its own, whose imports come out of the zip. `ps` does not show its secret."""
     done = _run(
         """
+        import psutil
         from pipelines.session import SessionConfig, get_session, session_parallelism, ship_packages, stop_session
 
         def where(batches):
@@ -272,6 +273,10 @@ def test_packages_are_shipped_to_the_executors_of_a_cluster() -> None:
 
         spark = get_session(SessionConfig(mode="master", master="local-cluster[2,1,1024]"))
         assert session_parallelism(spark) == 2
+        secret = spark.sparkContext.getConf().get("spark.authenticate.secret")
+        words = [word for each in psutil.process_iter(["cmdline"]) for word in each.info["cmdline"] or ()]
+        assert secret and any("spark.authenticate=true" in word for word in words)
+        assert not any(secret in word for word in words)
         ship_packages(spark)
         files = [row.f for row in spark.range(1).mapInArrow(where, "f string").collect()]
         assert len(files) == 2 and all(".zip/" in file for file in files), files

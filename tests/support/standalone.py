@@ -25,6 +25,7 @@ import psutil
 import pyspark
 
 from pipelines.session import SessionConfig
+from pipelines.session.authentication import PRIVATE, SECRET, new_secret
 from tests.support.s3_servers import free_port, server_process
 
 _SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -56,10 +57,20 @@ class Cluster:
     workers: int
     directory: Path
     pids: list[int] = field(default_factory=list)
+    secret: str = field(default_factory=new_secret, repr=False)
 
     def session(self, **conf: str) -> SessionConfig:
         """Return the configuration for jobs on it, by this Python unless ``conf`` names another."""
-        return SessionConfig(mode="master", master=self.master, conf={**_SMALL, **event_log(self._events()), **conf})
+        settings = {**_SMALL, **event_log(self._events()), **conf}
+        return SessionConfig(mode="master", master=self.master, conf=settings, secret=self.secret)
+
+    def write_defaults(self) -> Path:
+        """Write what master and workers are configured by; return the directory."""
+        folder = self.directory / "conf"
+        folder.mkdir(mode=0o700)
+        lines = [f"{name} {value}" for name, value in {**PRIVATE, SECRET: self.secret}.items()]
+        (folder / "spark-defaults.conf").write_text("\n".join(lines))
+        return folder
 
     def _events(self) -> Path:
         folder = self.directory / "events"
@@ -90,7 +101,7 @@ def tasks_in(folder: Path) -> list[Task]:
     """Return the tasks of all sessions that have ended, from the event logs in a folder."""
     lines = (line for file in sorted(folder.iterdir()) for line in file.read_text().splitlines())
     events = (json.loads(line) for line in lines if '"SparkListenerTaskEnd"' in line)
-    return [_task(event) for event in events]
+    return [task_of(event) for event in events]
 
 
 def _is_executor(process: psutil.Process) -> bool:
@@ -100,7 +111,8 @@ def _is_executor(process: psutil.Process) -> bool:
         return False
 
 
-def _task(event: dict[str, Any]) -> Task:
+def task_of(event: dict[str, Any]) -> Task:
+    """Return the task of an event of its end."""
     info = event["Task Info"]
     return Task(
         info["Launch Time"] / 1000, info["Finish Time"] / 1000, event["Stage ID"], info["Executor ID"], info["Failed"]
@@ -114,11 +126,12 @@ def standalone(workers: int, directory: Path, python: str = sys.executable) -> I
     environment = {**os.environ, "PYSPARK_PYTHON": python, "SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("PYTHONPATH", None)  # tasks find only what the driver sent
     with ExitStack() as stack:
+        cluster = Cluster(f"spark://127.0.0.1:{port}", workers, directory)
+        environment["SPARK_CONF_DIR"] = str(cluster.write_defaults())
         master = [str(_SPARK_CLASS), "org.apache.spark.deploy.master.Master"]
         master += ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-        master = ["env", "-u", "PYTHONPATH", *master]
+        master = ["env", "-u", "PYTHONPATH", f"SPARK_CONF_DIR={environment['SPARK_CONF_DIR']}", *master]
         stack.enter_context(server_process(master, port, directory / "master.log", _START_SECONDS))
-        cluster = Cluster(f"spark://127.0.0.1:{port}", workers, directory)
         for number in range(workers):
             cluster.pids.append(stack.enter_context(_worker(cluster, number, environment)))
         _wait_for_workers(directory / "master.log", workers)

@@ -1,0 +1,251 @@
+"""What each command asks of Spark: jobs, stages, tasks, how many at once in the stages that do the work, CPU, memory.
+
+    python -m benchmarks tasks [--tables 20 200000] [--workers 2] [--only export clean] [--conf NAME=VALUE ...]
+
+A standalone cluster of this machine, of workers with one core each; all is read from Spark's own event log. *Work* are
+the stages in which Python works on files: ``at once`` says how many tasks of them ran at the same time at the most, and
+``alone`` in which share of the time that any of them ran there was one only. ``MB`` is the most that the driver had,
+Python and Java. Iceberg tables are made up to ``--iceberg``; the others have no metadata.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import psutil
+
+from benchmarks import observed, report
+from benchmarks.cluster import write_lines
+from pipelines import clean, compaction, diff, expire, export, load, stats, tables_clean, tables_health, verify
+from pipelines.engine import open_engine
+from pipelines.session import lazy_session, session_parallelism
+from tests.support.many_tables import many_tables
+from tests.support.standalone import Cluster, Task, standalone, task_of
+from trinitylake_core import Lakehouse
+from trinitylake_core.clock import now_millis
+from trinitylake_core.storage import open_storage
+
+_WORK: Final = frozenset({"MapInArrow", "MapInPandas", "ArrowEvalPython"})
+"""The operators of Spark that run Python."""
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Asked:
+    """What was asked of Spark in a span of time.
+
+    Attributes:
+        jobs: how many there were.
+        stages: how many ran.
+        tasks: those that ended.
+        work: those of stages in which Python works.
+    """
+
+    jobs: int = 0
+    stages: int = 0
+    tasks: list[Task] = field(default_factory=list)
+    work: list[Task] = field(default_factory=list)
+
+    def figures(self) -> Row:
+        """Return the columns of a table."""
+        took = sorted(task.ended - task.began for task in self.work) or [0.0]
+        row: Row = {"jobs": self.jobs, "stages": self.stages, "tasks": len(self.tasks), "work": len(self.work)}
+        row |= {"at once": most_at_once(self.work), "alone": round(share_alone(self.work), 2)}
+        return row | {"longest s": round(took[-1], 2), "median s": round(median(took), 2)}
+
+
+def asked_of_spark(events: Path, began: float = 0.0, ended: float = float("inf")) -> Asked:
+    """Return what Spark was asked for between two moments, from the event logs in a folder.
+
+    The session must have ended, or have written what is asked for.
+    """
+    found = Asked()
+    work = set[int]()
+    tasks: list[Task] = []
+    for event in _events(events):
+        kind = event["Event"]
+        if kind == "SparkListenerJobStart":
+            found.jobs += began <= event["Submission Time"] / 1000 < ended
+        elif kind == "SparkListenerStageCompleted":
+            stage = event["Stage Info"]
+            found.stages += began <= stage.get("Submission Time", 0) / 1000 < ended
+            if _has_work(stage):
+                work.add(stage["Stage ID"])
+        elif kind == "SparkListenerTaskEnd":
+            tasks.append(task_of(event))
+    found.tasks = [task for task in tasks if began <= task.began < ended]
+    found.work = [task for task in found.tasks if task.stage in work]
+    return found
+
+
+def _events(folder: Path) -> Iterator[Row]:
+    wanted = ("SparkListenerJobStart", "SparkListenerStageCompleted", "SparkListenerTaskEnd")
+    for file in sorted(folder.iterdir()):
+        with file.open() as lines:
+            for line in lines:
+                if line[10:60].startswith(wanted):
+                    yield json.loads(line)
+
+
+def _has_work(stage: Row) -> bool:
+    """Whether Python works in a stage, and does not only read what a stage before kept of that."""
+    return any(json.loads(rdd.get("Scope", "{}")).get("name") in _WORK for rdd in stage["RDD Info"])
+
+
+def most_at_once(tasks: Sequence[Task]) -> int:
+    """Return how many tasks ran at the same time at the most."""
+    return max((count for _, count in _spans(tasks)), default=0)
+
+
+def share_alone(tasks: Sequence[Task]) -> float:
+    """Return in which share of the time that any task ran there was one only."""
+    spans = list(_spans(tasks))
+    some = sum(seconds for seconds, count in spans if count)
+    alone = sum(seconds for seconds, count in spans if count == 1)
+    return alone / some if some else 0.0
+
+
+def _spans(tasks: Sequence[Task]) -> Iterator[tuple[float, int]]:
+    """Yield lengths of time, each with the number of tasks that ran."""
+    moments = sorted([(task.began, 1) for task in tasks] + [(task.ended, -1) for task in tasks])
+    running = 0
+    before = 0.0
+    for moment, change in moments:
+        yield moment - before, running
+        running += change
+        before = moment
+
+
+# -- the commands ----------------------------------------------------------------------------------------
+
+
+def _change(lake: Lakehouse, share: int) -> None:
+    """Change a share of the tables, and make a version that only history needs."""
+    with lake.refresh().transaction() as txn:
+        for number, each in enumerate(list(lake.objects(kind="table"))):
+            if number % share == 0:
+                txn.alter_table(each.namespace, each.name or "", properties={"changed": "yes"})
+    lake.refresh()
+
+
+def _commands(folder: Path, lake: Lakehouse) -> dict[str, Callable[[Any], object]]:
+    """Return each command that has an engine; those behind it see what those before it did."""
+    before = lake.at(version=max(0, lake.version - 1))
+    copy = open_storage((folder / "copy").as_uri())
+    no_age: Row = {"older_than_seconds": 0.0, "allow_recent": True}
+    later = now_millis() + 30 * 24 * 3_600_000
+    return {
+        "diff": lambda spark: diff.report(before, lake, diff.Config(engine="spark"), spark),
+        "compact": lambda spark: compaction.run(lake, compaction.Config(engine="spark", full=True), spark),
+        "verify": lambda spark: verify.run(lake, verify.Config(engine="spark", definitions=True), spark),
+        "stats": lambda spark: _measure_depths(lake, spark),
+        "tables health": lambda spark: tables_health.run(lake, tables_health.Config(engine="spark"), spark),
+        "export": lambda spark: export.run(lake, copy, export.Config(engine="spark", history=True), spark),
+        "expire": lambda spark: expire.run(lake, expire.Config(engine="spark", keep_last=1, now_millis=later), spark),
+        "clean": lambda spark: clean.run(lake, clean.Config(engine="spark", **no_age), spark),
+        "tables clean": lambda spark: tables_clean.run(lake, tables_clean.Config(engine="spark", **no_age), spark),
+    }
+
+
+def _measure_depths(lake: Lakehouse, spark: Any) -> None:
+    with closing(open_engine("spark", spark)) as engine:
+        stats.deep(lake, engine, storage=True)
+
+
+def _lake(folder: Path, tables: int, iceberg: int) -> Lakehouse:
+    if tables <= iceberg:
+        lake = many_tables(folder, tables, 2, 2).lakehouse.refresh()
+    else:
+        lake = Lakehouse.create((folder / "lake").as_uri(), storage_options={"durable": False})
+        lines = folder / "lines.jsonl"
+        write_lines(tables, lines)
+        load.run(lake, str(lines), load.Config(engine="local"))
+        lake = lake.refresh()
+    _change(lake, 11)
+    return lake
+
+
+def _measure(cluster: Cluster, spark: Any, command: Callable[[Any], object]) -> Row:
+    """Run a command; return its time, and what it took of the driver's processes and the others'."""
+    me = psutil.Process()
+    cpu = _cpu_by_kind(me, cluster)
+    began = time.time()
+    with observed.sampled(os.getpid()) as peaks:
+        command(spark)
+    ended = time.time()
+    after = _cpu_by_kind(me, cluster)
+    row: Row = {"s": round(ended - began, 1)}
+    row |= {f"CPU {kind}": round(after[kind] - cpu[kind], 1) for kind in after}
+    return row | {"MB": round(sum(peaks.get(each, 0) for each in ("driver", "jvm")) / 1e6), "when": (began, ended)}
+
+
+def _cpu_by_kind(me: psutil.Process, cluster: Cluster) -> dict[str, float]:
+    """Return seconds of CPU of this process, of its Java, and of executors with their Python."""
+    java = [each for each in me.children() if "java" in each.name()]
+    tasks = [process for each in cluster.executors() for process in (each, *each.children(recursive=True))]
+    return {"driver": _cpu([me]), "Java": _cpu(java), "tasks": _cpu(tasks)}
+
+
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    seconds = 0.0
+    for each in processes:
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+@contextmanager
+def _warm(cluster: Cluster, conf: dict[str, str]) -> Iterator[Any]:
+    """Yield a session whose executors have run Python."""
+    with lazy_session(cluster.session(**conf)) as spark:
+        wide = spark().range(0, 64, 1, 2 * session_parallelism(spark()))
+        wide.mapInArrow(lambda batches: batches, "id long").count()
+        yield spark
+
+
+def measured(tables: int, options: argparse.Namespace) -> dict[str, Row]:
+    """Return a row of figures for each command."""
+    rows: dict[str, Row] = {}
+    conf = dict(each.split("=", 1) for each in options.conf)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lake = _lake(folder, tables, options.iceberg)
+        with standalone(options.workers, folder) as cluster:
+            with _warm(cluster, conf) as spark:
+                for command, run in _commands(folder, lake).items():
+                    if not options.only or command in options.only:
+                        rows[command] = _measure(cluster, spark, run)
+                        print(tables, command, rows[command], file=sys.stderr, flush=True)
+            for row in rows.values():
+                row.update(asked_of_spark(folder / "events", *row.pop("when")).figures())
+    return {f"{tables:,}: {command}": row for command, row in rows.items()}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the commands and print the figures."""
+    parser = argparse.ArgumentParser(prog="benchmarks tasks", description=__doc__)
+    parser.add_argument("--tables", type=int, nargs="+", default=[20, 200_000])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--iceberg", type=int, default=1_000, help="so many tables at the most are Iceberg's")
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--conf", nargs="+", default=[])
+    options = parser.parse_args(arguments)
+    figures: dict[str, Row] = {}
+    for tables in options.tables:
+        figures |= measured(tables, options)
+        print(report.table(figures), flush=True)
+    report.save("tasks", {"load": os.getloadavg(), "options": vars(options), "figures": figures})
