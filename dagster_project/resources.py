@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from dagster_project.config.settings import LakehouseSettings
 from pipelines.fleet import hurry
-from pipelines.session import SessionConfig, get_session
+from pipelines.session import SessionConfig, end_session, get_session, has_ended
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:  # definitions must load without waiting for pyspark
@@ -30,10 +30,13 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
     _config: SessionConfig | None = PrivateAttr(default=None)
 
     def session(self, config: SessionConfig) -> SparkSession:
-        """Return the session of this run, from any thread. A different configuration replaces the session."""
+        """Return the session of this run, from any thread.
+
+        A different configuration replaces the session, and so does the end of its Java process: a retry needs another.
+        """
         with self._lock:
-            if self._session is not None and self._config != config:
-                self._session.stop()
+            if self._session is not None and (self._config != config or has_ended(self._session)):
+                end_session(self._session)
                 self._session = None
             if self._session is None:
                 self._session, self._config = get_session(config), config
@@ -43,7 +46,7 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         """Stop the session, if one was started."""
         with self._lock:
             if self._session is not None:
-                self._session.stop()
+                end_session(self._session)
             self._session = None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:

@@ -227,7 +227,7 @@ def _healths(
 def _tables_in(
     rows: Iterator[Row], storage: Storage, tree: TreeRoot, pattern: Pattern | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield name and definition of each wanted table in spans of keys: what the version has and an empty one has not."""
+    """Yield name and definition of each wanted table in spans of keys: how the version differs from an empty one."""
     opened = None
     for row in rows:
         opened = opened or tree.open(storage)

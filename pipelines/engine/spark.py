@@ -42,7 +42,7 @@ from pipelines.session import compat, is_connect, on_one_machine, session_parall
 from trinitylake_core import errors
 from trinitylake_core.errors import InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.storage.store_errors import HOW_TO_PASS_KEYS
+from trinitylake_core.storage.store_errors import WITHOUT_KEYS
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ _LOST: Final = {
         r"Master removed our application|All masters are unresponsive|SparkContext was shut down|stopped SparkContext"
         r"|NO_ACTIVE_SESSION|SESSION_CHANGED|StatusCode.UNAVAILABLE"
     ): "the cluster, or the session there, has ended",
-    re.compile(r"Py4JNetworkError|^Connection\w*Error|^EOFError|Answer from Java side is empty"): (
+    re.compile(r"Py4JNetworkError|^Connection\w*Error|^EOFError|Answer from Java side is empty|does not exist in the JVM"): (
         "the Java process of Spark has ended: it was killed, or had no memory left"
     ),
 }
@@ -216,9 +216,9 @@ def _raise_own(text: str, error: Exception) -> None:
     if found is None or not (isinstance(kind, type) and issubclass(kind, errors.TrinityLakeError)):
         return
     message = found[2]
-    if kind is StorageDenied and HOW_TO_PASS_KEYS in message:
+    if kind is StorageDenied and WITHOUT_KEYS in message:
         message = (
-            f"{message.removesuffix(HOW_TO_PASS_KEYS)}A task of Spark said this: its executor lacks the credentials "
+            f"{message.removesuffix(WITHOUT_KEYS)}A task of Spark said this: its executor lacks the credentials "
             "that this process has. Pass key and secret as storage options, which travel to the tasks, or give each "
             "executor a role, a profile or the environment variables; see docs/production.md"
         )

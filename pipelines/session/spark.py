@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -56,6 +57,7 @@ from trinitylake_core.errors import InvalidInput
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
 
+_LOG = logging.getLogger(__name__)
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
 PARTITIONS_PER_CORE: Final = 3
 _REGISTERED_SECONDS: Final = 15.0
@@ -349,6 +351,7 @@ def active_session() -> SparkSession | None:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    _forget_dead_java()
     try:
         session = SparkSession.active()
     except PySparkRuntimeError:  # there is none
@@ -364,8 +367,43 @@ def stop_session() -> None:
     """Stop the running Spark session; nothing happens if there is none."""
     session = active_session()
     if session is not None:
-        _shipped.discard(session)
+        end_session(session)
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether a session can do nothing any more: its Java process, or its application, has ended."""
+    if is_connect(session):
+        return False
+    if _forget_dead_java() or session.sparkContext._jsc is None:  # noqa: SLF001
+        return True
+    return bool(session.sparkContext._jsc.sc().isStopped())  # noqa: SLF001
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop a session; of one whose Java process has ended, what is left in this process is forgotten."""
+    _shipped.discard(session)
+    if is_connect(session) or not _forget_dead_java():
         session.stop()
+
+
+def _forget_dead_java() -> bool:
+    """Forget the Java process of this process if it has ended: pyspark itself would call it for ever.
+
+    Returns whether there is none any more.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - there is no public way to any of this
+    process = getattr(gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        _LOG.warning("the Java process of Spark has ended with %s; the next session has a new one", process.returncode)
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkContext._gateway = None  # noqa: SLF001
+        SparkContext._jvm = None  # noqa: SLF001
+        SparkSession._instantiatedSession = None  # noqa: SLF001
+        gateway = None
+    return gateway is None
 
 
 @dataclass(frozen=True, slots=True)

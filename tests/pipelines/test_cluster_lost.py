@@ -55,7 +55,7 @@ _PROGRAM = """
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_cleaning_outlives_an_executor_in_each_phase(tmp_path: Path) -> None:
-    """Nothing that is needed is deleted, and all else is; what Spark kept there is made again, or another one has it."""
+    """Nothing that is needed is deleted, and all else is: what Spark kept there is made again, or kept elsewhere."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(tmp_path)],
         capture_output=True,

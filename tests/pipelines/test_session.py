@@ -259,6 +259,40 @@ def test_a_lazy_session_stops_what_it_started_and_prints_nothing() -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_a_java_that_was_killed_is_named_and_the_next_run_has_another_one() -> None:
+    """A job says what happened; Dagster's resource, of which a retry asks the session again, starts a new one."""
+    done = _run(
+        """
+        from dagster_project.resources import SparkResource
+        from pipelines.engine.spark import SparkEngine
+        from pipelines.session import SessionConfig, active_session
+        from pyspark import SparkContext
+        from trinitylake_core.errors import StorageError
+
+        resource, config = SparkResource(), SessionConfig(master="local[1]")
+        engine = SparkEngine(lambda: resource.session(config))
+        assert engine.sql("SELECT 1 AS one").one() == {"one": 1}
+        SparkContext._gateway.proc.kill()
+        try:
+            engine.sql("SELECT 2 AS two").one()
+        except StorageError as error:
+            assert "the Java process of Spark has ended" in str(error), error
+        else:
+            raise AssertionError("nothing was said")
+        engine.close()
+        SparkContext._gateway.proc.wait()
+        retry = SparkEngine(lambda: resource.session(config))
+        assert retry.sql("SELECT 3 AS three").one() == {"three": 3}
+        resource.stop()
+        assert active_session() is None
+        """
+    )
+    assert (0, "") == (done.returncode, done.stdout), done.stderr[-4000:]
+    assert "the Java process of Spark has ended with -9" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 def test_packages_are_shipped_to_the_executors_of_a_cluster() -> None:
     """A local-cluster has executors of its own, whose imports come out of the zip. `ps` does not show its secret."""
     done = _run(

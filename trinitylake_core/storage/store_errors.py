@@ -30,7 +30,7 @@ _OF_A_BATCH: Final = re.compile(r"Bulk delete request failed for key .*: (.*) \(
 _CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _BARE_REDIRECT: Final = "redirect without LOCATION"
-HOW_TO_PASS_KEYS: Final = "Pass key and secret, or profile, as storage options"
+WITHOUT_KEYS: Final = "Pass key and secret, or profile, as storage options"
 """What to do without credentials: in a task of Spark something else is to be done."""
 _CREDENTIALS: Final = "credential provider"
 _BEYOND_THE_END: Final = "Wanted range starting at"
@@ -218,7 +218,7 @@ def map_error(kind: str, where: str, bucket: str, error: Exception) -> TrinityLa
     if names & _WRONG_OPTIONS:
         return InvalidInput(text)
     if names & _DENIED_CLASSES:
-        return StorageDenied(f"{text}. {HOW_TO_PASS_KEYS}")
+        return StorageDenied(f"{text}. {WITHOUT_KEYS}")
     if "NotTrusted" in names or (names & _OF_TLS and _NOT_VERIFIED in str(error)):
         return StorageError(
             f"{text}. The certificate of the server was not accepted. For one of a private authority set "
