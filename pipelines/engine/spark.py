@@ -75,9 +75,9 @@ _LOST: Final = {
         r"Master removed our application|All masters are unresponsive|SparkContext was shut down|stopped SparkContext"
         r"|NO_ACTIVE_SESSION|SESSION_CHANGED|StatusCode.UNAVAILABLE"
     ): "the cluster, or the session there, has ended",
-    re.compile(r"Py4JNetworkError|^Connection\w*Error|^EOFError|Answer from Java side is empty|does not exist in the JVM"): (
-        "the Java process of Spark has ended: it was killed, or had no memory left"
-    ),
+    re.compile(
+        r"Py4JNetworkError|^Connection\w*Error|^EOFError|Answer from Java side is empty|does not exist in the JVM"
+    ): ("the Java process of Spark has ended: it was killed, or had no memory left"),
 }
 """What Spark says where it lost something, and what that means. A group is the machine."""
 T = TypeVar("T")
