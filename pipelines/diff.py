@@ -25,7 +25,7 @@ from pipelines.engine.counting import (
     without_counts,
 )
 from pipelines.engine.model import TEXT, Row
-from pipelines.engine_choice import choose_engine
+from pipelines.engine_choice import choose_engine, would_start
 from pipelines.job import Progress, Session, refuse_unknown, silent
 from pipelines.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
@@ -88,8 +88,8 @@ def run(
     if old.codec != new.codec or old.read_only or new.read_only:
         yield from new.diff(old, new)
         return
-    nodes = 0
-    if config.engine == "auto":
+    nodes = None
+    if config.engine == "auto" or would_start(config.engine, spark):
         nodes = _estimate_nodes(old, new)
     with closing(choose_engine(config.engine, spark, nodes, config.spark_from_nodes)) as engine:
         for key, old_path, new_path in _compare(old, new, engine, progress or silent):

@@ -7,6 +7,9 @@ of 29,600 objects 4.2 and 37 s. A cluster needs half a minute before its first t
 of about a minute of work in this process.
 
 With ``auto``, a Spark that cannot be started costs speed, and a warning; the job does not fail.
+
+Little work starts no Spark, whatever the engine: a start takes ten seconds of CPU, in which this process does it many
+times over.
 """
 
 from __future__ import annotations
@@ -17,34 +20,44 @@ from typing import Final
 from pipelines.engine import Engine, open_engine
 from pipelines.engine.spark import is_of_spark
 from pipelines.job import Session, start_spark
-from pipelines.session import LazySession, check_pyspark, on_other_machines, session_parallelism, wait_for_executor
+from pipelines.session import (
+    LazySession,
+    active_session,
+    check_pyspark,
+    on_other_machines,
+    session_parallelism,
+    wait_for_executor,
+)
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)
 SPARK_FROM_OBJECTS: Final = 2_000_000
 """From how many objects on ``auto`` walks a whole lakehouse on Spark: `verify` proves 50,000 a second on 2 cores."""
+_LITTLE: Final = 10_000
+"""Work is little that is less than this part of that from which on Spark pays: some hundredths of a second."""
 EXECUTOR_SECONDS: Final = 180.0
 """How long a cluster may take to give the first executor: as long as a machine that has to be added to it."""
 _CAUSE: Final = 400
 """So many characters of Spark's message are shown; the rest is Java's own stack."""
 
 
-def expected_engine(engine: str, spark: Session, amount: int, spark_from: int) -> str:
+def expected_engine(engine: str, spark: Session, amount: int | None, spark_from: int) -> str:
     """Return the name of the engine that :func:`choose_engine` returns, for a plan: Spark is not started."""
     return _choice(engine, spark, amount, spark_from)[0]
 
 
-def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> Engine:
+def choose_engine(engine: str, spark: Session, amount: int | None, spark_from: int) -> Engine:
     """Return the engine for a job, and log why; give back what it holds with ``close``.
 
     A Spark that ``auto`` chose is started here, up to its first executor. What fails later is a failure of the work.
     Why it cannot be started is logged once for each :class:`LazySession`, which is not tried again.
 
     Args:
-        engine: what the caller asks for; ``spark`` and ``local`` are what they are.
+        engine: what the caller asks for; ``local`` is what it is, and so is ``spark`` where it runs, or for more than
+            a little work.
         spark: a session, or a function that returns one.
-        amount: the estimated work, in the unit of ``spark_from``: objects, files, nodes or bytes.
+        amount: the estimated work, in the unit of ``spark_from``: objects, files, nodes or bytes; ``None``: unknown.
         spark_from: from so much work on Spark pays.
 
     Raises:
@@ -64,15 +77,32 @@ def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> 
 
 def choose_engine_for_all(engine: str, spark: Session, root: Root) -> Engine:
     """Return the engine of a job that walks a whole lakehouse; otherwise as :func:`choose_engine`."""
-    return choose_engine(engine, spark, root.node.subtree_keys or 0, SPARK_FROM_OBJECTS)
+    return choose_engine(engine, spark, work_in(root), SPARK_FROM_OBJECTS)
+
+
+def work_in(root: Root) -> int | None:
+    """Return how many objects, messages and versions a walk of a whole lakehouse may meet; ``None``: unknown."""
+    keys = root.node.subtree_keys
+    messages = root.node.subtree_messages
+    if keys is None or messages is None:
+        return None
+    return keys + messages + root.version - root.oldest_version
+
+
+def would_start(engine: str, spark: Session) -> bool:
+    """Whether a Spark that does not run yet would be started for an engine, so that the work is to be estimated."""
+    return engine == "spark" and isinstance(spark, LazySession) and active_session() is None
 
 
 def _choice(
     engine: str,
     spark: Session,
-    amount: int,
+    amount: int | None,
     spark_from: int,
 ) -> tuple[str, str]:
+    if would_start(engine, spark) and amount is not None and amount * _LITTLE < spark_from:
+        return "local", f"the work is estimated at {amount:,}, which is done before a Spark would have started"
+    amount = amount or 0
     if engine != "auto":
         return engine, "it was asked for by name"
     if not on_other_machines(spark):

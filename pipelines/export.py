@@ -23,7 +23,7 @@ from typing import Any, Final
 from pipelines.copy.destination import Destination, inspect, without_snapshots
 from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, looked_up
 from pipelines.engine import Engine
-from pipelines.engine_choice import choose_engine
+from pipelines.engine_choice import choose_engine, work_in
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -366,7 +366,7 @@ class _Export:
         meter = Meter(self.source.storage, self.target)
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
-        objects = self.source.root_node.node.subtree_keys or 0
+        objects = work_in(self.source.root_node)
         chosen = choose_engine(self.config.engine, self.spark, objects, self.config.spark_from_files)
         with closing(chosen) as engine:
             todo = self.compared_readable(engine)
