@@ -270,7 +270,7 @@ def test_what_java_says_of_a_failed_start_is_asked_before_it_is_ended() -> None:
 
 
 @pytest.fixture
-def no_session(monkeypatch: pytest.MonkeyPatch) -> LazySession:
+def not_started(monkeypatch: pytest.MonkeyPatch) -> LazySession:
     """A Spark that fails the test if it is started, and none runs."""
     monkeypatch.setattr(engine_choice, "active_session", lambda: None)
     return LazySession(SessionConfig(), start=lambda _: pytest.fail("Spark was started"))
@@ -281,19 +281,19 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> LazySession:
     [(0, 1_000_000, "local"), (99, 1_000_000, "local"), (100, 1_000_000, "spark"), (None, 1_000_000, "spark")],
 )
 def test_little_work_starts_no_spark_whatever_the_engine(
-    no_session: LazySession, amount: int | None, spark_from: int, name: str
+    not_started: LazySession, amount: int | None, spark_from: int, name: str
 ) -> None:
     """The session would be there after the work is done; a session that was passed, or runs, is used."""
-    assert name == choose_engine("spark", no_session, amount, spark_from).name
-    assert f"{name}: " in no_session.choices[0]
+    assert name == choose_engine("spark", not_started, amount, spark_from).name
+    assert f"{name}: " in not_started.choices[0]
     assert "spark" == choose_engine("spark", lambda: pytest.fail("Spark was started"), amount, spark_from).name
 
 
-def test_a_diff_of_two_messages_starts_no_spark(tmp_path: Path, no_session: LazySession) -> None:
+def test_a_diff_of_two_messages_starts_no_spark(tmp_path: Path, not_started: LazySession) -> None:
     lake = filled(new_lake(tmp_path, order=4), tables=160)
     before = lake.version
     with lake.transaction() as txn:
         txn.alter_table("ns0", next(lake.objects(kind="table")).name or "", properties={"a": "b"})
-    found = diff.report(lake.at(version=before), lake.refresh(), diff.Config(engine="spark"), no_session)
+    found = diff.report(lake.at(version=before), lake.refresh(), diff.Config(engine="spark"), not_started)
     assert 1 == found.counts["changed"]
-    assert "done before a Spark would have started" in no_session.choices[0]
+    assert "done before a Spark would have started" in not_started.choices[0]
