@@ -64,6 +64,16 @@ def needed_by(node: Node) -> set[str]:
     return found
 
 
+def reachable(files: Files, path: str, order: int) -> set[str]:
+    """Return what a tree names, as far as it is there."""
+    if not files.exists(path):
+        return set()
+    node = parse(path, files.read(path), order)
+    found = {path, *node.values, *(value for _, value, _ in node.messages if value is not None)}
+    found |= {value for name, value in node.system.items() if name == "lakehouse_def"}
+    return found.union(*(reachable(files, child, order) for child in node.children))
+
+
 def saved_transactions(files: Files, judge: TreeJudge, now_millis: int) -> tuple[set[str], set[str]]:
     """Return what saved transactions that are alive need, and what those have that can never be committed."""
     needed, may_stay = set[str](), set[str]()
@@ -80,8 +90,7 @@ def saved_transactions(files: Files, judge: TreeJudge, now_millis: int) -> tuple
                 if has_base:
                     found |= needed_by(judge.judge(root))
                 else:
-                    node = parse(root, files.read(root), judge.order)
-                    found |= {root, *(value for _, value, _ in node.messages if value is not None)}
+                    found |= reachable(files, root, judge.order)
     return needed, may_stay
 
 

@@ -458,21 +458,26 @@ def run(seconds: float, seed: int, storage: str) -> str:
         with lake.transaction(reason="first") as txn:
             for each in SPACES:
                 txn.create_namespace(each, {"mark": "first"})
-        until = time.monotonic() + seconds
-        context = multiprocessing.get_context("spawn")
+        until, lives = list[float](), dict[int, Path]()
+        context = multiprocessing.get_context("forkserver")  # each begins with all modules there, and no thread
+        context.set_forkserver_preload(["tests.model.processes"])
 
         def start(number: int, life: int) -> BaseProcess:
-            log = logs / f"{number}-{life}.log"
+            log = lives[number] = logs / f"{number}-{life}.log"
             process = context.Process(target=live, args=(root, options, log, number, life, seed), daemon=True)
             process.start()
             return process
 
         def enough() -> bool:
             chain.follow()
-            return time.monotonic() > until
+            if not until and all(log.exists() for log in lives.values()):  # to import everything may take a while
+                until.append(time.monotonic() + seconds)
+            return bool(until) and time.monotonic() > until[0]
 
         try:
-            disturbed = disturb(start, WRITERS + JOBS, enough, stall=STALL_SECONDS)
+            disturbed = disturb(
+                start, WRITERS + JOBS, enough, stall=STALL_SECONDS, spared=lambda number: not lives[number].exists()
+            )
             chain.finish()
         except BaseException:
             print(f"the directory stays: {directory}", flush=True)
