@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.model.processes import run_all
 from tests.model.runner import Budget, Found, again, describe, run, summary
 
 
@@ -19,6 +20,9 @@ def main() -> int:
     parser.add_argument("--shorten", type=float, default=60, help="seconds for making a finding shorter; 0: keep it")
     parser.add_argument("--keep", type=Path, help="directory for the lists of operations that found something")
     parser.add_argument("--again", type=Path, nargs="*", help="do such lists again")
+    parser.add_argument("--processes", action="store_true", help="several processes, which are killed and stopped")
+    parser.add_argument("--storage", nargs="*", choices=("memory", "disk", "s3"), default=["memory"], help="of these")
+    parser.add_argument("--each", type=float, default=60, help="seconds for each lakehouse of several processes")
     options = parser.parse_args()
     if options.again:
         sentences = [again((one := Found.load(path)).size, one.steps) for path in options.again]
@@ -26,6 +30,8 @@ def main() -> int:
             print(f"{path.name}: {sentence or 'nothing is found'}")
         return int(any(sentences))
     print(f"seed {options.seed}", flush=True)
+    if options.processes:
+        return int(bool(run_all(60 * options.minutes, options.each, options.seed, options.storage)))
     budget = Budget(60 * options.minutes, options.seed, options.operations, options.shorten)
     began = time.monotonic()
     spent, found = run(budget, lambda line: print(line, flush=True), options.keep)

@@ -1,6 +1,6 @@
 """The judge of several processes, which are killed and stopped, and go on.
 
-    python -m tests.model.processes --minutes 5 --seed 1 --storage memory
+    python -m tests.model --processes --minutes 5 --seed 1 --storage memory disk s3
 
 Each process notes what it is about to do, under a tag that stands in the history as the reason of the version, and what
 it was told afterwards. The judge follows the chain: every version is explained by one such note, says what the version
@@ -10,15 +10,13 @@ and not who is faster: where something is found, the directory stays.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -490,24 +488,15 @@ def run(seconds: float, seed: int, storage: str) -> str:
     )
 
 
-def main() -> int:
-    """Run until the time is over, one lakehouse after the other."""
-    parser = argparse.ArgumentParser(prog="python -m tests.model.processes", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=2)
-    parser.add_argument("--each", type=float, default=60, help="seconds for each lakehouse")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--storage", choices=("memory", "disk", "s3"), default="memory")
-    options = parser.parse_args()
-    until, seed, wrong = time.monotonic() + 60 * options.minutes, options.seed, 0
+def run_all(seconds: float, each: float, seed: int, storages: Sequence[str]) -> int:
+    """Run one lakehouse after the other until the time is over, and print what happened; return what was found."""
+    until, wrong = time.monotonic() + seconds, 0
     while time.monotonic() < until:
+        storage = storages[seed % len(storages)]
         try:
-            print(run(options.each, seed, options.storage), flush=True)
+            print(run(each, seed, storage), flush=True)
         except (Finding, tree.Broken, AssertionError) as error:
             wrong += 1
-            print(f"FOUND with seed {seed}, {options.storage}: {error}", flush=True)
+            print(f"FOUND with seed {seed}, {storage}: {error}", flush=True)
         seed += 1
-    return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return wrong
