@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from pipelines.job import (
     silent,
 )
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
-from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
+from pipelines.tables.files import EVERY, TableState, are_rewrites, refuse_no_share, states_after
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.plan import require_reason
@@ -158,6 +159,7 @@ def run(
         exact=config.exact,
         damaged=config.damaged,
         expected_version=config.expected_version,
+        is_same=partial(are_rewrites, lake.storage),
     )
     plan = _plan(restore, config, spark)
     prover = DefinitionProver(

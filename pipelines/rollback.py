@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from pipelines.integrity.definition_prover import DefinitionProver
 from pipelines.job import (
@@ -22,7 +23,7 @@ from pipelines.job import (
     silent,
 )
 from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
-from pipelines.tables.files import EVERY, TableState, refuse_no_share, states_after
+from pipelines.tables.files import EVERY, TableState, are_rewrites, refuse_no_share, states_after
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.rollback import Rollback, plan_rollback
@@ -128,7 +129,7 @@ def run(
     Raises:
         InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
         Corrupt: a file of the target is missing or damaged; the message names it.
-        PlanOutdated: another writer committed since the plan, and ``force`` is not set.
+        PlanOutdated: another writer changed objects since the plan, or rows of tables, and ``force`` is not set.
         ReadOnly, StorageError.
     """
     watch = Stopwatch()
@@ -147,6 +148,7 @@ def run(
         config.reason,
         force=config.force,
         expected_version=config.expected_version,
+        is_same=partial(are_rewrites, lake.storage),
     )
     plan = _prove(rollback, prover)
     tables: tuple[TableState, ...] = ()

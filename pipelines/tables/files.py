@@ -24,8 +24,11 @@ from trinitylake_core.tables import (
     ICEBERG,
     MANAGED,
     METADATA_LOCATION,
+    PREVIOUS_METADATA_LOCATION,
+    SNAPSHOT_BYTES,
     SNAPSHOT_ID,
     SNAPSHOT_MILLIS,
+    SNAPSHOT_ROWS,
     Located,
     metadata_uri,
     whole_number,
@@ -38,6 +41,17 @@ TABLES_UNKNOWN: Final = "tables unknown"
 EVERY: Final = 1.0
 """The share of tables that means all of them."""
 _SHARES: Final = 1_000_000
+_REWRITES: Final = 1000
+"""So many tables are examined before a plan is void because of them."""
+_MOVES: Final = (
+    METADATA_LOCATION,
+    PREVIOUS_METADATA_LOCATION,
+    SNAPSHOT_ID,
+    SNAPSHOT_MILLIS,
+    SNAPSHOT_ROWS,
+    SNAPSHOT_BYTES,
+)
+"""What each commit of an Iceberg table changes in its definition."""
 
 Named = tuple[str, str, TableDef]
 """Label of a table, path of its definition, and the content of that."""
@@ -206,12 +220,49 @@ class TableFiles:
         except (Corrupt, FileMissing, InvalidInput, StorageError):
             return TableState(namespace, name, location, known=False)
 
+    def have_same_rows(self, before: TableDef, after: TableDef) -> bool:
+        """Whether two definitions are of one table with the same rows. Two ``get``. Raises as the storage does."""
+        from trinitylake_core.iceberg.references import have_same_rows
+
+        if before.table_format != ICEBERG or _without_moves(before) != _without_moves(after):
+            return False
+        return have_same_rows(self._read(before), self._read(after))
+
     def _read(self, table: TableDef) -> Any:
         from trinitylake_core.iceberg.reading.files import read_file
         from trinitylake_core.iceberg.reading.metadata_json import decode_metadata
 
         storage, path = self._find(table)
         return decode_metadata(read_file(storage, path, path), path)
+
+
+def _without_moves(table: TableDef) -> TableDef:
+    """Return a definition without what each commit of its table changes."""
+    left = TableDef()
+    left.CopyFrom(table)
+    for name in _MOVES:
+        left.format_properties.pop(name, None)
+    return left
+
+
+def are_rewrites(storage: Storage, changes: Iterable[Change]) -> bool:
+    """Whether changes leave the rows of all tables, and all other objects, as they were.
+
+    Compactions and expirations of tables do. Two ``get`` of definitions and two of metadata for each table; at most
+    1000 tables are examined. What cannot be read is no rewrite.
+    """
+    files = TableFiles(storage)
+    for number, each in enumerate(changes):
+        if number == _REWRITES or each.kind != TABLE or each.old_path is None or each.new_path is None:
+            return False
+        try:
+            before = decode_table(storage.read(each.old_path), each.old_path)
+            after = decode_table(storage.read(each.new_path), each.new_path)
+            if not files.have_same_rows(before, after):
+                return False
+        except (Corrupt, FileMissing, InvalidInput, StorageError):
+            return False
+    return True
 
 
 def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableState, ...]:

@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines import expire, restore, rollback, snapshot, verify
+from pipelines import expire, restore, rollback, snapshot, tables_compact, tables_expire, touch, verify
 from pipelines.job import dry_run
+from pipelines.tables.compact.decision import GroupRules
 from tests.pipelines.conftest import Run
+from tests.support.icebergs import new_iceberg, rows, with_table
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import Corrupt, Lakehouse, PlanOutdated, StorageError, locations, spec
@@ -153,6 +155,33 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
     with pytest.raises(PlanOutdated, match="another writer committed since the plan"):
         rollback.run(lake, config, progress=progress)
     assert GOOD + 2 == lake.refresh().version
+
+
+def test_maintenance_of_tables_voids_no_plan_and_new_rows_do(tmp_path: Path) -> None:
+    """A compaction, an expiration and a rewriting commit in between leave what was reviewed as it was."""
+    catalog = new_iceberg(tmp_path)
+    table = with_table(catalog, "sales.orders", 1)
+    for number in range(2, 6):
+        table.append(rows(number))
+    lake = catalog.lakehouse.refresh()
+    good = lake.version
+    with lake.transaction() as txn:
+        txn.create_namespace("mistake")
+    planned = lake.refresh().version
+    merged = tables_compact.run(lake, tables_compact.Config(engine="local", rules=GroupRules(min_files=2)))
+    assert [1] == [each.after for each in merged.outcomes]
+    tables_expire.run(lake, tables_expire.Config(older_than_seconds=0))
+    compacted(lake.refresh())
+    touch.run(lake.refresh(), touch.Config(reason="may I write?"))
+    assert planned + 4 <= lake.refresh().version
+    config = rollback.Config(version=good, reason="r", engine="local", expected_version=planned)
+    assert planned < rollback.run(lake, config, review=dry_run).version_before
+    wanted = restore.Config(only=("sales.*",), version=good, reason="r", engine="local", expected_version=planned)
+    restore.run(lake, wanted, review=dry_run)
+    catalog.load_table("sales.orders").append(rows(6))
+    for job, refused in ((rollback, config), (restore, wanted)):
+        with pytest.raises(PlanOutdated, match=r"another writer committed since the plan"):
+            job.run(lake.refresh(), refused)
 
 
 # -- commands ------------------------------------------------------------------------------------------

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from trinitylake_core import spec
+from trinitylake_core import diff, spec
+from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import definition_rows, write_definition
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import Corrupt, PlanOutdated, SnapshotNotFound, VersionExpired
+from trinitylake_core.diff import Change
+from trinitylake_core.errors import Corrupt, NotFound, PlanOutdated, SnapshotNotFound, VersionExpired
 from trinitylake_core.locations import parse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tree.node import Messages, Node
@@ -41,6 +43,8 @@ _CARRIED = (
 )  # fmt: skip
 _SHOWN = 3
 """So many of the versions that stop a rollback are named."""
+IsSame: TypeAlias = Callable[[Iterator[Change]], bool]
+"""Whether changes leave the content of the lakehouse as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +102,28 @@ def _standing_for(backend: LakehouseBackend, damaged: Root, readable: Root) -> R
     return replace(damaged, node=Node(system=rows, height=None))
 
 
+def has_none(changes: Iterator[Change]) -> bool:
+    """Whether there are no changes: what others committed was taken back by then."""
+    return next(changes, None) is None
+
+
 class RolledBack:
     """A root with the content of an older one (format, section 6). A commit of another writer in between stops it."""
 
     def __init__(
-        self, backend: LakehouseBackend, target: Root, summary: dict[str, Any], *, force: bool = False
+        self,
+        backend: LakehouseBackend,
+        target: Root,
+        summary: dict[str, Any],
+        *,
+        force: bool = False,
+        is_same: IsSame = has_none,
     ) -> None:
         self._backend = backend
         self._target = target
         self._summary = summary
         self._force = force
+        self._is_same = is_same
         self._txn = new_id()
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
@@ -137,14 +153,14 @@ class RolledBack:
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
 
-        What changes no object (compaction, snapshot, expiration) stops nothing.
+        What leaves the content as it was (compaction, snapshot, expiration) stops nothing.
 
         Raises:
             PlanOutdated, VersionExpired, SnapshotNotFound.
         """
         refuse_lost(self._backend, newer[-1], self._target)
         if not self._force:
-            refuse_changed(base.version, newer)
+            refuse_changed(self._backend, base.version, newer, self._is_same)
 
     def renew(self, base: Root) -> None:
         """Do nothing: the target is kept, so no fence touches its files, and the definition is written by `build`."""
@@ -168,10 +184,14 @@ def rolled_back(target: LakehouseDef, newest: LakehouseDef) -> LakehouseDef:
     return definition
 
 
-def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
-    """Raise ``PlanOutdated`` if one of the versions after a plan changed objects."""
+def refuse_changed(backend: LakehouseBackend, planned_at: int, newer: Sequence[RootRows], is_same: IsSame) -> None:
+    """Raise ``PlanOutdated`` if the versions after a plan changed the content that it was made for.
+
+    No request where none of them may have. Else the two versions are compared: four ``get``, the nodes that they do
+    not share, and what ``is_same`` reads.
+    """
     loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
-    if not loud:
+    if not loud or _have_same_content(backend, planned_at, newer[-1].version, is_same):
         return
     shown = []
     newest_first = reversed(loud[-_SHOWN:])
@@ -187,6 +207,18 @@ def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
         f"another writer committed since the plan, which was made at version {planned_at}: {named}; read "
         "the new plan (--dry-run), or undo these versions too with --force"
     )
+
+
+def _have_same_content(backend: LakehouseBackend, before: int, after: int, is_same: IsSame) -> bool:
+    """Whether two versions differ in nothing but what ``is_same`` allows; not if one of them cannot be read."""
+    try:
+        old = backend.versions.root(before)
+        new = backend.versions.root(after)
+        old_codec = codec_of(backend.definition(old))
+        new_codec = codec_of(backend.definition(new))
+        return is_same(diff.diff_trees(backend.nodes, old.node, old_codec, backend.nodes, new.node, new_codec))
+    except (Corrupt, NotFound):
+        return False
 
 
 def refuse_lost(backend: LakehouseBackend, newest: RootRows, wanted: Root) -> None:

@@ -67,6 +67,11 @@ _NOT_DESCRIBED: Final = (None, None, None, None, None)
 _OF_VECTOR: Final = (*_MANIFEST[1].inside, Column(103), Column(143, optional=True), Column(144, optional=True))
 _VECTORS: Final = (Column(0), Column(2, _OF_VECTOR))
 """The same of a manifest, ``record_count``, ``referenced_data_file`` and ``content_offset``."""
+_WRITTEN_ANEW: Final = frozenset({
+    "current-snapshot-id", "last-sequence-number", "last-updated-ms", "metadata-log", "next-row-id",
+    "partition-statistics", "refs", "snapshot-log", "snapshots", "statistics",
+})  # fmt: skip
+"""What a commit that leaves the rows of a table as they are may change in its metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,60 @@ def current_snapshot(found: Mapping[str, Any], location: str) -> Mapping[str, An
         raise Malformed("its current-snapshot-id names a snapshot that is not among its snapshots")
     except Malformed as error:
         raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
+
+
+def have_same_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether later metadata of a table, as JSON, have the rows of earlier ones: files were merged, snapshots expired.
+
+    Every branch stands where it stood, or is led back there by snapshots that say that they replaced files by others
+    with the same rows. Everything else is equal, but for what each commit writes anew. No file is read, so this decides
+    what people are asked again, and never what is deleted.
+    """
+    for name in before.keys() | after.keys():
+        if name not in _WRITTEN_ANEW and before.get(name) != after.get(name):
+            return False
+    try:
+        later = {each.get("snapshot-id"): each for _, each in _objects(after, "snapshots")}
+        old = _heads(before)
+        new = _heads(after)
+        commits = _last_sequence_number(after) - _last_sequence_number(before)
+        return old.keys() == new.keys() and all(_leads_back(later, new[name], old[name], commits) for name in old)
+    except Malformed:
+        return False
+
+
+def _heads(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the snapshots of the branches and tags in table metadata; the current one is without a name there."""
+    refs = _object(found.get("refs") or {}, "refs")
+    named = {name: _object(each, f"refs.{name}").get("snapshot-id") for name, each in refs.items()}
+    return {**named, "": found.get("current-snapshot-id")}
+
+
+def _last_sequence_number(found: Mapping[str, Any]) -> int:
+    """Return how many commits changed the files of a table; 0 in format version 1, which does not count them."""
+    number = found.get("last-sequence-number", 0)
+    if type(number) is not int:
+        raise Malformed("its last-sequence-number is no number")
+    return number
+
+
+def _leads_back(snapshots: Mapping[Any, Mapping[str, Any]], number: Any, wanted: Any, commits: int) -> bool:
+    """Whether a snapshot is the wanted one, or came from it by replacing files alone.
+
+    Where the wanted one has expired, nothing names it: then each of the ``commits`` since has to be on the way.
+    """
+    seen = set()
+    while number != wanted:
+        snapshot = snapshots.get(number)
+        if snapshot is None or number in seen:
+            return False
+        seen.add(number)
+        if _object(snapshot.get("summary") or {}, "summary").get("operation") != "replace":
+            return False
+        number = snapshot.get("parent-snapshot-id")
+        if number is None:
+            return len(seen) == commits
+    return True
 
 
 def _refuse_no_time(millis: Any, where: str) -> None:

@@ -11,12 +11,12 @@ from typing import Final
 from trinitylake_core import diff
 from trinitylake_core.check import Violation, check_definitions
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.rolled_back import newest_base, refuse_changed, refuse_lost
+from trinitylake_core.commits.rolled_back import IsSame, newest_base, refuse_changed, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import label
 from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.versions import Root, VersionInfo, Versions
+from trinitylake_core.versions import Root, VersionInfo
 
 SHOWN: Final = 1000
 """How many changes a plan names; it counts them all."""
@@ -84,20 +84,22 @@ def require_reason(reason: str | None) -> str:
     return reason
 
 
-def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
-    """Refuse a plan if a version after it changed objects. One ``get`` for each version since.
+def refuse_outdated(backend: LakehouseBackend, planned_at: int, newest: Root, is_same: IsSame) -> None:
+    """Refuse a plan if the versions after it changed the content that it was made for.
+
+    One ``get`` for each version since; where one of them changed objects, also what ``refuse_changed`` reads.
 
     Raises:
         InvalidInput: the plan names a version that does not exist yet.
-        PlanOutdated: another writer committed since.
+        PlanOutdated: another writer changed objects since.
     """
     if planned_at > newest.version:
         raise InvalidInput(f"the plan cannot be of version {planned_at}: the newest one is {newest.version}")
     if planned_at == newest.version:
         return
-    between = versions.readable_roots(range(planned_at + 1, newest.version))
+    between = backend.versions.readable_roots(range(planned_at + 1, newest.version))
     since = [root for root in between if root is not None]
-    refuse_changed(planned_at, [*since, newest])
+    refuse_changed(backend, planned_at, [*since, newest], is_same)
 
 
 def refuse_damaged(

@@ -20,7 +20,7 @@ from trinitylake_core import spec
 from trinitylake_core.check import Violation
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
+from trinitylake_core.commits.rolled_back import IsSame, has_none, newest_base, refuse_lost
 from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
@@ -42,6 +42,7 @@ def plan_restore(
     exact: bool = False,
     damaged: bool = False,
     expected_version: int | None = None,
+    is_same: IsSame = has_none,
 ) -> Restore:
     """Return a restore from a version, which nothing speaks against so far. Some five ``get``: no node is read yet.
 
@@ -54,6 +55,7 @@ def plan_restore(
         exact: also drop objects that match and did not exist then.
         damaged: with ``source``, also bring in objects whose definition file here is missing or damaged.
         expected_version: the newest version when the plan that somebody reviewed was made.
+        is_same: which changes of others leave the content as it was, and the plan as good; by default none.
 
     Raises:
         InvalidInput: no reason, no pattern, or one that may name objects in several namespaces.
@@ -66,7 +68,7 @@ def plan_restore(
     newest = backend.newest()
     backend.note_newest(newest)
     if expected_version is not None:
-        refuse_outdated(backend.versions, expected_version, newest)
+        refuse_outdated(backend, expected_version, newest, is_same)
     if source is None:
         there = Side(backend, target.root(backend))
     elif target.is_given:

@@ -26,7 +26,7 @@ from trinitylake_core.check import TreeProof, Violation, check_homes, read_head,
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
-from trinitylake_core.commits.rolled_back import Base, RolledBack, newest_base, refuse_lost
+from trinitylake_core.commits.rolled_back import Base, IsSame, RolledBack, has_none, newest_base, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.diff.compare import OLD
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -57,6 +57,7 @@ def plan_rollback(
     *,
     force: bool = False,
     expected_version: int | None = None,
+    is_same: IsSame = has_none,
 ) -> Rollback:
     """Return a rollback to a version, which nothing speaks against so far. Some six ``get``: no node is read yet.
 
@@ -66,17 +67,18 @@ def plan_rollback(
         reason: why; required.
         force: also undo what other writers commit while this runs, or have committed since ``expected_version``.
         expected_version: the newest version when the plan that somebody reviewed was made.
+        is_same: which changes of others leave the content as it was, and the plan as good; by default none.
 
     Raises:
         InvalidInput: no reason, or the target is what the newest version is.
         VersionNotFound, VersionExpired, SnapshotNotFound.
-        PlanOutdated: another writer committed since ``expected_version``, and ``force`` is not set.
+        PlanOutdated: another writer changed objects since ``expected_version``, and ``force`` is not set.
         ReadOnly, Corrupt, StorageError.
     """
     reason = require_reason(reason)
     newest = newest_base(backend)
     if expected_version is not None and not force:
-        refuse_outdated(backend.versions, expected_version, newest.root)
+        refuse_outdated(backend, expected_version, newest.root, is_same)
     root = target.root(backend)
     require_writable(backend, newest.root)
     if root.path == newest.root.path:
@@ -88,6 +90,7 @@ def plan_rollback(
         target=root,
         reason=reason,
         force=force,
+        is_same=is_same,
     )
 
 
@@ -102,12 +105,14 @@ class Rollback:
         reason: str,
         *,
         force: bool,
+        is_same: IsSame,
     ) -> None:
         self.backend = backend
         self._newest = newest
         self._target = target
         self._reason = reason
         self._force = force
+        self._is_same = is_same
         self._start_over()
 
     def _start_over(self) -> None:
@@ -222,11 +227,11 @@ class Rollback:
         ``before_commit`` is called right before the root is created; raising there gives the rollback up.
 
         Raises:
-            PlanOutdated: another writer committed since the plan, and the rollback is not forced.
+            PlanOutdated: another writer changed objects since the plan, and the rollback is not forced.
             VersionExpired, SnapshotNotFound, StorageError.
         """
         summary = commit_summary(reason=self._reason, target_version=self._target.version)
-        change = RolledBack(self.backend, self._target, summary, force=self._force)
+        change = RolledBack(self.backend, self._target, summary, force=self._force, is_same=self._is_same)
         root = commit(self.backend, self._newest.root, change, before_commit=before_commit)
         return replace(plan, version_after=root.version)
 
