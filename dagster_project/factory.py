@@ -18,7 +18,7 @@ from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.crash_retry import repeats_sensor
 from dagster_project.fleet_health import fleet_checks, fleet_health
-from dagster_project.manual_jobs import IN_MEMORY, manual_jobs
+from dagster_project.manual_jobs import manual_jobs
 from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
@@ -130,7 +130,7 @@ def _define_shared_parts(
     notifications: Notifications | None, spark: SparkResource | None, *, shares: bool
 ) -> dg.Definitions:
     return dg.Definitions(
-        resources={"spark": spark or SparkResource(), IN_MEMORY: dg.mem_io_manager},
+        resources={"spark": spark or SparkResource()},
         executor=None if shares else dg.in_process_executor,  # one process per run: its steps share one Spark session
         sensors=[
             *failure_sensors(notifications or Notifications(), only_ours=shares),

@@ -5,7 +5,7 @@ writer's commit may have made it wrong. Jobs that lead back show their plan befo
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from types import ModuleType
@@ -17,9 +17,10 @@ import yaml
 from dagster_project import launchpad
 from dagster_project.assets import key, may_use_spark, settings_of
 from dagster_project.config.settings import LakehouseSettings
+from dagster_project.instance import RECOVERY_TAG
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
-from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, Scope
+from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, Scope, runs_at_work
 from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, run_with_review
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
@@ -286,6 +287,7 @@ TABLE: Final = {
         filled_in={"version": None, "reason": ""},
         damaged=lambda _: True,
         engine="auto",
+        writes=False,
         repeat=False,
     ),
     "restore": ManualJob(
@@ -296,6 +298,7 @@ TABLE: Final = {
         dry_run=True,
         filled_in={"only": [], "version": None, "reason": "", "exact": False},
         engine="auto",
+        writes=False,
         repeat=False,
     ),
     "undo": ManualJob(
@@ -306,9 +309,10 @@ TABLE: Final = {
         "What others committed after it is undone only with `others: true`. With `dry_run: true`, the default, it only "
         "shows what it found, and the plan.",
         dry_run=True,
-        filled_in={"author": None, "since": None, "matching": None, "reason": "", "others": False},
+        filled_in={"author": None, "since": None, "matching": None, "last": False, "reason": "", "others": False},
         damaged=lambda _: True,
         engine="auto",
+        writes=False,
         repeat=False,
     ),
     "history": ManualJob(
@@ -364,18 +368,22 @@ TABLE: Final = {
         description="Sets or removes properties of the lakehouse, as a new version that conflicts with nothing. "
         "`maintenance.delete.enabled: 'false'` forbids every job to delete, until it is removed or set to 'true'. With "
         "`dry_run: true`, the default, it only shows what would change.",
+        writes=False,
         dry_run=True,
         filled_in={"properties": {}, "remove": [], "reason": ""},
     ),
 }
 """The jobs by name."""
-PLANNED_FIRST: Final = frozenset({"rollback", "restore", "undo"})
-"""The jobs of two steps. The first shows the plan and takes no pool: whoever has an incident sees it while maintenance
-is at work. The second acts, and waits for the pool."""
-IN_MEMORY: Final = "trinitylake_in_memory"
-"""The resource by which the first of two steps hands its options to the second: their run is one process."""
-RECOVERY: Final = frozenset({"freeze", "thaw", "rollback", "restore", "undo"})
-"""The jobs of an incident: they leave the queue before maintenance."""
+RECOVERY: Final = frozenset({"freeze", "thaw", "rollback", "restore", "undo", "alter"})
+"""The jobs of an incident. They wait for nobody: neither for a place in the queue nor for the pool of maintenance,
+which may hold it for hours. What two runs commit at the same time is decided by the creation of a root."""
+STOPS: Final = frozenset({"freeze", "rollback", "restore", "undo"})
+"""Those that can stop the maintenance of their lakehouse before they act."""
+STOP: Final = "stop_maintenance"
+_STOP_TEXT: Final = (
+    "First cancel all other runs on this lakehouse that are queued or at work: from then on they commit nothing. "
+    "Without it they go on, beside this run. A plan cancels nothing."
+)
 
 
 def manual_jobs(scope: Scope) -> list[dg.JobDefinition]:
@@ -391,19 +399,18 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
     chosen |= {} if row.dry_run is None else {DRY_RUN: row.dry_run}
     chosen |= {AUTHOR: None} if row.has("reason") else {}
 
+    urgent = {PRIORITY_TAG: ABOVE_MAINTENANCE, RECOVERY_TAG: name} if name in RECOVERY else {}
+
     @dg.job(
         name=f"{scope.slug}_{name}",
         description=f"{row.description}\n\n{scope.label[0].upper()}{scope.label[1:]}.",
         config={"ops": {op.name: {"config": chosen}}},
-        tags=dict(scope.tags) | ({PRIORITY_TAG: ABOVE_MAINTENANCE} if name in RECOVERY else {}),
+        tags=dict(scope.tags) | urgent,
         partitions_def=scope.partitions,
         executor_def=dg.in_process_executor,
     )
     def run_op() -> None:
-        if name in PLANNED_FIRST:
-            _acting_op(scope, name, row)(op().approved)
-        else:
-            op()
+        op()
 
     return run_op
 
@@ -414,52 +421,37 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         schema[AUTHOR] = dg.Field(dg.Noneable(str), is_required=False, default_value=None, description=_AUTHOR_TEXT)
     if row.dry_run is not None:
         schema[DRY_RUN] = dg.Field(bool, is_required=False, default_value=row.dry_run, description=_DRY_RUN_TEXT)
+    if name in STOPS:
+        schema[STOP] = dg.Field(bool, is_required=False, default_value=False, description=_STOP_TEXT)
 
     def work(context: dg.OpExecutionContext, spark: SparkResource) -> None:
         context.add_output_metadata(_carry_out(scope, row, context, spark, context.op_config))
 
-    def plan(context: dg.OpExecutionContext, spark: SparkResource) -> Iterator[dg.Output[Any]]:
-        if context.op_config[DRY_RUN]:
-            metadata = _carry_out(scope, row, context, spark, context.op_config)
-            yield dg.Output(None, "planned", metadata=metadata)
-        else:
-            yield dg.Output(dict(context.op_config), "approved")
-
-    planned_first = name in PLANNED_FIRST
-    if planned_first:
-        outs = {
-            "planned": dg.Out(dg.Nothing, is_required=False),
-            "approved": dg.Out(dict, is_required=False, io_manager_key=IN_MEMORY),
-        }
-    else:
-        outs = {"result": dg.Out(dg.Nothing)}
     op: dg.OpDefinition = dg.op(
         name=key(scope, name).to_python_identifier(),
         description=row.description,
         config_schema=dict(schema),
-        out=outs,
-        pool=scope.pool if row.writes and not planned_first else None,
+        out={"result": dg.Out(dg.Nothing)},
+        pool=scope.pool if row.writes else None,
         retry_policy=RETRY if row.repeat else None,
         tags=_badge(scope, name, row),
-    )(plan if planned_first else work)
+    )(work)
     return launchpad.check_config(op, schema, f"{scope.slug}_{name}", lambda given: _check(row, given, scope.known))
 
 
-def _acting_op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
-    """Return the step of a job that does what was planned: it waits for the pool, which its plan does not."""
+def _stop_maintenance(scope: Scope, settings: LakehouseSettings, context: dg.OpExecutionContext) -> None:
+    """Cancel all other runs on a lakehouse but those that lead back, too: they commit nothing any more.
 
-    def act(context: dg.OpExecutionContext, approved: dict[str, Any], spark: SparkResource) -> None:
-        context.add_output_metadata(_carry_out(scope, row, context, spark, approved))
-
-    op: dg.OpDefinition = dg.op(
-        name=f"{key(scope, name).to_python_identifier()}_act",
-        description=row.description,
-        out=dg.Out(dg.Nothing),
-        pool=scope.pool,
-        retry_policy=RETRY if row.repeat else None,
-        tags=_badge(scope, name, row),
-    )(act)
-    return op
+    A run asks Dagster for its status right before it commits, so this does not wait until they have ended.
+    """
+    for run in runs_at_work(scope, settings, context.instance):
+        if run.run_id == context.run.run_id or RECOVERY_TAG in run.tags:
+            continue
+        context.log.info("%s: run %s of %s is cancelled", STOP, run.run_id, run.job_name)
+        try:
+            context.instance.run_coordinator.cancel_run(run.run_id)
+        except Exception as error:  # noqa: BLE001 - Dagster has noted it as cancelled before it asked the code server
+            context.log.warning("run %s may take a while to end: %s", run.run_id, error)
 
 
 def _badge(scope: Scope, name: str, row: ManualJob) -> dict[str, str]:
@@ -473,6 +465,8 @@ def _carry_out(
     """Do the work of a job with the options of its launchpad; return what is shown of it."""
     settings = settings_of(scope, context)
     options = _options(row, given, row.engine or settings.compaction.engine)
+    if given.get(STOP) and not given.get(DRY_RUN):
+        _stop_maintenance(scope, settings, context)
 
     def work(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
         with acting_as(given.get(AUTHOR) or context.run.tags.get(_USER_TAG)):
@@ -483,21 +477,25 @@ def _carry_out(
     context.log.info(metadata["outcome"])
     if "carry_out" not in metadata:
         return metadata
-    text = _configuration_to_act(context.op_def.name, row, given, metadata)
+    named = given.get(AUTHOR) or context.run.tags.get(_USER_TAG) or os.environ.get("TRINITYLAKE_AUTHOR")
+    author = named or f"not named, by the plan of run {context.run.run_id[:8]}"
+    text = _configuration_to_act(context.op_def.name, row, given, metadata, author)
     context.log.info("to carry this plan out, launch with\n%s", text)
     first = {name: metadata[name] for name in ("outcome", "carry_out")}
     return {**first, "configuration": text, **metadata}
 
 
-def _configuration_to_act(step: str, row: ManualJob, given: Mapping[str, Any], plan: reports.Metadata) -> str:
-    """Return the configuration that carries out a plan and no other, as YAML for a launchpad.
+def _configuration_to_act(
+    step: str, row: ManualJob, given: Mapping[str, Any], plan: reports.Metadata, author: str
+) -> str:
+    """Return the configuration that carries out a plan and no other, as YAML for a launchpad, which takes it as it is.
 
     What counts back from the newest version, or from now, becomes the version or the time that was planned.
     """
     usual = {each.name: each.default for each in fields(row.options)}
     config: dict[str, Any] = {}
     for name, each in given.items():
-        is_chosen = each not in (usual.get(name), None, "", [], {})
+        is_chosen = each not in (usual.get(name, False), None, "", [], {})
         if is_chosen:
             config[name] = each
     version = str(given.get("version"))
@@ -507,6 +505,7 @@ def _configuration_to_act(step: str, row: ManualJob, given: Mapping[str, Any], p
         config["version"] = plan["plan_target_version"]
     if "since" in config:
         config["since"] = plan[reports.BEGINS_AT]
+    config[AUTHOR] = author
     config[DRY_RUN] = False
     config["expected_version"] = plan["plan_version"]
     return yaml.safe_dump({"ops": {step: {"config": config}}}, sort_keys=False, allow_unicode=True)
@@ -515,8 +514,8 @@ def _configuration_to_act(step: str, row: ManualJob, given: Mapping[str, Any], p
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
     """Return the options; where no engine was chosen, with this one. Raises ``InvalidInput``."""
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    chosen.pop(DRY_RUN, None)
-    chosen.pop(AUTHOR, None)
+    for each in (DRY_RUN, AUTHOR, STOP):
+        chosen.pop(each, None)
     if "engine" in chosen:
         chosen["engine"] = chosen["engine"] or engine
     return row.options(**chosen)

@@ -6,7 +6,7 @@ lakehouse is a partition, and a run reads its settings when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
@@ -109,21 +109,19 @@ def lakehouse_tags(scope: Scope, settings: LakehouseSettings) -> dict[str, str]:
     return {LAKEHOUSE_TAG: settings.slug} if scope.partitions is None else {PARTITION_TAG: settings.name}
 
 
-def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
-    """Return the ID of a queued or running run on a lakehouse; ``None`` without one.
+def runs_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterInstance) -> Iterator[dg.DagsterRun]:
+    """Yield queued and running runs on a lakehouse, at most 200 of a kind. A query, and one more without partitions.
 
     Most are found by their tags, in the database. Without partitions a run that was launched from the assets has no
     tag of ours, and is found by its assets.
     """
     tags = lakehouse_tags(scope, settings)
-    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK, tags=tags), limit=1):
-        return run.run_id
+    yield from instance.get_runs(dg.RunsFilter(statuses=AT_WORK, tags=tags), limit=_MANY)
     if scope.partitions is None:
         by_hand = dg.RunsFilter(statuses=AT_WORK, job_name=_ASSET_JOB)
         for run in instance.get_runs(by_hand, limit=_MANY):
             if any(key.has_prefix(scope.key_prefix) for key in run.asset_selection or ()):
-                return run.run_id
-    return None
+                yield run
 
 
 def last_result(

@@ -32,7 +32,7 @@ from dagster_project.scope import (
     compaction_job,
     lakehouse_tags,
     last_result,
-    run_at_work,
+    runs_at_work,
 )
 from trinitylake_core import InvalidInput
 from trinitylake_core.short_repr import first_of
@@ -267,9 +267,9 @@ class LakehouseTick:
         waits = compaction_policy.too_soon(settings.compaction, last, self.now)
         if waits is not None:
             return waits
-        run = run_at_work(self.scope, settings, self.context.instance)
+        run = next(runs_at_work(self.scope, settings, self.context.instance), None)
         if run is not None:
-            return Decision(False, f"run {run} of this lakehouse has not finished yet")
+            return Decision(False, f"run {run.run_id} of this lakehouse has not finished yet")
         return found.pays
 
     def _compacted_at(self, settings: LakehouseSettings) -> float:

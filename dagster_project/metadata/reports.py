@@ -32,6 +32,8 @@ _PARTS: Final = re.compile(r"/(?:data|metadata)/")
 _PLAN: Final = ("path", "kind", "bytes", "modified", "reason")
 _SNAPSHOTS: Final = ("name", "version", "kind", "created_at", "expires_at", "expired", "target_uri")
 _MEANINGS: Final = {"debt": "buffered messages as a share of the threshold of compactions; from 1 on, one pays"}
+_BROWSER_MOST: Final = 2**53
+"""A browser rounds larger numbers: of a snapshot's ID it shows another one."""
 _TYPES: Final = {int: "int", float: "float", bool: "bool"}
 _LOGGED: Final = 20
 _ROWS: Final = 1000
@@ -115,16 +117,25 @@ def _items_of(value: Any) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.TableMetadataValue:
-    """Return rows as a table; the first value of a column decides its type."""
+    """Return rows as a table; the first value of a column decides its type. IDs are texts."""
     described = []
+    texts = {name for name in columns if _holds_ids(name, [row[name] for row in rows])}
     for name in columns:
-        kind = _kind_of(row[name] for row in rows)
+        kind = "string" if name in texts else _kind_of(row[name] for row in rows)
         described.append(dg.TableColumn(name, kind, description=_describe(name)))
     records = []
     for row in rows:
         cells = {name: cell(row[name]) for name in columns}
+        cells |= {name: str(value) for name, value in cells.items() if name in texts and value is not None}
         records.append(dg.TableRecord(cells))
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=described))
+
+
+def _holds_ids(column: str, values: Sequence[Any]) -> bool:
+    """Whether a column has IDs: by its name, or because a browser could not show one of its numbers."""
+    if column == "snapshot" or column.endswith("_id"):
+        return True
+    return any(isinstance(value, int) and abs(value) > _BROWSER_MOST for value in values)
 
 
 def _kind_of(values: Iterable[Any]) -> str:

@@ -147,6 +147,11 @@ def _gone(pid: int) -> bool:
         return True
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """End the dead runs of the instance of ``DAGSTER_HOME``."""
     with dg.DagsterInstance.get() as of_dagster_home:
         end_dead_runs(of_dagster_home)
+
+
+if __name__ == "__main__":
+    main()

@@ -94,7 +94,7 @@ VICTIMS: dict[str, Victim] = {
     "the parent of runs": lambda deployment: psutil.Process(run_process(deployment).ppid()),
     "the daemon": of_unit("daemon", "run"),
     "the webserver": of_unit("webserver", "-h"),
-    "the code server": of_unit("code", "dagster_project.processes.code_server"),
+    "the code server": of_unit("code", "dagster_project.instance"),
     "the process behind the code server": of_unit("code", "api", "grpc"),
     "PostgreSQL": postgres,
 }

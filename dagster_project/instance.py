@@ -1,0 +1,61 @@
+"""What the files of a deployment name: ``dagster.yaml`` and the units. It never moves, and keeps what it has.
+
+    dagster.yaml   storage: {custom: {module: dagster_project.instance, class: PostgresStorage, config: ...}}
+                   run_coordinator: {module: dagster_project.instance, class: RunQueue, config: ...}
+    a unit         python -m dagster_project.instance serve SOCKET [--probe]
+                   python -m dagster_project.instance end-dead-runs
+
+Files of older releases name modules that have moved. Each of these is still there, with one line: ``connections``,
+``code_server``, ``dead_runs`` and ``lost_runs``, and those of :mod:`dagster_project.processes`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+import dagster as dg
+from dagster._core.run_coordinator import SubmitRunContext
+
+from dagster_project.processes import code_server, dead_runs
+
+RECOVERY_TAG: Final = "trinitylake/recovery"
+"""The tag of runs that lead back after an incident: they wait in no queue."""
+SERVE: Final = "serve"
+END_DEAD_RUNS: Final = "end-dead-runs"
+
+
+class RunQueue(dg.QueuedRunCoordinator):
+    """Dagster's queue, past which runs that lead back after an incident start at once.
+
+    Maintenance may hold all places for hours, and in a fleet that of its lakehouse. The options are those of
+    ``run_queue`` in ``dagster.yaml``.
+    """
+
+    def submit_run(self, context: SubmitRunContext) -> dg.DagsterRun:
+        """Start a run that has the tag of recovery; put any other one into the queue."""
+        run = context.dagster_run
+        if RECOVERY_TAG not in run.tags or run.status is not dg.DagsterRunStatus.NOT_STARTED:
+            return super().submit_run(context)
+        return self._instance.launch_run(run.run_id, context.workspace)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the storage: it needs the extra ``postgres``, which a Dagster on SQLite does not have."""
+    if name != "PostgresStorage":
+        raise AttributeError(name)
+    return getattr(importlib.import_module("dagster_project.processes.connections"), name)
+
+
+def main() -> None:
+    """Be one of the programs of a unit."""
+    programs = {SERVE: code_server.main, END_DEAD_RUNS: dead_runs.main}
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in programs:
+        sys.exit(f"usage: python -m dagster_project.instance {SERVE} SOCKET [--probe] | {END_DEAD_RUNS}")
+    programs[name]()
+
+
+if __name__ == "__main__":
+    main()
