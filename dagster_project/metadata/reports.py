@@ -125,8 +125,10 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.Table
         described.append(dg.TableColumn(name, kind, description=_describe(name)))
     records = []
     for row in rows:
-        cells = {name: cell(row[name]) for name in columns}
-        cells |= {name: str(value) for name, value in cells.items() if name in texts and value is not None}
+        cells = {}
+        for name in columns:
+            value = cell(row[name])
+            cells[name] = value if value is None or name not in texts else str(value)
         records.append(dg.TableRecord(cells))
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=described))
 
