@@ -237,10 +237,11 @@ def deployed(
     server: postgres.PostgresServer | None,
     secrets: Mapping[str, str] | None = None,
     instance: Callable[[str], str] = lambda text: text,
+    files: Path = DEPLOY,
 ) -> Iterator[Deployment]:
     """Yield a deployment for the text of a ``lakehouses.yaml``, nothing started; at the end its processes are killed.
 
-    ``instance`` may change the text of ``dagster.yaml``.
+    ``instance`` may change the text of ``dagster.yaml``. ``files`` is the directory of that file and of the units.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; children would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -249,8 +250,8 @@ def deployed(
     try:
         for name in ("etc", "var", "run", "tmp"):
             (home / name).mkdir()
-        _write_files(deployment)
-        config = instance((DEPLOY / "dagster.yaml").read_text(encoding="utf-8"))
+        _write_files(deployment, files)
+        config = instance((files / "dagster.yaml").read_text(encoding="utf-8"))
         (home / "var" / "dagster.yaml").write_text(config, encoding="utf-8")
         (home / "etc" / "lakehouses.yaml").write_text(lakehouses, encoding="utf-8")
         secret = "".join(f'{name}="{value}"\n' for name, value in (secrets or {}).items())
@@ -261,7 +262,7 @@ def deployed(
         shutil.rmtree(home)
 
 
-def _write_files(deployment: Deployment) -> None:
+def _write_files(deployment: Deployment, files: Path) -> None:
     """Write units, workspace and the environment of the database, for this machine."""
     places = {
         "/opt/trinitylake/venv/bin/python": sys.executable,
@@ -271,12 +272,12 @@ def _write_files(deployment: Deployment) -> None:
         "/run/trinitylake": str(deployment.home / "run"),
         f"-p {_PORT} ": f"-p {deployment.port} ",
     }
-    for path in (*DEPLOY.glob("*.service"), DEPLOY / "workspace.yaml"):
+    for path in (*files.glob("*.service"), files / "workspace.yaml"):
         text = path.read_text(encoding="utf-8")
         for there, here in places.items():
             text = text.replace(there, here)
         (deployment.home / "etc" / path.name).write_text(text, encoding="utf-8")
-    known = variables((DEPLOY / "dagster.env").read_text(encoding="utf-8"))
+    known = variables((files / "dagster.env").read_text(encoding="utf-8"))
     if deployment.server is not None:
         known |= {"DAGSTER_PG_HOST": deployment.server.host, "DAGSTER_PG_PORT": str(deployment.server.port)}
         known |= {"DAGSTER_PG_DB": postgres.DATABASE}
