@@ -91,8 +91,9 @@ def _is(what: str, example: str, field: str) -> BeforeValidator:
         chosen: dict[str, Any] = {"cron_schedule": "0 0 * * *", field: text}
         try:
             dg.ScheduleDefinition(name="schedule", job_name="job", **chosen)
+            dg.TimeWindowPartitionsDefinition(start="2024-01-01", fmt="%Y-%m-%d", cron_schedule=chosen["cron_schedule"])
         except dg.DagsterInvalidDefinitionError:
-            raise ValueError(f"{text!r} is not a valid {what}; write {example}") from None
+            raise ValueError(f"{text!r} is not a valid {what}, or never fires; write {example}") from None
         return text
 
     return BeforeValidator(lambda given: validate(str(given)))

@@ -73,6 +73,10 @@ lakehouses:
             "{name: a, root: 'file:///x', schedules: {maintenance: often}}",
             "schedules.maintenance: 'often' is not a valid cron",
         ),
+        (
+            "{name: a, root: 'file:///x', schedules: {maintenance: '0 0 31 2 *'}}",
+            "schedules.maintenance: '0 0 31 2 *' is not a valid cron schedule, or never fires",
+        ),
         ("{name: a, root: 'file:///x', schedules: {timezone: Mars}}", "schedules.timezone: 'Mars' is not a valid time"),
         (
             "{name: a, root: 'file:///x', compaction: {min_interval: 5}}",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from dagster_project import schedule_times
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.factory import define_lakehouses, fleet
+from tests.support.clock import Clock
+from trinitylake_core.clock import utc_now as now_utc
 
 
 def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> LakehouseSettings:
@@ -100,3 +104,67 @@ def test_without_a_schedule_and_in_a_fleet_nothing_is_late(tmp_path: Path) -> No
     assert schedule_times.freshness(lakehouse("sales", None)) is None
     specs = fleet(Stanzas(tmp_path / "not there")).resolve_all_asset_specs()
     assert {None} == {spec.freshness_policy for spec in specs}
+
+
+@pytest.fixture
+def stored(memory: str) -> Iterator[dg.DagsterInstance]:
+    """Return an instance on disk, which schedules ask for."""
+    with dg.DagsterInstance.local_temp(memory) as made:
+        yield made
+
+
+def leap_march(cron: str) -> list[tuple[datetime, datetime | None]]:
+    """Return when a schedule was last due, at noon of each third day from February to April of a leap year."""
+    days = [datetime(2028, 2, 20, 12, tzinfo=UTC) + timedelta(days=3 * number) for number in range(20)]
+    return [(day, schedule_times.last_due(lakehouse("sales", cron, spread="0s"), day)) for day in days]
+
+
+@pytest.mark.parametrize("day", [29, 30, 31])
+def test_a_day_that_some_months_lack_is_due_in_march_of_a_leap_year(day: int) -> None:
+    """Dagster's own iterator ends with an invariant there, and with it ended the ticks of all lakehouses."""
+    months = {29: (1, 2, 3, 4), 30: (1, 3, 4), 31: (1, 3)}
+    fires = [datetime(2028, month, day, 3, tzinfo=UTC) for month in months[day]]
+    for now, last in leap_march(f"0 3 {day} * *"):
+        assert max(each for each in fires if each <= now) == last
+
+
+def test_a_schedule_of_each_29_february_is_due() -> None:
+    for now, last in leap_march("0 3 29 2 *"):
+        year = 2028 if now > datetime(2028, 2, 29, 3, tzinfo=UTC) else 2024
+        assert datetime(year, 2, 29, 3, tzinfo=UTC) == last
+
+
+def test_definitions_load_whatever_month_it_is(clock: Clock, stored: dg.DagsterInstance) -> None:
+    """And Dagster's daemon, which cannot follow such a schedule either, gets one that fires each day."""
+    clock.forward(days=(datetime(2028, 3, 20, tzinfo=UTC) - now_utc()).days)
+    stanza = lakehouse("sales", "0 3 29 * *", spread="0s")
+    (schedule,) = define_lakehouses((stanza,)).get_repository_def().schedule_defs
+    assert "0 3 * * *" == schedule.cron_schedule
+    for day, requests in ((28, 0), (29, 1), (30, 0)):
+        at = datetime(2028, 3, day, 3, tzinfo=UTC)
+        with dg.build_schedule_context(stored, scheduled_execution_time=at) as context:
+            assert requests == len(schedule.evaluate_tick(context).run_requests or [])
+
+
+def test_one_schedule_that_cannot_be_computed_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
+    """Whatever else Dagster's iterators refuse."""
+    real = schedule_times._last
+
+    def last(cron: str, timezone: str, now: datetime) -> datetime | None:
+        if cron.startswith("13"):
+            raise RuntimeError("an invariant")
+        return real(cron, timezone, now)
+
+    monkeypatch.setattr(schedule_times, "_last", last)
+    path = tmp_path / "lakehouses.yaml"
+    stanzas = [{"name": name, "root": f"file:///x/{name}"} for name in "ab"]
+    for each, minute in zip(stanzas, (13, 0), strict=True):
+        each["schedules"] = {"maintenance": f"{minute} * * * *", "spread": "0s"}  # type: ignore[assignment]
+    path.write_text(yaml.safe_dump({"layout": "partitions", "lakehouses": stanzas}))
+    repository = fleet(Stanzas(path)).get_repository_def()
+    schedule = repository.get_schedule_def("lakehouses_maintenance_schedule")
+    stored.add_dynamic_partitions("lakehouses", ["a", "b"])
+    with dg.build_schedule_context(stored, scheduled_execution_time=now_utc(), repository_def=repository) as context:
+        assert ["b"] == [each.partition_key for each in schedule.evaluate_tick(context).run_requests or []]

@@ -33,6 +33,8 @@ UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
 MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
 _PORT: Final = "3000"
 PATIENCE_SECONDS: Final = 600.0
+_ANSWER_SECONDS: Final = 120.0
+"""Longer than a busy machine takes to start a process: who asks again too early launches two runs."""
 _BUSY: Final = 5.0
 """How many times as long a unit may take to stop as systemd would wait: other tests use this machine."""
 FORK_SERVER: Final = "multiprocessing.forkserver"
@@ -180,7 +182,7 @@ class Deployment:
         body = json.dumps({"query": query, "variables": variables}).encode()
         url = f"http://127.0.0.1:{self.port}/graphql"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
             told = json.load(answer)
         if told.get("errors"):
             raise AssertionError(told["errors"])
