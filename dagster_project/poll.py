@@ -21,6 +21,9 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import open_for_poll
 from pipelines.deadline_pool import DeadlinePool
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.errors import Corrupt, WentBack
+from trinitylake_core.versions import RootRows
 
 POLLS: Final = DeadlinePool()
 """The threads of all polls of this process."""
@@ -46,6 +49,8 @@ class SensorState:
         waiting_since: when messages were first seen after the last compaction; ``None`` without any.
         debt: how many messages were buffered at the last poll.
         tables_version: up to which version the tables that are assets are recorded.
+        seen: the newest version at the last poll; ``seen_at``: when it was created, in epoch milliseconds.
+        accepted: when an operator last accepted that the lakehouse went back in time, in epoch milliseconds.
     """
 
     version: int | None = None
@@ -60,6 +65,9 @@ class SensorState:
     waiting_since: float | None = None
     debt: int = 0
     tables_version: int | None = None
+    seen: int | None = None
+    seen_at: int = 0
+    accepted: int = 0
 
 
 def states_of(cursor: str | None) -> dict[str, SensorState]:
@@ -102,9 +110,10 @@ class Poll:
 def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) -> Poll:
     """Read the newest root. Costs four requests, and some more where compactions may be stale, or tables are assets.
 
-    Raises ``TrinityLakeError``.
+    One more where there is a new version. Raises ``TrinityLakeError``.
     """
     lake = open_for_poll(settings)
+    state = _remember_seen(lake, state)
     policy = settings.compaction
     debt = compaction_policy.debt_of(lake.stats())
     waiting_since = _find_waiting_since(state, debt, now)
@@ -128,6 +137,39 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
         state = replace(state, tables_version=lake.version)
     state = replace(state, waiting_since=waiting_since, debt=debt, over_since=over_since)
     return Poll(lake.version, observed, pays, state, results, tables)
+
+
+def _remember_seen(lake: Lakehouse, state: SensorState) -> SensorState:
+    """Return the state with the version that is seen now. One ``get`` where that is a new one.
+
+    Raises ``WentBack``: the version that was seen last is gone, or another one has its number, and nobody accepted it.
+    """
+    newest = lake.root_node
+    text = lake.definition.properties.get(spec.HISTORY_ACCEPTED, "")
+    accepted = int(text) if text.isdecimal() else 0
+    if state.seen is not None and accepted <= state.accepted:
+        _refuse_older(lake, state.seen, state.seen_at)
+    return replace(state, seen=lake.version, seen_at=newest.created_at_millis, accepted=max(accepted, state.accepted))
+
+
+def _refuse_older(lake: Lakehouse, seen: int, seen_at: int) -> None:
+    there: RootRows | None = None
+    if lake.version == seen:
+        there = lake.root_node
+    elif seen < lake.version:
+        try:
+            there = lake.backend.versions.try_rows(seen)
+        except Corrupt:
+            return
+        if there is None or seen < lake.root_node.oldest_version:  # it has expired
+            return
+    if there is None or there.created_at_millis != seen_at:
+        raise WentBack(
+            f"{lake.root} WENT BACK IN TIME: version {seen}, which was seen, is "
+            f"{'gone' if there is None else 'another commit now'}, and the newest one is {lake.version}. Stop the "
+            "writers, remove no copy, delete nothing, and see the runbook, 'A bucket was set back'; "
+            "`trinitylake touch ROOT --accept --reason REASON` accepts the history as it is"
+        )
 
 
 def _find_waiting_since(state: SensorState, debt: int, now: float) -> float | None:

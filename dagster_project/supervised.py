@@ -40,7 +40,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     ),
     (errors.NotFound, "The history (asset root_version_snapshots) lists the versions and snapshots that exist."),
     (errors.InvalidInput, "Correct the run configuration or lakehouses.yaml, and launch again."),
-    (errors.AlreadyExists, "Choose another name or target, or remove the existing one."),
+    (errors.AlreadyExists, "Choose another name or target. Remove nothing before you know what it is."),
     (
         errors.PlanOutdated,
         "Another writer has committed since: make a new plan with `dry_run: true`, review it, and launch again.",
@@ -49,6 +49,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
         errors.LakehouseFrozen,
         "It takes no commits and loads now: launch again when the freeze is over, or end it with the job `thaw`.",
     ),
+    (errors.WentBack, "Stop the writers, remove no copy, delete nothing; see the runbook, 'A bucket was set back'."),
     (errors.CommitConflict, "Another writer committed first: launch again."),
     (errors.ReadOnly, "First upgrade the lakehouse to another root with the job `upgrade`."),
     (errors.Refused, "The message names what would allow it."),

@@ -2,7 +2,8 @@
 
 1. **open** it: is it a lakehouse, and an export of this one without commits of its own;
 2. **digest**: its newest version exists at the source, and both have the same content;
-3. **verify** that version as `verify` does, with every definition;
+3. **verify** as `verify` does, with every definition: that version, and each older one that the lakehouse still keeps.
+   These expire here next, and then the backup alone has them;
 4. **lag**: how long the versions that it lacks have been waiting.
 
 Each problem is reported in a sentence with its remedy. Nothing is written.
@@ -64,6 +65,7 @@ class Report(ShortRepr):
         unsaved_since: when the first version was committed that the backup lacks; ``None`` if it lacks none.
         digest: the digest of the backup; ``None`` if it was not comparable.
         findings: broken invariants of the backup; ``nodes_read`` counts the nodes read to find them.
+        versions_verified: how many versions of the backup were proved: those that the lakehouse keeps, too.
     """
 
     source: str
@@ -77,6 +79,7 @@ class Report(ShortRepr):
     source_digest: str | None = None
     findings: list[Finding] = field(default_factory=list)
     nodes_read: int = 0
+    versions_verified: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -107,6 +110,8 @@ def run(
 ) -> Report:
     """Prove the backup of a lakehouse. Reads every node of one version at both roots, and of the backup everything.
 
+    Of the backup that is every version that the lakehouse keeps, too; each node that they share is read once.
+
     Raises:
         StorageError: one of the storages failed; the state of the backup is unknown.
         Corrupt: the lakehouse itself is damaged.
@@ -134,7 +139,7 @@ def run(
         watch.lap("compare")
         problems += _verify(
             target,
-            backup.version,
+            lake,
             config,
             engine.name,
             spark,
@@ -175,8 +180,9 @@ def _find_mismatch(lake: Lakehouse, backup: Lakehouse) -> str | None:
         return f"{backup.root} holds another lakehouse; export to another root URI"
     if backup.version > lake.version:
         return (
-            f"the backup holds version {backup.version}, newer than version {lake.version} of the lakehouse: "
-            "one of them was replaced. Find out which one is right before anything overwrites the other"
+            f"the backup holds version {backup.version}, newer than version {lake.version} of the lakehouse, which "
+            "WENT BACK IN TIME, unless somebody commits to the backup. It may be the only copy of those between: "
+            "do not remove it. Stop the writers, and see the runbook, 'A bucket was set back'"
         )
     if backup.version < lake.root_node.oldest_version:
         return None  # it has expired here; what lies under its name may be of a late writer
@@ -184,8 +190,9 @@ def _find_mismatch(lake: Lakehouse, backup: Lakehouse) -> str | None:
     theirs = backup.root_node
     if ours is not None and (ours.txn, ours.created_at_millis) != (theirs.txn, theirs.created_at_millis):
         return (
-            f"the backup was written to since it was made: its version {backup.version} is not that of the "
-            "lakehouse; export to another root URI"
+            f"the backup was written to since it was made, or the lakehouse WENT BACK IN TIME and went on: version "
+            f"{backup.version} is another one on each side. Do not remove the backup; see the runbook, 'A bucket was "
+            "set back', and export to another root URI"
         )
     return None
 
@@ -232,7 +239,7 @@ def _compare_digests(
 
 def _verify(
     target: Storage,
-    version: int,
+    lake: Lakehouse,
     config: Config,
     engine: str,
     spark: Session,
@@ -240,7 +247,8 @@ def _verify(
     progress: Progress,
 ) -> Iterator[str]:
     how = verify.Config(
-        version,
+        verify.ALL,
+        oldest=lake.root_node.oldest_version,
         definitions=config.definitions,
         engine=engine,
         tables=EVERY if config.tables else None,
@@ -248,14 +256,16 @@ def _verify(
     )
     done = verify.run(target, how, spark, progress=progress)
     facts["findings"] = done.findings
+    facts["versions_verified"] = len(done.versions)
     facts["nodes_read"] = done.nodes_read
     if not done.ok:
         first = done.findings[0]
         broken = count(len(done.findings) + done.more, "invariant")
         place = "" if first.file in first.message else f" ({first.file})"
         yield (
-            f"the backup breaks {broken}, {first.invariant} for one: {first.message}{place}; export to another root "
-            "URI, this one is damaged"
+            f"the backup breaks {broken}, {first.invariant} for one: {first.message}{place}; `trinitylake mend "
+            f"{target.root} --from {lake.root} --reason REASON` puts back what the lakehouse has, or export to another "
+            "root URI, this one is damaged"
         )
 
 

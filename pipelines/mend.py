@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,11 +24,11 @@ from pipelines.copy.damaged_files import find_copy, put_back
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, refuse_unknown
 from pipelines.summary import Table, count
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commits.changes import MendedFences, NewDefinition, SameContent, commit_summary
+from trinitylake_core.commits.changes import MendedFences, NewDefinition, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, measure_storage_time, show_time
 from trinitylake_core.definitions import LakehouseDef, altered_lakehouse, lost_versions
-from trinitylake_core.errors import Corrupt, InvalidInput, Refused
+from trinitylake_core.errors import InvalidInput, Refused
 from trinitylake_core.locations import parse
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.short_repr import ShortRepr, first_of
@@ -34,13 +36,14 @@ from trinitylake_core.storage import Storage, open_storage, same_place
 from trinitylake_core.versions import LOST_MARK, Root
 from trinitylake_core.versions.search import listed_versions
 
+_LEDGER: Final = logging.getLogger("pipelines.ledger")
 _QUOTED: Final = re.compile("'([^']+)'")
 _SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is mended, and why: required, and recorded in the history.
+    """What is mended, and why: required, and recorded in the history, or in the ledger where no version is made.
 
     Attributes:
         source: root URI of a backup: put missing and damaged files back from there.
@@ -94,13 +97,14 @@ class Report(ShortRepr):
             return
         if self.dry_run:
             what = "dry run, nothing was changed"
-        elif self.version_after is None:
-            what = "no version committed"
         else:
             what = f"version {self.version_after} committed"
         if self.files:
             named = f"{count(len(self.files), 'file')}: {first_of(self.files, _SHOWN)}"
-            yield f"{what}: {'to put back' if self.dry_run else 'put back'} from {self.source}: {named}"
+            if self.dry_run:
+                yield f"{what}: to put back from {self.source}: {named}"
+            else:
+                yield f"put back from {self.source}: {named}"
         for path, why in self.left.items():
             yield f"still damaged: {path}: {why}"
         if self.left:
@@ -132,7 +136,7 @@ def run(
 
     Costs, for fences: a listing of everything below the root, one ``put`` and one ``head`` for the storage's time, and
     a commit. For files: a verification of all versions with their definitions, and once more after each round that put
-    something back; what :mod:`pipelines.copy.damaged_files` costs; a commit. For versions: a verification of each, a
+    something back; what :mod:`pipelines.copy.damaged_files` costs. For versions: a verification of each, a
     ``create`` or ``put`` where its root cannot be read, and a commit.
 
     Raises:
@@ -166,7 +170,10 @@ def _mend_files(
     cancel: Cancel,
     progress: Progress | None,
 ) -> Report:
-    """Put back what is damaged, round after round: a root that can be read again names nodes, and these definitions."""
+    """Put back what is damaged, round after round: a root that can be read again names nodes, and these definitions.
+
+    No version says so: what is mended may be the backup of the source, which takes no commits of its own.
+    """
     storage = lake.storage
     copy = open_storage(source, config.source_options)
     _refuse_other(lake, copy)
@@ -192,16 +199,10 @@ def _mend_files(
                 report.files.append(path)
         if not to_put:
             break
-    if not report.files:
-        return report
-    try:
-        newest = lake.backend.newest()
-        lake.backend.note_newest(newest)
-    except Corrupt:  # named in `left`
-        return report
-    about = commit_summary(reason=config.reason, files=len(report.files), source=copy.root)
-    made = commit(lake.backend, newest, SameContent(spec.OP_ALTER, about), before_commit=cancel.check)
-    return replace(report, version_after=made.version)
+    if report.files:
+        about = {"reason": config.reason, "source": copy.root, "files": report.files}
+        _LEDGER.info("mend %s: %s", lake.root, json.dumps(about, sort_keys=True))
+    return report
 
 
 def _refuse_other(lake: Lakehouse, copy: Storage) -> None:

@@ -7,18 +7,24 @@ from dataclasses import dataclass, replace
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Review
 from pipelines.summary import Table
-from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commits.changes import SameContent, commit_summary
+from trinitylake_core import Lakehouse, clock, spec
+from trinitylake_core.commits.changes import NewDefinition, SameContent, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
+from trinitylake_core.definitions import LakehouseDef, altered_lakehouse
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.short_repr import ShortRepr
+from trinitylake_core.versions import Root
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Why the version is made; required, and recorded in the history."""
+    """Why the version is made; required, and recorded in the history.
+
+    With ``accept`` it also says that the history is right as it is: the lakehouse went back in time, and goes on.
+    """
 
     reason: str | None = None
+    accept: bool = False
 
     def __post_init__(self) -> None:
         require_reason(self.reason)
@@ -75,6 +81,13 @@ def run(
         return planned
     check = (cancel or NEVER_CANCELLED).check
     change = SameContent(spec.OP_ALTER, commit_summary(reason=config.reason))
+    if config.accept:
+        now = str(clock.now_millis())
+
+        def edit(before: LakehouseDef, _: Root) -> LakehouseDef:
+            return altered_lakehouse(before, properties={spec.HISTORY_ACCEPTED: now})
+
+        change = NewDefinition(backend, spec.OP_ALTER, commit_summary(reason=config.reason), edit)
     made = commit(backend, newest, change, before_commit=check)
     lake.catch_up()
     return replace(planned, version=made.version - 1, dry_run=False, version_after=made.version)

@@ -55,6 +55,7 @@ class Config:
         definitions: read and parse every definition, too.
         tables: the share of the Iceberg tables, from 0 to 1, whose metadata file must exist (I19); ``None``: none.
             Definitions are read for that, too. Not for versions that older generations of the format wrote.
+        oldest: with ``all``, verify no version below this one.
         deep: of these tables, read every metadata file, manifest list and manifest, and ask for every live file (I20).
         engine: ``spark``, ``local``, or ``auto``: Spark on
             other machines for large lakehouses.
@@ -65,6 +66,7 @@ class Config:
     engine: str = "auto"
     tables: float | None = None
     deep: bool = False
+    oldest: int = 0
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -217,6 +219,7 @@ class _Verification:
             first = kept
             if recorded <= newest:  # a damaged root may record what cannot be
                 first = max(kept, recorded)
+            first = min(max(first, self.config.oldest), newest)
             with suppress(Corrupt, InvalidDefinition):  # the passes report it
                 lost = lost_versions(self.versions.definition(self.newest))
                 self.lost = [each for each in lost if first <= each < newest]

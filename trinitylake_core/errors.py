@@ -137,6 +137,14 @@ class PlanOutdated(Refused):
     """The lakehouse changed since the plan was made; make a new one."""
 
 
+class WentBack(Refused):
+    """The lakehouse has an older state than was seen of it before: its storage was set back.
+
+    What was committed in between is in no version any more. Stop the writers, do not remove any copy, and see the
+    runbook, "A bucket was set back".
+    """
+
+
 MAYBE_THE_STORE: Final = (
     "A store that lets two writers create one file leaves this behind, for example one in whose bucket versioning was "
     "switched on: test it with `trinitylake doctor` before you look for somebody who changed files"

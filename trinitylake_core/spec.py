@@ -107,7 +107,9 @@ FREEZE: Final = "maintenance.freeze"
 """The property of a frozen lakehouse: who froze it, why, since when and until when, as JSON (format, section 6)."""
 LOST_VERSIONS: Final = "maintenance.lost.versions"
 """The property that names the versions which are damaged for good, with commas between: no job needs them any more."""
-MAINTENANCE_KNOWN: Final = (DELETE_ENABLED, FREEZE, LOST_VERSIONS)
+HISTORY_ACCEPTED: Final = "maintenance.history.accepted"
+"""The property that says when an operator accepted that the lakehouse went back in time, in epoch milliseconds."""
+MAINTENANCE_KNOWN: Final = (DELETE_ENABLED, FREEZE, LOST_VERSIONS, HISTORY_ACCEPTED)
 """The properties that jobs obey: another one that begins so protects nothing, and is refused when it is set."""
 FROZEN_OPERATIONS: Final = frozenset({OP_COMMIT, OP_LOAD})
 """What a frozen lakehouse refuses; maintenance and recovery go on."""

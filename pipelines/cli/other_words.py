@@ -19,7 +19,7 @@ apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table
 load: import, ingest, register
 alter: set, config, configure, properties
 rename: mv, move
-touch: noop, no-op, mark, ping-write, write-test, can-write
+touch: accept, noop, no-op, mark, ping-write, write-test, can-write
 mend: fix, repair-clock, fix-clock, fix-fence
 serve: server, rest, start, endpoint
 upgrade: migrate, convert

@@ -19,7 +19,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import AlreadyExists, Corrupt, FileMissing, NotALakehouse, Refused, UnsafeStorage
+from trinitylake_core.errors import AlreadyExists, Corrupt, FileMissing, NotALakehouse, Refused, UnsafeStorage, WentBack
 from trinitylake_core.locations import parse, root_path
 from trinitylake_core.spec import BOUNDARY_FILE, PREVIOUS_TXN
 from trinitylake_core.storage import Storage
@@ -257,10 +257,7 @@ def inspect(
         )
     proved = _is_same(versions, newest, source) or is_claim(said) or boundary == newest.version
     if roots[-1] > last:
-        raise Refused(
-            f"{storage.root} holds version {roots[-1]}, newer than version {last}; nothing was changed. "
-            "Export to another root URI"
-        )
+        raise _newer_error(storage, source, roots[-1])
     if not proved and not _is_base(source, newest):
         raise AlreadyExists(
             f"{storage.root} may have been written to since it was exported: its version {newest.version} has expired "
@@ -318,11 +315,47 @@ def _is_same(versions: Versions, newest: Root, source: Lakehouse) -> bool:
         except Corrupt:
             return _is_same_before(versions, newest.version, source)
     if ours is not None and _made_by(ours) != _made_by(newest):
-        raise AlreadyExists(
-            f"{root} was written to since it was exported: its version {newest.version} is not that of "
-            f"{source.root}; nothing was changed. Export to another root URI"
-        )
+        raise _parted_error(versions, newest, source)
     return ours is not None
+
+
+def _newer_error(storage: Storage, source: Lakehouse, newest: int) -> Refused:
+    """Return the error for a copy that is newer than what is exported."""
+    last = source.version
+    text = f"{storage.root} holds version {newest}, newer than version {last}; nothing was changed. "
+    if source.backend.newest_seen.version > last:
+        return Refused(f"{text}Export to another root URI")
+    return WentBack(
+        f"{text}If it is a copy of {source.root}, that lakehouse WENT BACK IN TIME, and this may be the only copy of "
+        f"versions {last + 1} to {newest}: do not remove it. Stop the writers, and see the "
+        "runbook, 'A bucket was set back'. If somebody commits to the copy, export to another root URI"
+    )
+
+
+def _parted_error(versions: Versions, newest: Root, source: Lakehouse) -> AlreadyExists:
+    """Return the error for a copy whose newest version is another one than in ``source``. O(log versions) ``get``."""
+    low, high = source.root_node.oldest_version - 1, newest.version
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _has_same(versions, middle, source):
+            low = middle
+        else:
+            high = middle
+    root = versions.storage.root
+    return AlreadyExists(
+        f"{root} was written to since it was exported, or {source.root} WENT BACK IN TIME and went on: from version "
+        f"{high} on both have other commits. Nothing was changed. Do not remove the copy: it may be the only one of "
+        f"its versions {high} to {newest.version}. See the runbook, 'A bucket was set back'; use another root URI"
+    )
+
+
+def _has_same(versions: Versions, version: int, source: Lakehouse) -> bool:
+    """Return whether one transaction made a version on both sides; a root that cannot be read is another one's."""
+    try:
+        theirs, ours = versions.try_root(version), source.backend.versions.try_root(version)
+    except Corrupt:
+        return False
+    return theirs is not None and ours is not None and _made_by(ours) == _made_by(theirs)
 
 
 def _is_same_before(versions: Versions, damaged: int, source: Lakehouse) -> bool:

@@ -18,11 +18,13 @@ from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
+from pipelines import touch
 from pipelines.deadline_pool import DeadlinePool
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
+from trinitylake_core.errors import WentBack
 
 __all__ = ["webhook"]  # a fixture
 
@@ -273,3 +275,28 @@ def test_a_look_costs_the_requests_of_opening(
     monkeypatch.setattr(poll, "open_for_poll", lambda each: opened.append(resources.open_for_poll(each)) or opened[-1])
     assert lake.version == poll.poll_lakehouse(settings, SensorState(), time.time()).version
     assert 4 >= opened[0].storage.counts.requests()
+
+
+def test_a_lakehouse_that_goes_back_in_time_is_told_until_somebody_accepts_it(
+    settings: LakehouseSettings, lake: Lakehouse
+) -> None:
+    """Its storage was set back: the version that was seen is gone, then another commit has its number."""
+    yesterday = {each.path: lake.storage.read(each.path) for each in lake.storage.list()}
+    with lake.transaction() as txn:
+        txn.create_namespace("today")
+    state = poll.poll_lakehouse(settings, SensorState(), 0.0).state
+    seen = lake.refresh().version
+    assert seen == poll.poll_lakehouse(settings, state, 0.0).version
+    lake.storage.delete_many([each.path for each in lake.storage.list() if each.path not in yesterday])
+    for path, data in yesterday.items():
+        lake.storage.replace(path, data)
+    with pytest.raises(WentBack, match=rf"version {seen}, which was seen, is gone, and the newest one is {seen - 1}"):
+        poll.poll_lakehouse(settings, state, 0.0)
+    for name in ("other", "another"):
+        with Lakehouse.open(lake.root).transaction() as txn:
+            txn.create_namespace(name)
+        with pytest.raises(WentBack, match="is another commit now"):
+            poll.poll_lakehouse(settings, state, 0.0)
+    touch.run(Lakehouse.open(lake.root), touch.Config(reason="incident", accept=True))
+    accepted = poll.poll_lakehouse(settings, state, 0.0)
+    assert seen + 2 == accepted.version == poll.poll_lakehouse(settings, accepted.state, 0.0).version

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import backup, export
+from pipelines import backup, expire, export, mend
 from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
@@ -168,3 +168,26 @@ def test_a_repeated_export_reads_no_definition(lake: Lakehouse, target: Storage)
     exported(lake, target)
     assert 20 > (target.counts - before[0]).get
     assert backup.run(Lakehouse.open(lake.storage), target, LOCAL).ok
+
+
+def test_what_only_older_versions_need_is_proved_before_they_expire_here(lake: Lakehouse, target: Storage) -> None:
+    """The newest version of the backup is sound: eight nodes are damaged that older ones need."""
+    exported(lake, target, history=True)
+    surgery = Surgery(target.root, 4)
+    newest = {path for path, _ in surgery.tree(lake.version)}
+    older = {path for version in range(lake.version) for path, _ in surgery.tree(version)}
+    every = len(newest | older)
+    assert every == backup.run(lake, target, LOCAL).nodes_read
+    damaged = [path for path in sorted(older - newest) if not path.startswith("_")][:8]
+    for path in damaged:
+        surgery.write(path, b"garbage")
+    found = backup.run(lake, target, LOCAL)
+    assert not found.ok
+    assert {each.file for each in found.findings} <= set(damaged), "below a damaged node nothing is seen"
+    mended = mend.run(Lakehouse.open(target), mend.Config(reason="r", source=lake.root, engine="local"))
+    assert set(damaged) == set(mended.files)
+    assert (True, lake.version + 1) == ((again := backup.run(lake, target, LOCAL)).ok, again.versions_verified)
+    clock_later = now_millis() + 30 * 86_400_000
+    expire.run(lake, expire.Config("local", keep_last=1, now_millis=clock_later))
+    exported(lake, target, history=True)
+    assert 2 == backup.run(lake, target, LOCAL).versions_verified, "what has expired here was proved before"

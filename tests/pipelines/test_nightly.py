@@ -198,6 +198,51 @@ def _a_bad_deploy(night: Night) -> None:
     night.tell("rollback", str(good), "--reason", "incident")
 
 
+def _set_back(night: Night, *, gone_on: bool) -> int:
+    """Put the storage back to its state of the night before; return the newest version that was seen."""
+    storage = open_storage(night.root, night.options)
+    yesterday = {each.path: storage.read(each.path) for each in storage.list()}
+    night.change("today")
+    night.tell("export", night.backup, "--history")
+    seen = night.lake.version
+    gone = [each.path for each in storage.list() if each.path not in yesterday]
+    storage.delete_many(gone)
+    for path, data in yesterday.items():
+        storage.replace(path, data)
+    assert seen > night.lake.version
+    if gone_on:
+        for number in range(seen - night.lake.version + 1):
+            night.change(f"other{number}")
+    return seen
+
+
+def _a_bucket_that_was_set_back(night: Night) -> None:
+    """Noticed by the next backup; nothing is removed anywhere, and today comes back from the copy."""
+    seen = _set_back(night, gone_on=False)
+    told = night.tell("export", night.backup, "--history", code=3)["error"]["message"]
+    assert f"newer than version {night.lake.version}" in told
+    assert "WENT BACK IN TIME" in told
+    assert "do not remove it" in told
+    assert 0 == main(["export", night.backup, night.root, "--history", "--engine", "local"])
+    night.capsys.readouterr()
+    assert seen == night.lake.version
+    assert night.lake.table("ns0", "today")
+
+
+def _a_bucket_that_was_set_back_and_went_on(night: Night) -> None:
+    """Another commit has a number that was seen: the objects come back from the copy, which stays as it is."""
+    before = night.lake.version
+    seen = _set_back(night, gone_on=True)
+    told = night.tell("export", night.backup, "--history", code=2)["error"]["message"]
+    assert "WENT BACK IN TIME" in told
+    assert f"from version {before + 1} on both have other commits" in told
+    assert f"its versions {before + 1} to {seen}" in told
+    night.tell("restore", "--from", night.backup, "--only", "ns0.*", "--reason", "incident")
+    assert night.lake.table("ns0", "today")
+    assert night.lake.table("ns0", "other0")
+    night.backup = f"{night.backup.removesuffix('copy/')}copy2/"
+
+
 INCIDENTS: dict[str, Callable[[Night], None]] = {
     each.__name__.removeprefix("_a_").replace("_", " "): each
     for each in (
@@ -211,11 +256,13 @@ INCIDENTS: dict[str, Callable[[Night], None]] = {
         _a_hole_that_is_put_back,
         _a_namespace_dropped,
         _a_bad_deploy,
+        _a_bucket_that_was_set_back,
+        _a_bucket_that_was_set_back_and_went_on,
     )
 } | {"definition is missing": lambda night: _a_definition(night, None)}
 
 
-ON_S3 = {"root that the backup has", "definition"}
+ON_S3 = {"root that the backup has", "bucket that was set back"}
 """What is tried there, too, each time; the rest in `make test-all`."""
 
 

@@ -355,7 +355,11 @@ def rename(call: Call) -> Result:
 @command(
     "touch",
     "trinitylake touch file:///data/lake --reason 'before the migration of sales'",
-    options=(REASON, DRY_RUN),
+    options=(
+        REASON,
+        DRY_RUN,
+        option("--accept", is_flag=True, help="accept the history as it is, after the lakehouse went back in time"),
+    ),
     details="""\
 Commits a version with the content of the one before. It shows that this machine may write here, with these credentials:
 the store is proved, a root is created, the hint follows. And it is a mark: `history` shows the reason, `rollback`
@@ -363,5 +367,5 @@ returns to it. It conflicts with no writer, and a frozen lakehouse takes it.""",
 )
 def touch(call: Call) -> Result:
     """Commit a version without a change."""
-    done = touching.run(call.open(), touching.Config(reason=call.options.reason), review=call.review())
+    done = touching.run(call.open(), call.config(touching.Config), review=call.review())
     return Result(done, list(done.summary()))
