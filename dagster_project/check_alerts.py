@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import dagster as dg
@@ -44,10 +45,13 @@ class Survey:
     undecided: set[str] = field(default_factory=set)
 
 
-def check_sensors(notify: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
+def check_sensors(
+    notify: Notifications, *, only_ours: bool = False, mistakes: Mapping[str, str] = MappingProxyType({})
+) -> list[dg.SensorDefinition]:
     """Return the sensor that sends changes to the webhook, if there is one.
 
-    ``only_ours``: not those of other people's assets in the same code location.
+    ``only_ours``: not those of other people's assets in the same code location. ``mistakes``: what is wrong in stanzas
+    of lakehouses.yaml that have no definitions, by lakehouse.
     """
     if notify.webhook is None:
         return []
@@ -62,6 +66,9 @@ def check_sensors(notify: Notifications, *, only_ours: bool = False) -> list[dg.
     def send_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         survey = Survey()
         instance = context.instance
+        for name, text in mistakes.items():
+            about = f"{name} in lakehouses.yaml"
+            survey.failing[f"stanza {name}"] = Problem(about, notifications.ERROR, text, "locations")
         repository = context.repository_def
         if repository is not None:
             add_assets_and_checks(survey, instance, repository, only_ours=only_ours)

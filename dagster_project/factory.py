@@ -12,13 +12,13 @@ from dagster_project import assets
 from dagster_project import fleet_health as fleet_health_page
 from dagster_project.assets import assets_of
 from dagster_project.check_alerts import check_sensors
-from dagster_project.checks import NOT_FROZEN, REACHABLE, checks_of
-from dagster_project.config import load, load_head
-from dagster_project.config.file import Known, Stanzas
+from dagster_project.checks import NOT_FROZEN, REACHABLE, checks_of, reachable
+from dagster_project.config import load_head
+from dagster_project.config.file import Known, Stanzas, load_known
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.crash_retry import repeats_sensor
 from dagster_project.fleet_health import fleet_checks, fleet_health
-from dagster_project.manual_jobs import manual_jobs
+from dagster_project.manual_jobs import WITHOUT_POLICY, manual_jobs
 from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
@@ -51,21 +51,27 @@ def define_lakehouses(
     spark: SparkResource | None = None,
     *,
     shares: bool = False,
+    known: Known | None = None,
 ) -> dg.Definitions:
     """Return the definitions of several lakehouses, with the resources that they share.
 
     Touches no storage, except where a stanza names tables that are assets.
 
     ``shares``: they share a code location with other people's definitions, whose executor and failures are not ours.
+    ``known``: the stanzas of the file, where some have mistakes. Those that can be opened get :func:`_of_broken`.
     """
+    known = known or Known()
+    for text in known.bad.values():
+        _log.error("%s", text)
     if len(lakehouses) > MANY:
         _log.warning(MANY_TEXT, len(lakehouses))
     jobs = {each.name: maintenance(one(each)) for each in lakehouses}
     scheduled = [jobs[each.name] for each in lakehouses if each.schedules.maintenance is not None]
     return dg.Definitions.merge(
-        _define_shared_parts(notifications, spark, shares=shares),
+        _define_shared_parts(notifications, spark, shares=shares, known=known),
         dg.Definitions(assets=specs_of(lakehouses), sensors=[repeats_sensor(scheduled)] if scheduled else []),
         *(_of(one(each), jobs[each.name], Known({each.name: each}), notifications) for each in lakehouses),
+        *(_of_broken(one(each), known.bad[name], notifications) for name, each in known.openable.items()),
     )
 
 
@@ -74,7 +80,8 @@ def of_file(path: Path | None = None, *, shares: bool = False) -> dg.Definitions
     head = load_head(path)
     if head.layout == "partitions":
         return fleet(Stanzas(path), head.notifications, shares=shares)
-    return define_lakehouses(load(path).lakehouses, head.notifications, shares=shares)
+    known = load_known(path)
+    return define_lakehouses(tuple(known.good.values()), head.notifications, shares=shares, known=known)
 
 
 def fleet(
@@ -126,15 +133,32 @@ def _of(
     )
 
 
+def _of_broken(scope: Scope, mistake: str, notifications: Notifications | None) -> dg.Definitions:
+    """Return the definitions of a lakehouse whose stanza has a mistake: what leads back after an incident, and reads.
+
+    Its sensor fails ``reachable`` with the mistake, and sends it. No policy is known, so nothing is maintained.
+    """
+    settings = scope.find("")
+    known = Known(bad={settings.name: mistake})
+    compacted = compaction(scope)
+    return dg.Definitions(
+        assets=assets_of(scope),
+        asset_checks=[reachable(scope)],
+        jobs=[compacted, *manual_jobs(scope, only=WITHOUT_POLICY)],
+        sensors=[compaction_sensor(scope, compacted, known.all, notifications or Notifications())],
+    )
+
+
 def _define_shared_parts(
-    notifications: Notifications | None, spark: SparkResource | None, *, shares: bool
+    notifications: Notifications | None, spark: SparkResource | None, *, shares: bool, known: Known | None = None
 ) -> dg.Definitions:
+    mistakes = {} if known is None else {name: text for name, text in known.bad.items() if name not in known.openable}
     return dg.Definitions(
         resources={"spark": spark or SparkResource()},
         executor=None if shares else dg.in_process_executor,  # one process per run: its steps share one Spark session
         sensors=[
             *failure_sensors(notifications or Notifications(), only_ours=shares),
-            *check_sensors(notifications or Notifications(), only_ours=shares),
+            *check_sensors(notifications or Notifications(), only_ours=shares, mistakes=mistakes),
         ],
     )
 

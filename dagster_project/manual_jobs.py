@@ -5,7 +5,7 @@ writer's commit may have made it wrong. Jobs that lead back show their plan befo
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from types import ModuleType
@@ -377,6 +377,8 @@ TABLE: Final = {
 RECOVERY: Final = frozenset({"freeze", "thaw", "rollback", "restore", "undo", "alter"})
 """The jobs of an incident. They wait for nobody: neither for a place in the queue nor for the pool of maintenance,
 which may hold it for hours. What two runs commit at the same time is decided by the creation of a root."""
+WITHOUT_POLICY: Final = RECOVERY | {"history", "diff", "verify"}
+"""What a lakehouse keeps whose stanza has a mistake."""
 STOPS: Final = frozenset({"freeze", "rollback", "restore", "undo"})
 """Those that can stop the maintenance of their lakehouse before they act."""
 STOP: Final = "stop_maintenance"
@@ -386,9 +388,9 @@ _STOP_TEXT: Final = (
 )
 
 
-def manual_jobs(scope: Scope) -> list[dg.JobDefinition]:
-    """Return the jobs that people launch by hand."""
-    return [_job(scope, name, each) for name, each in TABLE.items()]
+def manual_jobs(scope: Scope, only: Collection[str] = TABLE) -> list[dg.JobDefinition]:
+    """Return the jobs that people launch by hand, or ``only`` some."""
+    return [_job(scope, name, each) for name, each in TABLE.items() if name in only]
 
 
 def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:

@@ -164,7 +164,7 @@ class LakehouseTick:
             skip_reason=None if self.requests else self.skip_reason(polled, len(due) - polled),
             cursor=poll.cursor_of(self.states),
             asset_events=events,
-            dynamic_partitions_requests=self.partitions(set(names)),
+            dynamic_partitions_requests=self.partitions({*names} - known.nameless, may_remove=not known.nameless),
         )
 
     def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:
@@ -191,7 +191,7 @@ class LakehouseTick:
         """Return the findings of a tick that requested nothing."""
         return "; ".join(self.reasons.values())
 
-    def partitions(self, names: set[str]) -> list[PartitionsRequest]:
+    def partitions(self, names: set[str], *, may_remove: bool) -> list[PartitionsRequest]:
         """Return the changes of the partitions, if there are any."""
         return []
 
@@ -327,13 +327,16 @@ class FleetTick(LakehouseTick):
         """Return a state with the time of the next poll: the longer nothing happens, the later."""
         return replace(state, quiet=min(quiet, 8), next_poll=self.now + seconds * min(2.0**quiet, _SELDOM) - 1)
 
-    def partitions(self, names: set[str]) -> list[PartitionsRequest]:
-        """Return the requests after which the partitions are the lakehouses of lakehouses.yaml."""
+    def partitions(self, names: set[str], *, may_remove: bool) -> list[PartitionsRequest]:
+        """Return the requests after which the partitions are the lakehouses of lakehouses.yaml.
+
+        None goes while a stanza has no name that can be read: it may be that lakehouse's.
+        """
         there, requests = set(self.context.instance.get_dynamic_partitions(FLEET)), list[PartitionsRequest]()
-        self.cancel_queued_runs(there - names)
         if names - there:
             requests.append(LAKEHOUSES.build_add_request(sorted(names - there)))
-        if there - names:
+        if may_remove and there - names:
+            self.cancel_queued_runs(there - names)
             requests.append(LAKEHOUSES.build_delete_request(sorted(there - names)))
         return requests
 

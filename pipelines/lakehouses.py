@@ -91,10 +91,10 @@ def without_stanzas(text: str) -> str:
 # -- stanzas, unchecked ------------------------------------------------------------------------------------
 
 
-def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None) -> list[Any]:
+def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None, *, may_repeat: bool = False) -> list[Any]:
     """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``, also for two of one name.
 
-    ``raw``: the fields of the file, if they are parsed already.
+    ``raw``: the fields of the file, if they are parsed already. ``may_repeat``: the caller reports two of one name.
     """
     if raw is None:
         raw = parse_fields(text, path)
@@ -109,7 +109,7 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None) -> 
         if not isinstance(name, str):
             continue  # who uses the stanza reports it
         first = numbers.setdefault(name, number)
-        if first != number:
+        if first != number and not may_repeat:
             at = _line_of_stanza(text, number)
             before = _line_of_stanza(text, first)
             raise ConfigError(f"{path}, line {at}: there is a lakehouse {name!r} already, at line {before}")
@@ -147,7 +147,10 @@ def quick_stanza(text: str, path: Path, name: str) -> Any:
         return None
     quoted = re.escape(name)
     begins = re.compile(rf"^( *)- (?:\{{ *)?name: *[\"']?{quoted}[\"']?(?=[ ,}}#\n])", re.MULTILINE)
-    for match in begins.finditer(text):
+    matches = list(begins.finditer(text))
+    if len(matches) > 1:  # two of one name, or a name inside of another stanza
+        return None
+    for match in matches:
         # It ends where the next item of the list begins, or the next field of the file.
         indent = match[1]
         ends = re.compile(rf"^(?:{indent}- |\S)", re.MULTILINE).search(text, match.end())

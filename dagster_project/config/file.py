@@ -2,23 +2,24 @@
 
 Reading it touches no storage and starts nothing. An error names the file, the stanza and the field.
 
-Each stanza is checked by itself, and against the others. With ``layout: assets`` one mistake is an error of the file.
-With ``layout: partitions`` (:class:`Stanzas`) it concerns one lakehouse alone, and the file is read again when it has
-changed, so a lakehouse is added without loading any definitions again.
+Each stanza is checked by itself, and against the others. A mistake concerns its lakehouse alone (:class:`Known`). With
+``layout: partitions`` (:class:`Stanzas`) the file is read again when it has changed, so a lakehouse is added without
+loading any definitions again.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
 
 import dagster_project
-from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.config.settings import NAME, LakehouseSettings, Notifications
 from dagster_project.config.values import Model
 from pipelines.lakehouses import (
     FILE_NAME,
@@ -34,6 +35,8 @@ from pipelines.lakehouses import (
 )
 
 ENV_FILE: Final = VARIABLE
+_WHERE: Final = ("name", "root", "storage_options")
+"""The fields by which a lakehouse is opened."""
 
 M = TypeVar("M", bound=Model)
 Layout = Literal["assets", "partitions"]
@@ -73,6 +76,18 @@ def load_head(path: Path | None = None) -> Head:
     return _validate_model(Head, _head(parse_fields(without_stanzas(read(path)), path)), f"{path}: ")
 
 
+def load_known(path: Path | None = None) -> Known:
+    """Return the stanzas of the file, each by itself.
+
+    Raises ``ConfigError``: the file as a whole cannot be read, or not a single lakehouse of it can be opened.
+    """
+    path = config_path() if path is None else path
+    known = _check_together(raw_stanzas(read(path), path, may_repeat=True), path)
+    if not known.good and not known.openable:
+        raise ConfigError("\n".join(known.bad.values()) or f"{path}: lakehouses: must list at least one lakehouse")
+    return known
+
+
 def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
     """Return the settings of one stanza. Raises ``ConfigError`` with one line for each mistake."""
     return _validate_model(LakehouseSettings, raw, f"{path}: {label(raw, number)}: ")
@@ -81,7 +96,7 @@ def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
 def parse(text: str, path: Path) -> ProjectSettings:
     """Return the settings in the text of the file at ``path``. Raises ``ConfigError``."""
     raw = parse_fields(text, path)
-    stanzas, mistakes, head = raw_stanzas(text, path, raw), [], Head()
+    stanzas, mistakes, head = raw_stanzas(text, path, raw, may_repeat=True), [], Head()
     try:
         head = _validate_model(Head, _head(raw), f"{path}: ")
     except ConfigError as error:
@@ -118,10 +133,19 @@ def _validate_model(model: type[M], raw: Any, where: str) -> M:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The stanzas of one state of the file: settings by name, and what is wrong with the others."""
+    """The stanzas of one state of the file.
+
+    Attributes:
+        good: settings by name.
+        bad: what is wrong with the others, by name, or by ``lakehouse number 3`` where a stanza has no name.
+        openable: of those the ones that can still be opened: settings with nothing but where they are.
+        nameless: those of ``bad`` that have no name, or one that Dagster takes for no partition.
+    """
 
     good: Mapping[str, LakehouseSettings] = field(default_factory=dict)
     bad: Mapping[str, str] = field(default_factory=dict)
+    openable: Mapping[str, LakehouseSettings] = field(default_factory=dict)
+    nameless: frozenset[str] = frozenset()
 
     def all(self) -> Known:
         """Return these, as :meth:`Stanzas.all` returns those of the file as it is now."""
@@ -135,7 +159,7 @@ class Stanzas:
         self._path = path
         self._lock = threading.Lock()
         self._state: tuple[Path, int, int] | None = None
-        self._raw: dict[str, Any] = {}
+        self._raw: list[Any] = []
         self._known: Known | None = None
 
     def find(self, name: str) -> LakehouseSettings:
@@ -147,16 +171,19 @@ class Stanzas:
                 if quick is not None:
                     return parse_stanza(quick, path)
             path = self._refresh()
-            if name not in self._raw:
+            found = [each for each in self._raw if name_of(each) == name]
+            if not found:
                 raise ConfigError(f"{path}: there is no lakehouse {name!r} any more")
-            return parse_stanza(self._raw[name], path)
+            if len(found) > 1:
+                raise ConfigError(_describe_repeated(name, path))
+            return parse_stanza(found[0], path)
 
     def all(self) -> Known:
         """Return all of them, checked. Raises ``ConfigError`` if the file as a whole cannot be read."""
         with self._lock:
             path = self._refresh()
             if self._known is None:
-                known = _check_together([*self._raw.values()], path)
+                known = _check_together(self._raw, path)
                 self._known = _refuse_assets_of_tables(known, path)
             return self._known
 
@@ -168,9 +195,7 @@ class Stanzas:
         except OSError:
             state = None
         if state is None or state != self._state:
-            stanzas = raw_stanzas(read(path), path)
-            named = [each for each in stanzas if isinstance(each, Mapping) and isinstance(each.get("name"), str)]
-            self._raw = {each["name"]: each for each in named}
+            self._raw = raw_stanzas(read(path), path, may_repeat=True)
             self._state, self._known = state, None
         return path
 
@@ -181,13 +206,25 @@ def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
     bad: dict[str, str] = {}
     slugs: dict[str, str] = {}
     roots: dict[str, str] = {}
+    openable: dict[str, LakehouseSettings] = {}
+    nameless: set[str] = set()
+    times = Counter(name_of(raw) for raw in stanzas)
     for number, raw in enumerate(stanzas, 1):
         where = label(raw, number)
+        name = name_of(raw)
+        if name is not None and times[name] > 1:
+            bad[name] = _describe_repeated(name, path)
+            continue
         try:
             each = parse_stanza(raw, path, number)
         except ConfigError as error:
-            named = where.endswith("'")
-            bad[raw["name"] if named else where] = str(error)
+            bad[name or where] = str(error)
+            reduced = _reduce_stanza(raw, path)
+            if name is None or not NAME.fullmatch(name):
+                nameless.add(name or where)
+            elif reduced is not None and reduced.slug not in slugs:
+                slugs[reduced.slug] = name
+                openable[name] = reduced
             continue
         if each.slug in slugs:
             other = slugs[each.slug]
@@ -200,7 +237,27 @@ def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
             slugs[each.slug] = each.name
             roots[each.root] = each.name
     _refuse_shared_targets(good, bad, roots, path)
-    return Known(good, bad)
+    return Known(good, bad, openable, frozenset(nameless))
+
+
+def name_of(raw: Any) -> str | None:
+    """Return the name of a stanza; ``None`` if it has none, or one that is no text."""
+    name = raw.get("name") if isinstance(raw, Mapping) else None
+    return name if isinstance(name, str) and name else None
+
+
+def _describe_repeated(name: str, path: Path) -> str:
+    return f"{path}: lakehouse {name!r}: name: two stanzas have it, so nobody knows which one counts"
+
+
+def _reduce_stanza(raw: Any, path: Path) -> LakehouseSettings | None:
+    """Return the settings by which a lakehouse can be opened, whatever else is wrong in its stanza."""
+    if not isinstance(raw, Mapping):
+        return None
+    try:
+        return parse_stanza({name: raw[name] for name in _WHERE if name in raw}, path)
+    except ConfigError:
+        return None
 
 
 def _refuse_assets_of_tables(known: Known, path: Path) -> Known:
@@ -211,7 +268,7 @@ def _refuse_assets_of_tables(known: Known, path: Path) -> Known:
         if each.assets:
             bad[name] = f"{path}: lakehouse {name!r}: assets: with `layout: partitions` no table is an asset"
             del good[name]
-    return Known(good, bad)
+    return replace(known, good=good, bad=bad)
 
 
 def _refuse_shared_targets(

@@ -22,7 +22,7 @@ LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
 """The tag of runs and assets that names their lakehouse."""
 REASON_TAG: Final = "trinitylake/reason"
 """The tag of a run with the reason for which it was requested."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _DAY: Final = timedelta(days=1)
 
 Engine = Literal["spark", "local", "auto"]
@@ -323,7 +323,7 @@ class LakehouseSettings(Model):
     @field_validator("name")
     @classmethod
     def _slug_rules(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} must be 1 to 63 letters, digits, '-' or '_', starting with a letter or a digit")
         return name
 
