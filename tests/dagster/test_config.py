@@ -6,9 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dagster_project import config
 from dagster_project.config import ConfigError, load, parse
+from dagster_project.config.file import Stanzas
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.factory import of_file
 from trinitylake_core import InvalidInput
 
 FILE = Path("/etc/lakes/lakehouses.yaml")
@@ -187,3 +191,65 @@ def test_without_it_the_file_of_this_directory_counts(monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lakehouses.yaml").write_text(MINIMAL)
     assert tmp_path / "lakehouses.yaml" == config.config_path()
+
+
+FULL = """
+name: broken
+root: file:///x/broken
+description: text
+owners: ["team:data"]
+storage_options: {endpoint_url: http://127.0.0.1:1}
+spark: {mode: local}
+schedules: {maintenance: "0 3 * * *"}
+health: {levels: true}
+compaction: {messages: 10}
+snapshots: {daily: {keep: 2}}
+retention: {keep_last: 10}
+orphans: {older_than: 3d}
+tables: {older_than: 3d}
+backup: {target: file:///x/backup}
+export: {target: file:///x/export}
+timeout: 6h
+"""
+"""Every field of a stanza."""
+
+
+def test_every_field_is_in_the_example() -> None:
+    assert set(LakehouseSettings.model_fields) - {"assets"} == set(yaml.safe_load(FULL))
+    assert 1 == len(parse(yaml.safe_dump({"lakehouses": [yaml.safe_load(FULL)]}), FILE).lakehouses)
+
+
+@pytest.mark.parametrize("layout", ["assets", "partitions"])
+@pytest.mark.parametrize("change", ["misspelt", "another type", "twice"])
+@pytest.mark.parametrize("field", yaml.safe_load(FULL))
+def test_a_mistake_concerns_its_lakehouse(tmp_path: Path, field: str, change: str, layout: str) -> None:
+    """The others load. The broken one is named with the field, and keeps what leads back, where it can be opened."""
+    stanza = yaml.safe_load(FULL)
+    if change == "twice":
+        text = yaml.safe_dump(stanza) + yaml.safe_dump({field: stanza[field]})
+        broken = [text.replace("\n", "\n    ")]
+    else:
+        value = stanza.pop(field)
+        broken = [yaml.safe_dump(stanza | ({f"{field}x": value} if change == "misspelt" else {field: {"a": [1]}}))]
+    path = tmp_path / "lakehouses.yaml"
+    good = yaml.safe_dump({"name": "good", "root": "file:///x/good"})
+    stanzas = [each.replace("\n", "\n    ").strip() for each in (good, *broken)]
+    path.write_text(f"layout: {layout}\nlakehouses:\n" + "".join(f"  - {each}\n" for each in stanzas))
+    if change == "twice":  # YAML itself: the file as a whole, and where
+        with pytest.raises(ConfigError, match=rf"{field}.* twice|{field}.*already"):
+            of_file(path)
+        return
+    known = Stanzas(path).all()
+    assert ["good"] == list(known.good)
+    ((name, said),) = known.bad.items()
+    assert field in said
+    if field not in {"name", "root", "compaction", "storage_options"}:
+        return  # definitions take a second
+    jobs = {each.name for each in of_file(path).get_repository_def().get_all_jobs()}
+    if layout == "assets":
+        assert "good_maintenance" in jobs
+        is_open = name == "broken" and field != "root" and (field, change) != ("storage_options", "another type")
+        assert is_open is ("broken_rollback" in jobs)
+        assert "broken_maintenance" not in jobs
+    else:
+        assert "lakehouses_maintenance" in jobs

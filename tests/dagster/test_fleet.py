@@ -595,3 +595,46 @@ def test_queued_runs_of_a_lakehouse_that_left_the_fleet_are_cancelled_with_a_sen
     found = lakes.instance.get_run_by_id(runs["gone"].run_id)
     assert found is not None
     assert dg.DagsterRunStatus.CANCELED == found.status
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "said"),
+    [
+        ({"nmae": "c"}, "lakehouse number 2", "name: required, but missing"),
+        ({"name": 2026}, "lakehouse number 2", "name: input should be a valid string"),
+        ({"name": False}, "lakehouse number 2", "name: input should be a valid string"),
+        ({"name": "c c"}, "c c", "must be 1 to 63 letters"),
+    ],
+)
+def test_a_stanza_without_a_name_is_seen_and_sent_and_takes_no_lakehouse_away(
+    lakes: Lakes, instance: dg.DagsterInstance, webhook: Received, name: dict[str, Any], shown: str, said: str
+) -> None:
+    """Its partition and its queued runs vanished: the partition stays, ``reachable`` fails, the webhook has the text."""
+    lakes.add("a")
+    lakes.add("c", commits=0)
+    lakes.tick()
+    stanza = lakes.stanzas.pop("c")
+    del stanza["name"]
+    lakes.stanzas["c"] = {**name, **stanza}
+    lakes.write()
+    lakes.told = webhook
+    found = failing(lakes.tick())["reachable"]
+    assert [shown] == list(found)
+    assert said in found[shown]
+    assert {"a", "c"} == set(instance.get_dynamic_partitions(FLEET))
+    (message,) = webhook.messages
+    assert said in message["text"]
+
+
+def test_two_stanzas_of_one_name_are_the_mistake_of_that_lakehouse(lakes: Lakes, instance: dg.DagsterInstance) -> None:
+    """The tick ended for all. No run works on one of the two by chance, either."""
+    lakes.add("a")
+    lakes.add("b", commits=0)
+    lakes.stanzas["again"] = {**lakes.stanzas["b"], "root": "file:///elsewhere"}
+    lakes.write()
+    found = failing(lakes.tick())["reachable"]
+    assert ["b"] == list(found)
+    assert "two stanzas have it" in found["b"]
+    assert {"a", "b"} == set(instance.get_dynamic_partitions(FLEET))
+    assert not lakes.run("history", "b").success
+    assert lakes.run("history", "a").success
