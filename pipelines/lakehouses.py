@@ -59,19 +59,22 @@ def read(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: it is not UTF-8 text, at byte {error.start}") from None
 
 
-def parse_fields(text: str, path: Path) -> dict[str, Any]:
-    """Return the fields of the file. Raises ``ConfigError``, which names the line."""
-    raw = _load_yaml(text, path)
+def parse_fields(text: str, path: Path, *, mark_twice: bool = False) -> dict[str, Any]:
+    """Return the fields of the file. Raises ``ConfigError``, which names the line.
+
+    ``mark_twice``: the caller reports a field that is there twice, as the unknown field ``name (twice)``.
+    """
+    raw = _load_yaml(text, path, mark_twice=mark_twice)
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping with the field 'lakehouses'")
     return raw
 
 
-def _load_yaml(text: str, path: Path) -> Any:
+def _load_yaml(text: str, path: Path, *, mark_twice: bool = False) -> Any:
     from trinitylake_core import yaml_text
 
     try:
-        return yaml_text.load(text, str(path))
+        return yaml_text.load(text, str(path), mark_twice=mark_twice)
     except InvalidInput as error:
         raise ConfigError(str(error)) from None
 
@@ -94,10 +97,11 @@ def without_stanzas(text: str) -> str:
 def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None, *, may_repeat: bool = False) -> list[Any]:
     """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``, also for two of one name.
 
-    ``raw``: the fields of the file, if they are parsed already. ``may_repeat``: the caller reports two of one name.
+    ``raw``: the fields of the file, if they are parsed already.
+    ``may_repeat``: the caller reports two of one name, and fields that are there twice.
     """
     if raw is None:
-        raw = parse_fields(text, path)
+        raw = parse_fields(text, path, mark_twice=may_repeat)
     stanzas = raw.get("lakehouses")
     if not isinstance(stanzas, list):
         raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")

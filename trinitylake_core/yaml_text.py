@@ -11,25 +11,28 @@ from trinitylake_core.errors import InvalidInput
 
 DEPTH_MAX: Final = 200
 """Deeper than 64 columns in one another, as ``show --json`` prints them; libyaml's own recursion ends the process."""
+TWICE: Final = " (twice)"
 EXPANDED_MAX: Final = 1_000_000
 """The number of values that the aliases of a text may stand for."""
 _FAST: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
 
 
-def load(text: str, name: str, *, what: str = "not YAML") -> Any:
+def load(text: str, name: str, *, what: str = "not YAML", mark_twice: bool = False) -> Any:
     """Return the value of a YAML text.
 
     Args:
         text: the text.
         name: the name of the text in errors.
         what: begins the reason of an error of syntax.
+        mark_twice: a key that a mapping has twice becomes ``key (twice)`` there, for a caller who refuses unknown keys:
+            then it is a mistake of what holds the mapping, and not of the whole text.
 
     Raises:
         InvalidInput: it is no YAML, too deep or too large with its aliases expanded, or a mapping has a key twice. The
             message names the text and the line.
     """
     try:
-        return _load(text, name)
+        return _load(text, name, _Marking if mark_twice else _Fast)
     except yaml.MarkedYAMLError as error:
         place = name
         if error.problem_mark is not None:
@@ -64,10 +67,10 @@ def line_of(text: str, *keys: Any) -> int:
     return int(line) + 1
 
 
-def _load(text: str, name: str) -> Any:
+def _load(text: str, name: str, loader: type[_Fast]) -> Any:
     try:
         _refuse_unbounded(text, name)
-        return yaml.load(text, _Fast)  # noqa: S506 - a safe loader
+        return yaml.load(text, loader)  # noqa: S506 - a safe loader
     except yaml.MarkedYAMLError:
         # The loader in C may name the line after the last one, so the other one has to fail, too.
         return yaml.load(text, _Slow)  # noqa: S506 - a safe loader
@@ -88,12 +91,26 @@ class _NoKeyTwice:
         """Check the keys that are written, before those of ``<<`` join them."""
         if id(node) not in self._checked:
             self._checked.add(id(node))
-            _refuse_key_twice(node)
+            self._find_key_twice(node)
         super().flatten_mapping(node)  # type: ignore[misc]
+
+    def _find_key_twice(self, node: yaml.MappingNode) -> None:
+        _refuse_key_twice(node)
 
 
 class _Fast(_NoKeyTwice, _FAST):  # type: ignore[misc,valid-type]
     """The loader of C."""
+
+
+class _Marking(_Fast):
+    """A loader that names a key that is written twice, and goes on."""
+
+    def _find_key_twice(self, node: yaml.MappingNode) -> None:
+        met = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.value += TWICE if key.value in met else ""
+                met.add(key.value)
 
 
 class _Slow(_NoKeyTwice, yaml.SafeLoader):

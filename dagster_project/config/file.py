@@ -33,6 +33,7 @@ from pipelines.lakehouses import (
     read,
     without_stanzas,
 )
+from trinitylake_core.yaml_text import TWICE
 
 ENV_FILE: Final = VARIABLE
 _WHERE: Final = ("name", "root", "storage_options")
@@ -95,7 +96,7 @@ def parse_stanza(raw: Any, path: Path, number: int = 1) -> LakehouseSettings:
 
 def parse(text: str, path: Path) -> ProjectSettings:
     """Return the settings in the text of the file at ``path``. Raises ``ConfigError``."""
-    raw = parse_fields(text, path)
+    raw = parse_fields(text, path, mark_twice=True)
     stanzas, mistakes, head = raw_stanzas(text, path, raw, may_repeat=True), [], Head()
     try:
         head = _validate_model(Head, _head(raw), f"{path}: ")
@@ -252,7 +253,7 @@ def _describe_repeated(name: str, path: Path) -> str:
 
 def _reduce_stanza(raw: Any, path: Path) -> LakehouseSettings | None:
     """Return the settings by which a lakehouse can be opened, whatever else is wrong in its stanza."""
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, Mapping) or any(f"{name}{TWICE}" in raw for name in _WHERE):
         return None
     try:
         return parse_stanza({name: raw[name] for name in _WHERE if name in raw}, path)

@@ -19,6 +19,7 @@ from pipelines.lakehouses import REFUSED, looks_secret
 from trinitylake_core import InvalidInput
 from trinitylake_core.durations import describe_duration, parse_age
 from trinitylake_core.sizes import parse_size
+from trinitylake_core.yaml_text import TWICE
 
 OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 """What Dagster takes for an owner."""
@@ -45,6 +46,9 @@ def parse_options(options: object) -> object:
     """Return options by name. Raises ``ValueError``."""
     if not isinstance(options, Mapping):
         raise ValueError("must be a mapping of names to values")  # noqa: TRY004 - pydantic wants ValueError
+    for name in options:
+        if str(name).endswith(TWICE):
+            raise ValueError(f"{str(name).removesuffix(TWICE)} appears twice")
     return {str(name): parse_value(value, str(name)) for name, value in options.items()}
 
 

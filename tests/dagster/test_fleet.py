@@ -609,7 +609,7 @@ def test_queued_runs_of_a_lakehouse_that_left_the_fleet_are_cancelled_with_a_sen
 def test_a_stanza_without_a_name_is_seen_and_sent_and_takes_no_lakehouse_away(
     lakes: Lakes, instance: dg.DagsterInstance, webhook: Received, name: dict[str, Any], shown: str, said: str
 ) -> None:
-    """Its partition and its queued runs vanished: the partition stays, ``reachable`` fails, the webhook has the text."""
+    """Its partition and its queued runs vanished. Now ``reachable`` fails, and the webhook has the text."""
     lakes.add("a")
     lakes.add("c", commits=0)
     lakes.tick()
