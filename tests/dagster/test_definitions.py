@@ -204,7 +204,7 @@ def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
     }
     assert "s3://nowhere/backup/" == filled_in["export"]["target"] == filled_in["upgrade"]["target"]
     assert {"rollback", "restore", "undo"} == {name for name, again in retried.items() if not again}
-    assert {"verify", "history", "diff", "freeze", "thaw", "rollback", "restore", "undo"} == {
+    assert {"verify", "history", "diff", "freeze", "thaw", "rollback", "restore", "undo", "alter"} == {
         name for name, pool in pools.items() if pool != "lakehouse_sales"
     }
 
