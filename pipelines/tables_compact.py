@@ -412,7 +412,7 @@ class _Compaction(JobRun[Config, Report]):
         for name, each in outcomes.items():
             if each.outcome != model.DONE:
                 self.failures[name] = f"{each.outcome}: {each.reason}"
-        done = [each for each in outcomes.values() if each.outcome == model.DONE]
+        done = [each for each in outcomes.values() if each.commits]
         return self._with_costs(
             replace(
                 found,

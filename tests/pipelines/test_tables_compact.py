@@ -13,6 +13,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
@@ -135,22 +136,91 @@ def test_partitions_and_old_specs_are_rewritten_each_by_itself(catalog: TrinityL
     assert () == tables_compact.run(catalog.lakehouse).planned
 
 
-def test_evolved_schemas_are_read_by_the_newest(catalog: TrinityLakeCatalog) -> None:
+def test_files_of_another_schema_are_sparks_and_the_other_partitions_are_merged(catalog: TrinityLakeCatalog) -> None:
+    """A translation lost NULL lists and maps, and the proof read both sides through it."""
+    table = with_table(catalog, "sales.orders")
+    table.update_spec().add_identity("name").commit()
+    for _ in range(6):
+        table.append(rows(1, 2))
+    with table.update_schema() as change:
+        change.add_column("more", StringType())
+    for number in range(6):
+        table.append(rows(3).append_column("more", [[f"{number}"]]))
+    before = contents(table)
+    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
+    why = report.failures["sales.orders"]
+    assert "not by this engine: 2 of 3 partitions are left" in why
+    assert "has another schema than the table has now: column 'more' is not in it" in why
+    assert "needs engine 'spark'" in why
+    [outcome] = report.outcomes
+    assert (1, 6, 1, 1) == (outcome.partitions, report.files_before, report.files_made, report.versions)
+    assert report.version_after == catalog.lakehouse.version
+    assert (before, 13) == (contents(catalog.load_table("sales.orders")), data_files(catalog))
+
+
+def test_columns_in_another_order_are_the_same_columns(catalog: TrinityLakeCatalog) -> None:
     table = small_files(catalog, files=6)
     with table.update_schema() as change:
-        change.rename_column("name", "label")
-        change.add_column("more", StringType())
-    with table.update_schema() as change:
-        change.delete_column("label")
-        change.add_column("name", LongType())
-    table.append(pa.table({"id": [100], "more": ["x"], "name": pa.array([7], pa.int64())}))
-    before = Counter(map(str, table.scan().to_arrow().to_pylist()))
+        change.move_first("name")
+    table.append(rows(6).select(["name", "id"]))
     report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
     assert ({}, 7, 1) == (report.failures, report.files_before, report.files_made)
+    assert list(range(7)) == ids(catalog.load_table("sales.orders"))
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"write.format.default": "orc"}, "files of another format"),
+        ({"write.parquet.compression-codec": "lzo"}, "a codec that Arrow does not write"),
+        ({"write.parquet.stats-enabled.column.id": "false"}, "only Iceberg's own writer does"),
+        ({"write.parquet.bloom-filter-enabled.column.nothing": "true"}, "no column of a file"),
+    ],
+)
+def test_properties_for_files_that_arrow_cannot_keep_are_sparks(
+    catalog: TrinityLakeCatalog, properties: dict[str, str], says: str
+) -> None:
+    with small_files(catalog, files=6).transaction() as change:
+        change.set_properties(properties)
+    report = tables_compact.run(catalog.lakehouse)
+    assert says in report.failures["sales.orders"]
+    assert "needs engine 'spark'" in report.failures["sales.orders"]
+    assert 6 == data_files(catalog)
+
+
+def test_properties_for_files_are_kept(catalog: TrinityLakeCatalog) -> None:
+    wanted = {
+        "write.parquet.compression-codec": "gzip",
+        "write.parquet.row-group-size-bytes": "4000",
+        "write.parquet.bloom-filter-enabled.column.id": "true",
+    }
+    table = with_table(catalog, "sales.orders")
+    for number in range(6):
+        table.append(rows(*range(number * 100, number * 100 + 100)))
+    with table.transaction() as change:
+        change.set_properties(wanted)
+    assert {} == tables_compact.run(catalog.lakehouse).failures
+    [task] = catalog.load_table("sales.orders").scan().plan_files()
+    path = task.file.file_path.removeprefix("file://")
+    footer = parquet.read_metadata(path)
+    column = footer.row_group(0).column(0)
+    assert ("GZIP", True, True) == (column.compression, column.has_column_index, column.has_offset_index)
+    assert 1 < footer.num_row_groups == len(task.file.split_offsets or ())
+    probe = "SELECT DISTINCT bloom_filter_excludes FROM parquet_bloom_probe($1, 'id', 100000)"
+    assert [(True,)] == duckdb.execute(probe, [path]).fetchall()
+
+
+def test_bounds_of_a_file_are_not_those_of_its_row_groups_that_have_some(catalog: TrinityLakeCatalog) -> None:
+    """Arrow leaves out bounds of more than 4 KiB: those of the other row groups would hide rows from readers."""
+    table = with_table(catalog, "sales.orders")
+    for text in ("b", "z" * 5000, "c"):
+        table.append(pa.table({"id": [1], "name": [text]}))
+    with table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-size-bytes": "1"})
+    assert {} == tables_compact.run(catalog.lakehouse, Config(rules=GroupRules(min_files=2))).failures
     table = catalog.load_table("sales.orders")
-    assert before == Counter(map(str, table.scan().to_arrow().to_pylist()))
-    oldest = table.metadata.snapshots[5]
-    assert 6 == table.scan(snapshot_id=oldest.snapshot_id).to_arrow().num_rows
+    assert 1 == data_files(catalog)
+    assert 1 == table.scan(row_filter="name > 'y'").to_arrow().num_rows
 
 
 def test_tags_and_branches_stay_and_are_named(catalog: TrinityLakeCatalog) -> None:
@@ -180,19 +250,13 @@ def test_large_targets_make_several_files_of_about_that_size(catalog: TrinityLak
     assert max(sizes) - min(sizes) < 150
 
 
-def test_a_sort_order_is_followed(catalog: TrinityLakeCatalog) -> None:
-    table = with_table(catalog, "sales.orders")
-    with table.update_sort_order() as change:
-        from pyiceberg.transforms import IdentityTransform
-
-        change.desc("id", IdentityTransform())
-    for number in (3, 1, 4, 15, 9, 2, 6):
-        table.append(rows(number))
-    small_files(catalog, "sales.plain", 6)
-    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(strategy=model.SORT, prove=model.HASH)))
-    assert {"sales.plain"} == set(report.failures)
-    assert "it has no sort order" in report.failures["sales.plain"]
-    assert [15, 9, 6, 4, 3, 2, 1] == catalog.load_table("sales.orders").scan().to_arrow()["id"].to_pylist()
+def test_sorts_and_manifests_are_sparks(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog)
+    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(strategy=model.SORT)))
+    assert {"sales.orders": "sorting needs engine 'spark'; there is no Spark session"} == report.failures
+    report = tables_compact.run(catalog.lakehouse, Config(manifests=10))
+    assert "merging manifests needs engine 'spark'" in report.failures["sales.orders"]
+    assert (FILES, 1) == (report.files_before, data_files(catalog)), "its files are merged all the same"
 
 
 # -- writers ---------------------------------------------------------------------------------------------
@@ -480,29 +544,6 @@ def test_rows_that_duckdb_deleted_of_files_of_an_older_spec_do_not_come_back(
     why = "a writer deleted rows" if is_beside else "position deletes by another partition spec may apply"
     assert why in report.failures["sales.orders"]
     assert [0, *range(4, FILES), *range(100, 104)] == by_duckdb("SELECT id FROM l.sales.orders")
-
-
-def test_manifests_of_each_spec_are_merged_beside_deletes_and_appends(
-    catalog: TrinityLakeCatalog, beside: Callable[..., None]
-) -> None:
-    table = small_files(catalog)
-    table.update_spec().add_identity("name").commit()
-    for number in range(FILES, FILES + 10):
-        table.append(rows(number))
-    with endpoint(catalog.lakehouse) as at, connected(at) as connection:
-        connection.execute("DELETE FROM l.sales.orders WHERE id = 25")
-    beside(lambda: table.refresh().append(rows(1000)))
-    config = Config(where="name = 'n0'", manifests=10)
-    report = tables_compact.run(catalog.lakehouse, config)
-    assert ({}, 0, FILES + 10) == (report.failures, report.files_before, report.outcomes[0].manifests)
-    table = catalog.load_table("sales.orders")
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    held = Counter((each.content.value, each.partition_spec_id) for each in snapshot.manifests(table.io))
-    assert (1, 1) == (held[0, 0], held[0, 1])
-    assert [number for number in (*range(FILES + 10), 1000) if number != 25] == ids(table)
-    assert str(FILES + 11) == (snapshot.summary or {})["total-data-files"]
-    assert () == tables_compact.run(catalog.lakehouse, config).planned
 
 
 def test_a_frozen_lakehouse_is_told_before_anything_is_read(catalog: TrinityLakeCatalog) -> None:

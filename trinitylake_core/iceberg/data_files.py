@@ -1,65 +1,70 @@
-"""Reading and writing data files of Iceberg tables for a rewrite: rows by the table's schema, and new Parquet files.
+"""Parquet files of a partition become fewer, as they are: Arrow reads rows and writes them, and nothing is translated.
 
-What PyIceberg and Arrow raise for the content of a file becomes one error, of constant words.
+A file that is not exactly of the table's current schema, or that this process could not write as the properties of the
+table want it, is Spark's. Whatever Arrow and PyIceberg raise for the content of a file becomes one error, of constant
+words.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
-from pyiceberg.exceptions import ValidationError
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg import types
 from pyiceberg.io.pyarrow import (
-    ArrowScan,
-    _to_requested_schema,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
-    schema_to_pyarrow,
 )
-from pyiceberg.schema import sanitize_column_names
-from pyiceberg.table import FileScanTask
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import SortDirection
-from pyiceberg.transforms import IdentityTransform
 
 from trinitylake_core.iceberg.border import PARQUET, in_our_words
-from trinitylake_core.iceberg.buffered_io import BufferedIO
+from trinitylake_core.iceberg.reading.errors import Malformed
+from trinitylake_core.iceberg.reading.parquet_pages import TooLarge, Unpacked, measure, refuse_footer
 from trinitylake_core.iceberg.references import UnreadableTable
 from trinitylake_core.iceberg.rewritten import DataFile
 from trinitylake_core.tables import Located
 
-MOST_UNPACKED: Final = 4 << 30
-"""Bytes of a data file, unpacked, by its own footer."""
-_ROW_GROUP_BYTES: Final = 64 << 20
-_CODEC: Final = "write.parquet.compression-codec"
-_LEVEL: Final = "write.parquet.compression-level"
-_CODECS: Final = {"uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4": "lz4"}
+_ROW_GROUP_BYTES: Final = 128 << 20
+"""A row group of a new file has at the most so many bytes of rows, unpacked: they are in memory at once."""
+_FIELD_ID: Final = b"PARQUET:field_id"
+_SAME_TYPES: Final[Mapping[type[types.IcebergType], tuple[pa.DataType, ...]]] = {
+    types.BooleanType: (pa.bool_(),),
+    types.IntegerType: (pa.int32(),),
+    types.LongType: (pa.int64(),),
+    types.FloatType: (pa.float32(),),
+    types.DoubleType: (pa.float64(),),
+    types.DateType: (pa.date32(),),
+    types.TimeType: (pa.time64("us"),),
+    types.TimestampType: (pa.timestamp("us"),),
+    types.TimestamptzType: (pa.timestamp("us", "UTC"),),
+    types.StringType: (pa.string(), pa.large_string()),
+    types.BinaryType: (pa.binary(), pa.large_binary()),
+    types.UUIDType: (pa.uuid(),),
+}
+"""How Arrow reads the columns of a file that need no translation."""
+
+
+class NeedsSpark(Exception):
+    """A group of files that this process does not merge as it is, and why."""
+
+
+# -- reading ---------------------------------------------------------------------------------------------
 
 
 class RowReader:
-    """Reads the rows of data files by the newest schema of their table."""
+    """Reads the rows of data files that have the current schema of their table."""
 
     def __init__(self, metadata: TableMetadata, located: Located) -> None:
-        self._metadata = metadata
         self._located = located
-        self._schema = metadata.schema()
-
-    @property
-    def located(self) -> Located:
-        """The storages of the files of the table."""
-        return self._located
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the rows, in Arrow's types."""
-        return schema_to_pyarrow(self._schema, include_field_ids=False)
+        self._schema = sanitize_column_names(metadata.schema())
 
     def content(self, file: DataFile) -> bytes:
         """Return a data file. One ``get``, which asks for no more than the manifest says that there is.
@@ -75,99 +80,288 @@ class RowReader:
         return data
 
     def rows(self, file: DataFile, data: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a data file in their order. No request.
+        """Yield the rows of a data file in their order, by the fields of the table, some 64 MiB at a time at the most.
 
         Raises:
-            UnreadableTable: it would take too much memory.
-            ValidationError: it is no such file.
+            NeedsSpark: it is no Parquet file, or has another schema than the table has now.
+            UnreadableTable: it contradicts itself.
+            TooLarge: a part of it that is unpacked at once takes too much memory.
         """
-        files = BufferedIO(self._located)
-        files.hold(file.uri, data)
+        if file.entry.file_format != PARQUET or file.entry.key_metadata is not None:
+            raise NeedsSpark(f"{file.uri} is no Parquet file, or an encrypted one")
+        opened, unpacked = open_parquet(file.uri, data)
         with in_our_words(f"the data file {file.uri}"):
-            if file.entry.file_format == PARQUET:
-                _refuse_bomb(data, file.uri)
-            scan = ArrowScan(self._metadata, files, self._schema, AlwaysTrue())
-            yield from scan.to_record_batches([FileScanTask(file.entry)])
+            found = opened.schema_arrow
+        try:
+            fields = fields_of(self._schema.fields, list(found))
+        except NeedsSpark as error:
+            raise NeedsSpark(f"{file.uri} has another schema than the table has now: {error}") from None
+        order = [found.get_field_index(each.name) for each in fields]
+        schema = pa.schema(fields)
+        with in_our_words(f"the data file {file.uri}"):
+            for batch in opened.iter_batches(unpacked.batch_rows, use_threads=False):
+                yield _fit([batch.column(number) for number in order], schema)
 
 
-def _refuse_bomb(data: bytes, uri: str) -> None:
-    """Refuse a file that says that it unpacks to more than a process should hold."""
-    footer = parquet.read_metadata(io.BytesIO(data))
-    unpacked = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-    if not 0 <= unpacked <= MOST_UNPACKED:
-        raise UnreadableTable(f"it unpacks to more than {MOST_UNPACKED:,} bytes", path=uri)
+def _fit(columns: Iterable[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Return columns as a batch of a schema, which differs from theirs in what is optional, or in the size of offsets.
+
+    Nothing else is cast: names and IDs of nested fields are no part of a type's identity.
+    """
+    fitted = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(fitted, schema=schema)
+
+
+def open_parquet(uri: str, data: bytes) -> tuple[parquet.ParquetFile, Unpacked]:
+    """Return a Parquet file that can be unpacked in bounds. Raises ``UnreadableTable``, ``TooLarge``."""
+    try:
+        refuse_footer(data)
+        with in_our_words(f"the data file {uri}"):
+            opened = parquet.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        return opened, measure(data, opened.metadata)
+    except TooLarge as error:
+        raise TooLarge(f"{uri}: {error}") from None
+    except Malformed as error:
+        raise UnreadableTable(str(error), path=uri) from None
+
+
+def fields_of(wanted: Iterable[types.NestedField], found: list[pa.Field]) -> list[pa.Field]:
+    """Return the fields of a file in the order of the table's, as they are written again.
+
+    Raises ``NeedsSpark``: there are others, or one has another name, ID or type.
+    """
+    known = {_id_of(each): each for each in found}
+    fields: list[pa.Field] = []
+    for each in wanted:
+        fields.append(_field_of(each, known.pop(each.field_id, None)))
+    if known or len(fields) != len(found):
+        raise NeedsSpark("it has other columns")
+    return fields
+
+
+def _id_of(field: pa.Field) -> int | None:
+    if field.metadata is None:
+        return None
+    text = field.metadata.get(_FIELD_ID, b"")
+    return int(text) if text.isdigit() else None
+
+
+def _field_of(wanted: types.NestedField, found: pa.Field | None) -> pa.Field:
+    """Return the field of a file with the ID of the table's, and its name."""
+    name = wanted.name
+    number = wanted.field_id
+    if found is None:
+        raise NeedsSpark(f"column {name!r} is not in it, or without the ID {number}")
+    if _id_of(found) != number or found.name != name:
+        raise NeedsSpark(f"column {name!r} has another ID or name there")
+    if found.nullable and wanted.required:
+        raise NeedsSpark(f"column {name!r} is required, and may be null there")
+    kind = _type_of(wanted.field_type, found.type)
+    if kind is None:
+        raise NeedsSpark(f"column {name!r} has another type there")
+    ids = {_FIELD_ID: str(number)}
+    return pa.field(name, kind, not wanted.required, ids)
+
+
+def _type_of(wanted: types.IcebergType, found: pa.DataType) -> pa.DataType | None:
+    """Return the type of a column in Arrow, with the IDs of what is nested in it; ``None``: it is another one."""
+    if isinstance(wanted, types.StructType):
+        return _struct_of(wanted, found) if pa.types.is_struct(found) else None
+    if isinstance(wanted, types.ListType):
+        return _list_of(wanted, found)
+    if isinstance(wanted, types.MapType):
+        if not pa.types.is_map(found):
+            return None
+        key = _field_of(wanted.key_field, found.key_field.with_name("key"))
+        value = _field_of(wanted.value_field, found.item_field.with_name("value"))
+        return pa.map_(key, value)
+    return found if found in _types_of(wanted) else None
+
+
+def _struct_of(wanted: types.StructType, found: pa.DataType) -> pa.DataType | None:
+    """Return the type of a struct with the same fields in the same order."""
+    fields = list(found)
+    typed = fields_of(wanted.fields, fields)
+    names = [each.name for each in fields]
+    ordered = [each.name for each in typed]
+    return pa.struct(typed) if names == ordered else None
+
+
+def _list_of(wanted: types.ListType, found: pa.DataType) -> pa.DataType | None:
+    """Return the type of a list; writers give its field names of their own."""
+    is_large = pa.types.is_large_list(found)
+    if not (is_large or pa.types.is_list(found)):
+        return None
+    element = _field_of(wanted.element_field, found.value_field.with_name("element"))
+    return pa.large_list(element) if is_large else pa.list_(element)
+
+
+def _types_of(wanted: types.IcebergType) -> tuple[pa.DataType, ...]:
+    if isinstance(wanted, types.DecimalType):
+        return (pa.decimal128(wanted.precision, wanted.scale),)
+    if isinstance(wanted, types.FixedType):
+        return (pa.binary(len(wanted)),)
+    return _SAME_TYPES.get(type(wanted), ())
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+_CODECS: Final = {
+    "uncompressed": "none",
+    "snappy": "snappy",
+    "gzip": "gzip",
+    "zstd": "zstd",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+}
+_LEVELS: Final = {"gzip": range(1, 10), "zstd": range(1, 23), "brotli": range(1, 12)}
+_PARQUET: Final = "write.parquet."
+_BLOOM: Final = f"{_PARQUET}bloom-filter-enabled.column."
+_BLOOM_SHARE: Final = f"{_PARQUET}bloom-filter-fpp.column."
+_BLOOM_SHARE_DEFAULT: Final = 0.01
+_BLOOM_BITS: Final = 10
+"""Bits of a bloom filter for each value: about one in a hundred values that are not there seems to be."""
+_WRITER_OPTIONS: Final = inspect.signature(parquet.ParquetWriter.__init__).parameters
+"""What this release of Arrow can be told."""
 
 
 class RowWriter:
-    """Writes rows of one partition as new Parquet files of a table, in memory.
+    """Writes rows of one partition as new Parquet files of a table, in memory, as its properties want them.
 
     Their names are made here: below ``data`` in the directory of the table, whatever its properties say.
     """
 
     def __init__(self, metadata: TableMetadata) -> None:
+        """Raise ``NeedsSpark``: the properties of the table ask for what Arrow does not write."""
         self._metadata = metadata
-        self._schema = metadata.schema()
-        self._file_schema = sanitize_column_names(self._schema)
-        self._arrow_schema = schema_to_pyarrow(self._file_schema, include_field_ids=True)
+        self._schema = sanitize_column_names(metadata.schema())
+        self._properties = {name: str(value) for name, value in metadata.properties.items()}
+        self._refuse_others()
+        self._packing = self._options()
 
     def write(self, batches: Iterable[pa.RecordBatch], like: DataFile) -> tuple[DataFile, bytes] | None:
         """Return a new file with all rows of some batches, and its content; ``None`` if there are no rows.
 
         ``like`` is a file of the partition, by whose spec the new one is written, too. Memory: one row group, and the
-        file. Raises ``ValidationError``.
+        file. Raises ``ValidationError``, ``NeedsSpark``.
         """
-        with in_our_words("the new data file"):
-            stream = io.BytesIO()
-            writer: Any = None
-            for gathered in _gather(self._to_requested(batch) for batch in batches):
-                table = pa.Table.from_batches(gathered)
+        nans = NanCounts(self._schema)
+        stream = io.BytesIO()
+        writer: Any = None
+        for gathered in _gather(batches, self._number("row-group-size-bytes", _ROW_GROUP_BYTES)):
+            bloom = {} if writer else self._bloom_filters(sum(each.num_rows for each in gathered))
+            with in_our_words("the new data file"):
                 if writer is None:
-                    writer = parquet.ParquetWriter(
-                        stream, table.schema, store_decimal_as_integer=True, **self._packing()
-                    )
-                writer.write_table(table)
-            if writer is None:
-                return None
+                    writer = parquet.ParquetWriter(stream, gathered[0].schema, **self._packing, **bloom)
+                fitted = [_fit(each.columns, writer.schema) for each in gathered]
+                nans.add(fitted)
+                table = pa.Table.from_batches(fitted)
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+        if writer is None:
+            return None
+        with in_our_words("the new data file"):
             writer.close()
             data = stream.getvalue()
-            figures = data_file_statistics_from_parquet_metadata(
-                parquet_metadata=writer.writer.metadata,
-                stats_columns=compute_statistics_plan(self._file_schema, self._metadata.properties),
-                parquet_column_mapping=parquet_path_to_id_mapping(self._file_schema),
-            )
-            location = f"{self._metadata.location.rstrip('/')}/data/{uuid.uuid4()}.parquet"
-            return like.replaced_by(location, len(data), figures.to_serialized_dict()), data
+            figures = self._figures(writer.writer.metadata, nans.counts)
+        location = f"{self._metadata.location.rstrip('/')}/data/{uuid.uuid4()}.parquet"
+        return like.replaced_by(location, len(data), figures), data
 
-    def _to_requested(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows under the names, and with the IDs, that a file has."""
-        requested = _to_requested_schema(
-            requested_schema=self._file_schema,
-            file_schema=self._schema,
-            batch=batch,
-            include_field_ids=True,
-            format_model=FileFormatFactory.get(PARQUET),
-        )
-        # Columns that a file lacks come with larger types than those of the others.
-        return requested.cast(self._arrow_schema)
+    def _figures(self, footer: parquet.FileMetaData, nans: Mapping[int, int]) -> dict[str, Any]:
+        """Return what a manifest has of a new file."""
+        plan = compute_statistics_plan(self._schema, self._metadata.properties)
+        paths = parquet_path_to_id_mapping(self._schema)
+        made = data_file_statistics_from_parquet_metadata(footer, plan, paths).to_serialized_dict()
+        counted = made["value_counts"]
+        made["nan_value_counts"] = {number: count for number, count in nans.items() if number in counted}
+        for number in _without_bounds(footer, paths):
+            for name in ("lower_bounds", "upper_bounds"):
+                made[name].pop(number, None)
+        return made
 
-    def _packing(self) -> dict[str, Any]:
-        """Return how pages are packed, by the properties of the table; zstd where they say nothing that is known."""
-        properties = self._metadata.properties
-        codec = _CODECS.get(str(properties.get(_CODEC, "zstd")).lower(), "zstd")
-        level = str(properties.get(_LEVEL, ""))
-        if codec in {"zstd", "gzip"} and level.isascii() and level.isdecimal() and 1 <= int(level[:3]) <= 9:
-            return {"compression": codec, "compression_level": int(level[:3])}
-        return {"compression": codec}
+    def _refuse_others(self) -> None:
+        """Refuse what only Iceberg's own writer can do. Raises ``NeedsSpark``."""
+        asked = self._properties
+        if asked.get("write.format.default", "parquet").lower() != "parquet":
+            raise NeedsSpark("its property write.format.default asks for files of another format")
+        others = [each for each in asked if each.startswith((f"{_PARQUET}stats-enabled.", "encryption."))]
+        if others:
+            raise NeedsSpark(f"its property {others[0]!r} asks for what only Iceberg's own writer does")
+        codec = asked.get(f"{_PARQUET}compression-codec", "zstd").lower()
+        if codec not in _CODECS:
+            raise NeedsSpark("its property write.parquet.compression-codec asks for a codec that Arrow does not write")
+        if self._bloom_columns() and "bloom_filter_options" not in _WRITER_OPTIONS:
+            raise NeedsSpark("its properties ask for bloom filters, which this release of Arrow does not write")
+
+    def _options(self) -> dict[str, Any]:
+        """Return how files are written, by the properties of the table; Iceberg's defaults where they say nothing."""
+        codec = _CODECS[self._properties.get(f"{_PARQUET}compression-codec", "zstd").lower()]
+        options: dict[str, Any] = {
+            "compression": codec,
+            "data_page_size": self._number("page-size-bytes", 1 << 20),
+            "max_rows_per_page": self._number("page-row-limit", 20_000),
+            "dictionary_pagesize_limit": self._number("dict-size-bytes", 2 << 20),
+            "data_page_version": "2.0" if self._properties.get(f"{_PARQUET}page-version") == "v2" else "1.0",
+            "store_decimal_as_integer": True,
+            "store_schema": False,
+            "write_page_index": True,
+        }
+        level = self._number("compression-level", 0)
+        if level in _LEVELS.get(codec, ()):
+            options["compression_level"] = level
+        if "max_rows_per_page" not in _WRITER_OPTIONS:
+            del options["max_rows_per_page"]
+        return options
+
+    def _number(self, name: str, default: int) -> int:
+        """Return a number among the properties, which their writer may have made up; no row group is larger."""
+        text = self._properties.get(f"{_PARQUET}{name}", "")
+        is_number = text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) > 0
+        return min(int(text), _ROW_GROUP_BYTES) if is_number else default
+
+    def _bloom_columns(self) -> list[str]:
+        found = []
+        for name, value in self._properties.items():
+            if name.startswith(_BLOOM) and value.lower() == "true":
+                found.append(name.removeprefix(_BLOOM))
+        return found
+
+    def _bloom_filters(self, rows: int) -> dict[str, Any]:
+        """Return for which columns bloom filters are written. Raises ``NeedsSpark``: one is no column of a file."""
+        columns = self._bloom_columns()
+        if not columns:
+            return {}
+        leaves = parquet_path_to_id_mapping(self._schema)
+        most = self._number("bloom-filter-max-bytes", 1 << 20) * 8 // _BLOOM_BITS
+        options: dict[str, Any] = {}
+        for each in columns:
+            if each not in leaves:
+                raise NeedsSpark(f"its properties ask for a bloom filter of {each!r}, which is no column of a file")
+            share = self._properties.get(f"{_BLOOM_SHARE}{each}", "0.01")
+            options[each] = {"ndv": max(1, min(most, rows)), "fpp": _share(share)}
+        return {"bloom_filter_options": options}
 
 
-def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+def _share(text: str) -> float:
+    """Return a share in a property; a hundredth where it is none."""
+    try:
+        share = float(text)
+    except ValueError:
+        return _BLOOM_SHARE_DEFAULT
+    return share if 0 < share < 1 else _BLOOM_SHARE_DEFAULT
+
+
+def _gather(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
     """Yield batches in lists, each enough for a row group."""
     gathered: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         gathered.append(batch)
         size += batch.nbytes
-        if size >= _ROW_GROUP_BYTES:
+        if size >= most:
             yield gathered
             gathered = []
             size = 0
@@ -175,18 +369,44 @@ def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield gathered
 
 
-def sort_keys(metadata: TableMetadata) -> list[tuple[str, str]]:
-    """Return the columns by which Arrow sorts rows in a table's sort order.
+# -- figures of new files --------------------------------------------------------------------------------
 
-    Raises ``ValidationError``: it has none, or one by computed values.
+
+class NanCounts:
+    """Counts values that are no numbers, in columns of floating point and in those of structs."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields = schema.fields
+        self.counts: dict[int, int] = {}
+
+    def add(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Count those of batches by this schema."""
+        for batch in batches:
+            self._add(self._fields, batch.columns)
+
+    def _add(self, fields: Iterable[types.NestedField], columns: Iterable[pa.Array]) -> None:
+        for field, column in zip(fields, columns, strict=True):
+            kind = field.field_type
+            if isinstance(kind, types.StructType):
+                inner = column.flatten()
+                self._add(kind.fields, inner)
+            elif isinstance(kind, types.FloatType | types.DoubleType):
+                number = field.field_id
+                is_nan = pc.is_nan(column)
+                found = pc.sum(is_nan).as_py()
+                before = self.counts.get(number, 0)
+                self.counts[number] = before + (found or 0)
+
+
+def _without_bounds(footer: parquet.FileMetaData, paths: Mapping[str, int]) -> Iterator[int]:
+    """Yield the columns of which a row group with values has no bounds: those of the others are not those of the file.
+
+    Arrow leaves out bounds of more than 4 KiB, and of values that are all no numbers.
     """
-    fields = metadata.sort_order().fields
-    if not fields:
-        raise ValidationError("it has no sort order: set one, or compact it with the strategy 'binpack'")
-    keys: list[tuple[str, str]] = []
-    for each in fields:
-        name = metadata.schema().find_column_name(each.source_id)
-        if not isinstance(each.transform, IdentityTransform) or name is None or "." in name:
-            raise ValidationError("it is sorted by computed or nested values, which needs engine 'spark'")
-        keys.append((name, "ascending" if each.direction == SortDirection.ASC else "descending"))
-    return keys
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            found = column.statistics
+            if found is None or (not found.has_min_max and found.null_count != column.num_values):
+                yield paths[column.path_in_schema]

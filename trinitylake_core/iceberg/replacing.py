@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, ValidationError
@@ -29,7 +29,6 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg import references as refer
 from trinitylake_core.iceberg.buffered_io import BufferedIO
 from trinitylake_core.iceberg.errors import words_of
-from trinitylake_core.iceberg.file_groups import MANIFEST_BYTES
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.reading.files import read_file
@@ -171,26 +170,6 @@ def replacing_snapshot(places: Places, table: Stored, rewrite: FileRewrite) -> N
         raise CommitFailedException(f"it cannot be read any more: {words_of(error)}") from None
 
 
-@dataclass
-class _Merged:
-    """The entries of manifests by one partition spec, which are ``bytes`` large together."""
-
-    bytes: int = 0
-    entries: list[Any] = field(default_factory=list)
-
-    def add(self, size: int, entries: list[Any]) -> None:
-        """Add the entries of a manifest."""
-        self.bytes += size
-        self.entries += entries
-
-    def shares(self) -> Iterator[list[Any]]:
-        """Yield the entries of one new manifest after the other, those of a partition together: readers skip others."""
-        ordered = sorted(self.entries, key=lambda entry: str(entry.data_file.partition))
-        step = -(-len(ordered) // max(1, -(-self.bytes // MANIFEST_BYTES)))
-        for begin in range(0, len(ordered), step or 1):
-            yield ordered[begin : begin + step]
-
-
 class _Replacement:
     def __init__(self, places: Places, table: Stored, rewrite: FileRewrite) -> None:
         self._metadata: TableMetadata = table.metadata
@@ -251,28 +230,21 @@ class _Replacement:
         return [self._write(spec_id, entries) for spec_id, entries in by_spec.items()]
 
     def _write_kept(self) -> list[Any]:
-        """Return the manifests that stay; write those again from which files go, or that are merged."""
+        """Return the manifests that stay; write those again from which files go."""
         wanted = frozenset(each.uri for each in self._rewrite.replaced)
-        merges = self._rewrite.merges_manifests
         found: set[str] = set()
         kept: list[Any] = []
-        merged: dict[int, _Merged] = {}
         for manifest, uris in self._live.manifests:
             going = uris & wanted
-            if border.holds_deletes(manifest) or not (going or merges):
+            if border.holds_deletes(manifest) or not going:
                 if uris:
                     kept.append(manifest)
                 continue
             found |= going
             entries = self._entries_after(manifest, going)
-            if merges:
-                merged.setdefault(manifest.partition_spec_id, _Merged()).add(manifest.manifest_length, entries)
-            else:
-                kept.append(self._write(manifest.partition_spec_id, entries))
+            kept.append(self._write(manifest.partition_spec_id, entries))
         if found != wanted:
             raise _Changed("a writer replaced or deleted files that were rewritten")
-        for spec_id, of_spec in merged.items():
-            kept += [self._write(spec_id, entries) for entries in of_spec.shares()]
         return kept
 
     def _entries_after(self, manifest: Any, going: frozenset[str]) -> list[Any]:

@@ -57,7 +57,6 @@ class FileRewrite:
         replaced: the files that go.
         added: those in their place, which are stored.
         delete_files: the URIs of the delete files that were there: the rewrite knows of no others.
-        merges_manifests: whether the manifests of data files become few.
         facts: for the summary of the snapshot.
     """
 
@@ -66,5 +65,4 @@ class FileRewrite:
     replaced: tuple[DataFile, ...]
     added: tuple[DataFile, ...]
     delete_files: frozenset[str] = frozenset()
-    merges_manifests: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Final
 
 from pipelines.job import Cancel, Session
 from pipelines.tables.compact.local import LocalEngine
-from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
+from pipelines.tables.compact.model import UNSUPPORTED, Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
 from pipelines.tables.compact.spark import SparkEngine
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -58,6 +58,8 @@ class Engines:
         why = self.why_not(table)
         if why is None:
             return table, None
+        if table.manifests and table.groups and self.why_not(replace(table, manifests=0)) is None:
+            return replace(table, manifests=0), why
         for engine in self._engines:
             able: list[PlannedGroup] = []
             left: list[PlannedGroup] = []
@@ -80,13 +82,44 @@ class Engines:
         return next(each for each in self._engines if each.why_not(table) is None)
 
     def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
-        """Have each table rewritten by its engine; yield what became of it. Raises as ``TableEngine.rewrite``."""
+        """Have each table rewritten by its engine; yield what became of it. Raises as ``TableEngine.rewrite``.
+
+        What an engine leaves, as it sees when it reads the files, goes to the next one that can.
+        """
+        begun: dict[str, Outcome] = {}
+        handed: list[PlannedTable] = []
         for engine in self._engines:
-            own = [each for each in tables if self.of(each) is engine]
-            if own:
-                yield from engine.rewrite(own)
+            own = [each for each in tables if self.of(each) is engine] + handed
+            handed = []
+            for outcome in engine.rewrite(own) if own else ():
+                left = engine.left.pop(outcome.table, None)
+                if left is not None and outcome.outcome == UNSUPPORTED and self._can_go_on(engine, left):
+                    handed.append(left)
+                    begun[outcome.table] = outcome
+                else:
+                    yield _join_outcomes(begun.get(outcome.table), outcome)
+
+    def _can_go_on(self, engine: TableEngine, left: PlannedTable) -> bool:
+        """Whether the engine after one can rewrite what that has left."""
+        at = self._engines.index(engine)
+        after = self._engines[at + 1 :]
+        return any(each.why_not(left) is None for each in after)
 
     def close(self) -> None:
         """Give back what the engines hold."""
         for each in self._engines:
             each.close()
+
+
+def _join_outcomes(first: Outcome | None, last: Outcome) -> Outcome:
+    """Return the outcome of a table of which one engine has rewritten a part, or nothing, and another one the rest."""
+    if first is None:
+        return last
+    sums = {name: getattr(first, name) + getattr(last, name) for name in _SUMMED}
+    engines = last.engine
+    if first.commits:
+        engines = f"{first.engine}, {engines}"
+    return replace(last, engine=engines, **sums)
+
+
+_SUMMED: Final = ("partitions", "files", "after", "bytes", "bytes_after", "seconds", "commits", "conflicts")

@@ -1,13 +1,14 @@
-"""The engine in this process: PyIceberg reads a group of files, pyarrow writes it, and many tables become one version.
+"""The engine in this process: files of a partition that need no translation become few, and many tables one version.
 
-For tables of format versions 1 and 2, and for groups without delete files: a rewrite that applies deletes needs the
-sequence number at which it began. Files stay in the partition spec that they were written by.
+For tables of format versions 1 and 2, and for Parquet files of the table's current schema to which no deletes apply.
+Everything else is Spark's, which is seen in part when the files are read: what is left is handed on. Files stay in the
+partition spec that they were written by.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,25 +18,27 @@ import pyarrow as pa
 from pipelines.job import Cancel
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
-from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_rows, refuse_other_counts, refuse_other_rows
+from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_file, refuse_other_counts, refuse_other_rows
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
+from trinitylake_core.iceberg.reading.errors import UnreadableTable
+from trinitylake_core.iceberg.reading.parquet_pages import MOST_BYTES, TooLarge
 from trinitylake_core.tables import Located
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog
-    from trinitylake_core.iceberg.data_files import RowReader
+    from trinitylake_core.iceberg.data_files import RowReader, RowWriter
     from trinitylake_core.iceberg.rewritten import DataFile, FileRewrite
 
 GROUP_BYTES: Final = 256 << 20
-"""Larger groups are Spark's: their rows may take ten times as much memory."""
-SORT_BYTES: Final = 64 << 20
-"""The same where a group is sorted, all of it in memory."""
+"""Larger groups are Spark's: their files are in memory, old and new."""
 TOGETHER: Final = 100
 """Tables of one version at the most: a conflict over one of them repeats the commit of the others."""
 _WAIT_SECONDS: Final = 30.0
 """What is rewritten waits no longer for other tables of its version: each second is a chance for a writer."""
 _BATCH_BYTES: Final = 2 << 30
+MOST_UNPACKED: Final = 8 << 30
+"""Bytes of rows, unpacked, that are read of one group of files."""
 _NEWEST_FORMAT: Final = 2
 _DELETES: Final = "delete files apply to its files, which needs engine 'spark'"
 _FACTS: Final = {"engine-name": "trinitylake"}
@@ -48,6 +51,30 @@ class _Rewritten:
     table: PlannedTable
     rewrite: FileRewrite
     outcome: Outcome
+
+
+@dataclass
+class _Begun:
+    """A table of which some groups are rewritten by now.
+
+    Attributes:
+        files: the data files of the plan, by URI.
+        groups: the groups that were rewritten: ``replaced`` files became those that were ``added``.
+        left: the groups that need Spark, and ``why`` the first of them does.
+    """
+
+    files: Mapping[str, DataFile]
+    groups: list[PlannedGroup] = field(default_factory=list)
+    added: list[DataFile] = field(default_factory=list)
+    left: list[PlannedGroup] = field(default_factory=list)
+    why: str = ""
+
+    def old_files(self) -> tuple[DataFile, ...]:
+        """Return the files that go."""
+        files: list[DataFile] = []
+        for group in self.groups:
+            files += map(self.files.__getitem__, group.paths)
+        return tuple(files)
 
 
 @dataclass
@@ -64,7 +91,11 @@ class _Batch:
 
 
 class LocalEngine:
-    """Rewrites in this process."""
+    """Rewrites in this process.
+
+    Attributes:
+        left: tables of which groups need Spark, as their files show, by name: each with those groups.
+    """
 
     name = "local"
 
@@ -72,6 +103,7 @@ class LocalEngine:
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
         self.versions = 0
+        self.left: dict[str, PlannedTable] = {}
         self._lake = lake
         self._settings = settings
         self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
@@ -82,15 +114,16 @@ class LocalEngine:
         """Return why this engine cannot rewrite a table as planned."""
         if table.format_version > _NEWEST_FORMAT:
             return f"it is of format version {table.format_version}, which needs engine 'spark'"
-        if self._settings.strategy == model.ZORDER:
-            return "z-order needs engine 'spark'"
+        if self._settings.strategy != model.BINPACK:
+            return "sorting needs engine 'spark'"
+        if table.manifests:
+            return "merging manifests needs engine 'spark'"
         if table.delete_files:
             return _DELETES
         if any(each.deletes_elsewhere for each in table.groups):
             return "position deletes by another partition spec may apply to its files, which needs engine 'spark'"
-        most = SORT_BYTES if self._settings.strategy == model.SORT else GROUP_BYTES
-        if any(each.decision.bytes > most for each in table.groups):
-            return f"a partition has more than {most >> 20} MiB to rewrite, which needs engine 'spark'"
+        if any(each.decision.bytes > GROUP_BYTES for each in table.groups):
+            return f"a partition has more than {GROUP_BYTES >> 20} MiB to rewrite, which needs engine 'spark'"
         return None
 
     def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
@@ -125,19 +158,18 @@ class LocalEngine:
     def _rewrite_table(self, table: PlannedTable) -> _Rewritten | Outcome:
         """Write the new files of a table, and prove them; what its own files cause is its outcome."""
         from trinitylake_core.iceberg.errors import REFUSED, NotThere, words_of
-        from trinitylake_core.iceberg.references import UnreadableTable
 
         self._cancel.check()
-        began = time.monotonic()
-        if self._ends is not None and began > self._ends:
-            return Outcome(table.name, model.TIMEOUT, self.name, "the time was used up before it; the next run goes on")
         failed = Outcome(table.name, model.UNREADABLE, self.name)
         try:
-            rewrite = self._rewrite(table)
-        except _Moved as error:
-            return replace(failed, outcome=model.LOST, reason=str(error))
+            return self._rewrite(table)
+        except _Stopped as error:
+            return replace(failed, outcome=error.outcome, reason=str(error))
         except NotThere:
             return replace(failed, outcome=model.LOST, reason=model.GONE)
+        except TooLarge as error:
+            why = f"{error}; --engine spark rewrites it, if its writer is to be trusted"
+            return replace(failed, outcome=model.TOO_LARGE, reason=why)
         except ProofFailed as error:
             return replace(failed, outcome=model.WRONG, reason=f"{error}; nothing of it was committed")
         except FileMissing as error:
@@ -146,61 +178,77 @@ class LocalEngine:
             return replace(failed, reason=f"{error.path} cannot be read: {error}")
         except (Corrupt, InvalidInput, StorageDenied, *REFUSED) as error:
             return replace(failed, reason=words_of(error))
-        done = Outcome(
+
+    def _rewrite(self, table: PlannedTable) -> _Rewritten | Outcome:
+        """Write the new files of a table. Costs a ``get`` for each file, and a ``put`` for each new one."""
+        from trinitylake_core.iceberg.replacing import live_files, may_concern
+        from trinitylake_core.iceberg.rewritten import FileRewrite
+
+        began = time.monotonic()
+        self._refuse_late("the time was used up before it; the next run goes on")
+        _, stored = self._catalog.stored_table(table.identifier)
+        metadata = stored.metadata
+        if str(metadata.table_uuid) != table.uuid or metadata.current_snapshot_id != table.snapshot_id:
+            raise _Stopped(model.LOST, "it has changed since the plan was made")
+        live = live_files(Located(self._lake.storage), stored)
+        wanted = frozenset(path for group in table.groups for path in group.paths)
+        done = _Begun({each.uri: each for each in live.data_files(wanted)})
+        for deletes in live.delete_files():
+            if may_concern(deletes, list(done.files.values())):
+                raise InvalidInput(_DELETES)
+        self._rewrite_groups(metadata, live.located, table, done)
+        if done.left:
+            self.left[table.name] = replace(table, groups=tuple(done.left))
+        if not done.groups:
+            return Outcome(table.name, model.UNSUPPORTED, self.name, done.why)
+        rewrite = FileRewrite(
+            uuid=table.uuid,
+            snapshot_id=table.snapshot_id,
+            replaced=done.old_files(),
+            added=tuple(done.added),
+            delete_files=live.delete_uris(),
+            facts=_FACTS,
+        )
+        outcome = Outcome(
             table.name,
-            model.DONE,
+            model.UNSUPPORTED if done.left else model.DONE,
             self.name,
-            partitions=len(table.groups),
+            f"{len(done.left):,} of {len(table.groups):,} partitions are left: {done.why}" if done.left else "",
+            partitions=len(done.groups),
             files=len(rewrite.replaced),
             after=len(rewrite.added),
             bytes=sum(each.size for each in rewrite.replaced),
             bytes_after=sum(each.size for each in rewrite.added),
             seconds=round(time.monotonic() - began, 3),
             proved="" if self._settings.prove == model.UNPROVED else self._settings.prove,
-            manifests=table.manifests,
         )
-        return _Rewritten(table, rewrite, done)
+        return _Rewritten(table, rewrite, outcome)
 
-    def _rewrite(self, table: PlannedTable) -> FileRewrite:
-        """Write the new files of a table. Costs a ``get`` for each file, and a ``put`` for each new one."""
-        from trinitylake_core.iceberg.data_files import RowReader
-        from trinitylake_core.iceberg.replacing import live_files, may_concern
-        from trinitylake_core.iceberg.rewritten import FileRewrite
+    def _rewrite_groups(self, metadata: Any, located: Located, table: PlannedTable, done: _Begun) -> None:
+        """Write the new files of each group that needs no translation; note the others."""
+        from trinitylake_core.iceberg.data_files import NeedsSpark, RowReader, RowWriter
 
-        _, stored = self._catalog.stored_table(table.identifier)
-        metadata = stored.metadata
-        if str(metadata.table_uuid) != table.uuid or metadata.current_snapshot_id != table.snapshot_id:
-            raise _Moved("it has changed since the plan was made")
-        live = live_files(Located(self._lake.storage), stored)
-        wanted = frozenset(path for group in table.groups for path in group.paths)
-        files = {each.uri: each for each in live.data_files(wanted)}
-        for deletes in live.delete_files():
-            if may_concern(deletes, list(files.values())):
-                raise InvalidInput(_DELETES)
-        reader = RowReader(metadata, live.located)
-        added: list[DataFile] = []
+        reader = RowReader(metadata, located)
         for group in table.groups:
             self._cancel.check()
-            old = [files[path] for path in group.paths]
-            added += self._rewrite_group(metadata, reader, group, old, table.target)
-        return FileRewrite(
-            uuid=table.uuid,
-            snapshot_id=table.snapshot_id,
-            replaced=tuple(files[path] for group in table.groups for path in group.paths),
-            added=tuple(added),
-            delete_files=live.delete_uris(),
-            merges_manifests=table.manifests > 0,
-            facts=_FACTS,
-        )
+            old = [done.files[path] for path in group.paths]
+            try:
+                new = self._rewrite_group(metadata, reader, RowWriter(metadata), group, old)
+            except NeedsSpark as error:
+                done.left.append(group)
+                done.why = done.why or f"{error}, which needs engine 'spark'"
+            else:
+                self._store(new, located)
+                done.added += [file for file, _ in new]
+                done.groups.append(group)
 
     def _rewrite_group(
-        self, metadata: Any, reader: RowReader, group: PlannedGroup, old: Sequence[DataFile], target: int
-    ) -> list[DataFile]:
-        """Write the new files of a group, prove them, and store them."""
-        from trinitylake_core.iceberg.data_files import RowWriter
+        self, metadata: Any, reader: RowReader, writer: RowWriter, group: PlannedGroup, old: Sequence[DataFile]
+    ) -> list[tuple[DataFile, bytes]]:
+        """Write the new files of a group, in memory, and prove them."""
         from trinitylake_core.iceberg.file_figures import column_figures
 
-        writer = RowWriter(metadata)
+        columns = [each.field_id for each in metadata.schema().fields]
         proves_rows = self._settings.prove == model.HASH
         before = RowsHash()
         made: list[tuple[DataFile, bytes]] = []
@@ -208,14 +256,19 @@ class LocalEngine:
         def read() -> Iterator[pa.RecordBatch]:
             nonlocal before
             contents = zip(old, self._lake.storage.map(old, reader.content), strict=True)
+            left = MOST_UNPACKED
             for file, data in contents:
                 for batch in reader.rows(file, data):
-                    if proves_rows:
-                        before += hash_rows([batch])
+                    self._refuse_late()
+                    left -= batch.nbytes
+                    if left < 0:
+                        raise TooLarge(f"a partition unpacks to more than {MOST_UNPACKED:,} bytes")
                     yield batch
+                if proves_rows:
+                    before += self._hash_file(file, data, columns)
 
         rows = sum(each.rows for each in old)
-        for part in _split(self._sort(metadata, read()), -(-rows // group.decision.after)):
+        for part in _split(read(), -(-rows // group.decision.after)):
             found = writer.write(part, old[0])
             if found is not None:
                 made.append(found)
@@ -225,20 +278,24 @@ class LocalEngine:
         if proves_rows:
             after = RowsHash()
             for file, data in made:
-                after += hash_rows(reader.rows(file, data))
+                after += self._hash_file(file, data, columns)
             refuse_other_rows(before, after)
-        self._store(made, reader.located)
-        return [file for file, _ in made]
+        return made
 
-    def _sort(self, metadata: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows in the order that the strategy asks for."""
-        if self._settings.strategy != model.SORT:
-            return batches
-        from trinitylake_core.iceberg.data_files import sort_keys
+    def _hash_file(self, file: DataFile, data: bytes, columns: Sequence[int]) -> RowsHash:
+        """Return the hash of the rows of a file."""
+        from trinitylake_core.iceberg.data_files import open_parquet
 
-        keys = sort_keys(metadata)
-        table = pa.Table.from_batches(list(batches))
-        return iter(table.sort_by(keys).combine_chunks().to_batches()) if table.num_rows else iter(())
+        self._refuse_late()
+        _, unpacked = open_parquet(file.uri, data)
+        if unpacked.largest_group > MOST_BYTES:
+            raise TooLarge(f"{file.uri}: a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved")
+        return hash_file(data, columns)
+
+    def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
+        """Raise :class:`_Stopped` once the time of the run is used up."""
+        if self._ends is not None and time.monotonic() > self._ends:
+            raise _Stopped(model.TIMEOUT, why)
 
     def _store(self, made: Sequence[tuple[DataFile, bytes]], located: Located) -> None:
         """Write new files below the root, in the table's places. One ``put`` each; the commit makes them durable."""
@@ -287,8 +344,12 @@ class LocalEngine:
                     yield replace(each.outcome, commits=1)
 
 
-class _Moved(Exception):
-    """A table is not what was planned."""
+class _Stopped(Exception):
+    """A table is not rewritten: it is not what was planned, or the time of the run is used up."""
+
+    def __init__(self, outcome: str, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
 
 
 def _outcome_of_lost(each: _Rewritten, outcome: str, why: str) -> Outcome:

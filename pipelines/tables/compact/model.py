@@ -87,11 +87,11 @@ class Settings:
     """How files are rewritten, whatever the table.
 
     Attributes:
-        strategy: ``binpack``; ``sort`` by the table's sort order; ``zorder``, which needs Spark.
+        strategy: ``binpack``; ``sort`` by the table's sort order or ``zorder``, which need Spark.
         prove: ``counts``, ``hash`` or ``none``.
         partial: commits of one table, for engines that commit a part of it at a time; 1: all or nothing.
         at_once: tables at the same time.
-        seconds: no table is begun after so long, and Spark is stopped; ``None``: no limit.
+        seconds: no table is begun after so long, and one that is under way is stopped; ``None``: no limit.
         endpoint: for a Spark that cannot reach an endpoint in this process.
     """
 
@@ -225,10 +225,12 @@ class TableEngine(Protocol):
     Attributes:
         name: ``local`` or ``spark``, for the report.
         versions: how many versions it has committed.
+        left: tables of which it could not rewrite all groups, as their files showed, by name: each with those groups.
     """
 
     name: str
     versions: int
+    left: dict[str, PlannedTable]
 
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why this engine cannot rewrite a table as planned, and what to do; ``None`` if it can. No request."""

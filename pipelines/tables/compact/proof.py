@@ -8,7 +8,7 @@ in 2 to the 128.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import dataset
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg.file_figures import ColumnFigures
@@ -26,6 +27,10 @@ _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _COLUMN: Final = np.uint64(0xD6E8FEB86659FD93)
 _NULL: Final = np.uint64(0xA0761D6478BD642F)
 _MASK: Final = (1 << 64) - 1
+_FIELD_ID: Final = b"PARQUET:field_id"
+_TOGETHER: Final = 1 << 14
+_Halves = tuple[Any, Any]
+"""Two arrays of numbers of 64 bits, one of each for a value."""
 
 
 class ProofFailed(Exception):
@@ -73,26 +78,35 @@ def refuse_other_rows(before: RowsHash, after: RowsHash) -> None:
         raise ProofFailed(f"the rows are not the same: {before.rows:,} rows have another hash")
 
 
+def hash_file(data: bytes, columns: Sequence[int]) -> RowsHash:
+    """Return the hash of the rows of a Parquet file, by the values of columns in the order of their field IDs.
+
+    Arrow's dataset scanner reads it, which no rewrite uses. Memory: a row group, whose size was measured before.
+    """
+    fragment = dataset.ParquetFileFormat().make_fragment(pa.BufferReader(data))
+    places: dict[int, int] = {}
+    for number, field in enumerate(fragment.physical_schema):
+        identity = int(field.metadata[_FIELD_ID])
+        places[identity] = number
+    order = [places[column] for column in columns]
+    scanner = fragment.scanner(
+        batch_size=_TOGETHER,
+        batch_readahead=0,
+        fragment_readahead=0,
+        use_threads=False,
+    )
+    return hash_rows(each.select(order) for each in scanner.to_batches())
+
+
 def hash_rows(batches: Iterable[pa.RecordBatch]) -> RowsHash:
     """Return the hash of rows, by the values of their columns in their order. Memory: one batch."""
     total = RowsHash()
     for batch in batches:
-        total += _hash_batch(batch)
+        first, second = _hash_parts(batch.num_rows, batch.columns)
+        low = int(np.sum(first, dtype=np.uint64))
+        high = int(np.sum(second, dtype=np.uint64))
+        total += RowsHash(batch.num_rows, (low, high))
     return total
-
-
-def _hash_batch(batch: pa.RecordBatch) -> RowsHash:
-    rows = batch.num_rows
-    if not rows:
-        return RowsHash()
-    halves = [np.full(rows, start, dtype=np.uint64) for start in _LANES]
-    for number, column in enumerate(batch.columns):
-        values = _hash_column(column)
-        place = np.uint64((number + 1) * int(_COLUMN) & _MASK)
-        for lane, value in enumerate(values):
-            halves[lane] = _mix((halves[lane] * _MIX[lane]) ^ (value + place))
-    first, second = (int(np.sum(half, dtype=np.uint64)) for half in halves)
-    return RowsHash(rows, (first, second))
 
 
 def _mix(values: Any) -> Any:
@@ -102,25 +116,75 @@ def _mix(values: Any) -> Any:
     return values ^ (values >> np.uint64(31))
 
 
-def _hash_column(column: pa.Array) -> tuple[Any, Any]:
-    """Return both halves of the hashes of a column's values. Nulls have a hash of their own."""
+def _hash_values(column: pa.Array) -> _Halves:
+    """Return both halves of the hashes of a column's values: of their bits, so -0.0 is not 0.0. Nulls have their own.
+
+    What is nested is hashed by itself, with its place: NULL is not an empty list, nor a struct of nulls.
+    """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    words = _words_of(column)
-    if words is None:
-        first, second = _hash_texts(column)
+    kind = column.type
+    if pa.types.is_struct(kind):
+        halves = _hash_parts(len(column), column.flatten())
+    elif pa.types.is_map(kind):
+        halves = _hash_lists(column.offsets, _hash_parts(len(column.keys), [column.keys, column.items]))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        halves = _hash_lists(column.offsets, _hash_values(column.values))
     else:
-        first, second = (np.full(len(column), start, dtype=np.uint64) for start in _LANES)
-        for word in words:
-            first = _mix(first ^ word)
-            second = _mix(second + word)
+        words = _words_of(column)
+        halves = _hash_texts(column) if words is None else _hash_words(len(column), words)
     if column.null_count:
         is_null = column.is_null().to_numpy(zero_copy_only=False)
-        first = np.where(is_null, _NULL, first)
-        second = np.where(is_null, _NULL, second)
+        first = np.where(is_null, _NULL, halves[0])
+        second = np.where(is_null, _NULL, halves[1])
+        return first, second
+    return halves
+
+
+def _hash_parts(rows: int, parts: Iterable[pa.Array]) -> _Halves:
+    """Return the hashes of rows of which each has a value of some columns."""
+    halves = _start(rows)
+    for number, part in enumerate(parts):
+        place = np.uint64((number + 1) * int(_COLUMN) & _MASK)
+        for lane, values in enumerate(_hash_values(part)):
+            mixed = halves[lane] * _MIX[lane]
+            halves[lane] = _mix(mixed ^ (values + place))
+    return halves[0], halves[1]
+
+
+def _hash_lists(offsets: pa.Array, values: _Halves) -> _Halves:
+    """Return the hashes of lists: how many values, and the sum of those with their places."""
+    bounds = offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    first = bounds[0]
+    last = bounds[-1]
+    begins = bounds[:-1] - first
+    ends = bounds[1:] - first
+    lengths = ends - begins
+    place_in_list = np.arange(last - first) - np.repeat(begins, lengths)
+    places = _mix(place_in_list.astype(np.uint64) + _COLUMN)
+    sizes = lengths.astype(np.uint64) * _COLUMN
+    halves = _start(len(lengths))
+    for lane, of_values in enumerate(values):
+        placed = _mix(of_values[first:last] ^ places)
+        sums = np.zeros(len(placed) + 1, dtype=np.uint64)
+        np.cumsum(placed, out=sums[1:])
+        of_lists = sums[ends] - sums[begins]
+        mixed = halves[lane] * _MIX[lane]
+        halves[lane] = _mix(mixed ^ (of_lists + sizes))
+    return halves[0], halves[1]
+
+
+def _hash_words(rows: int, words: Sequence[Any]) -> _Halves:
+    """Return the hashes of values of one or two numbers of 64 bits."""
+    first, second = _start(rows)
+    for word in words:
+        first = _mix(first ^ word)
+        second = _mix(second + word)
     return first, second
+
+
+def _start(rows: int) -> list[Any]:
+    return [np.full(rows, start, dtype=np.uint64) for start in _LANES]
 
 
 def _words_of(column: pa.Array) -> list[Any] | None:
@@ -139,29 +203,23 @@ def _words_of(column: pa.Array) -> list[Any] | None:
     begin = column.offset * width
     cells = data[begin : begin + len(column) * width]
     if width == 16:
-        pairs = cells.view(np.uint64).reshape(-1, 2)
-        return [pairs[:, 0].copy(), pairs[:, 1].copy()]
+        words = cells.view(np.uint64)
+        low = words[0::2]
+        high = words[1::2]
+        return [low, high]
     return [cells.view(f"u{width}").astype(np.uint64)]
 
 
-def _hash_texts(column: pa.Array) -> tuple[Any, Any]:
-    """Return both halves of the hashes of texts, bytes, and values that contain others."""
-    first = np.zeros(len(column), dtype=np.uint64)
-    second = np.zeros(len(column), dtype=np.uint64)
-    known: dict[Any, tuple[int, int]] = {}
-    for number, value in enumerate(column.to_pylist()):
-        if value is None:
-            continue
-        text = value if isinstance(value, str | bytes) else repr(value)
-        halves = known.get(text)
-        if halves is None:
-            low, high = mmh3.hash64(text, signed=False)
-            halves = known[text] = (low, high)
-            if len(known) > _KNOWN:
-                known.clear()
-        first[number], second[number] = halves
-    return first, second
-
-
-_KNOWN: Final = 100_000
-"""So many values of a batch are hashed once."""
+def _hash_texts(column: pa.Array) -> _Halves:
+    """Return both halves of the hashes of texts and bytes; each distinct one of a batch is hashed once."""
+    encoded = column.dictionary_encode()
+    known: list[tuple[int, int]] = []
+    for text in encoded.dictionary.to_pylist():
+        halves = mmh3.hash64(text, signed=False)
+        known.append(halves)
+    of_null = len(known)
+    known.append((0, 0))
+    table = np.array(known, dtype=np.uint64)
+    numbers = pc.fill_null(encoded.indices, of_null)
+    found = table[numbers.to_numpy(zero_copy_only=False)]
+    return found[:, 0], found[:, 1]

@@ -66,6 +66,7 @@ class SparkEngine:
         cancel: Cancel,
     ) -> None:
         self.versions = 0
+        self.left: dict[str, PlannedTable] = {}
         self._lake = lake
         self._settings = settings
         self._session = spark

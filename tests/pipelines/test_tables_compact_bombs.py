@@ -1,0 +1,175 @@
+"""Data files that unpack to more than a machine has: they cost their table, and neither memory nor the other tables."""
+
+from __future__ import annotations
+
+import io
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyiceberg.typedef import Record
+
+from pipelines import tables_compact
+from pipelines.job import NEVER_CANCELLED
+from pipelines.tables.compact import model
+from pipelines.tables.compact.decision import GroupRules
+from pipelines.tables.compact.local import LocalEngine
+from pipelines.tables.compact.plan import NamedTable, plan_table
+from pipelines.tables_compact import Config, Settings
+from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
+from trinitylake_core.iceberg import TrinityLakeCatalog, border, data_files
+from trinitylake_core.iceberg.reading import parquet_pages
+from trinitylake_core.tables import Located
+
+EAGER: Final = GroupRules(min_files=2)
+TEXT: Final = 512 << 10
+LIMIT: Final = 1 << 30
+
+
+def packed(*fields: tuple[str, pa.DataType, int], **columns: pa.Array) -> bytes:
+    """Return a Parquet file of columns with field IDs, packed well."""
+    typed = [pa.field(name, kind, metadata={"PARQUET:field_id": str(number)}) for name, kind, number in fields]
+    table = pa.table(list(columns.values()), schema=pa.schema(typed))
+    stream = io.BytesIO()
+    parquet.write_table(table, stream, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 30)
+    return stream.getvalue()
+
+
+def repeated(count: int) -> pa.DictionaryArray:
+    """Return one long text, so many times."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * TEXT]))
+
+
+def numbers(count: int) -> pa.Array:
+    return pa.array([0] * count, pa.int64())
+
+
+def dictionary() -> tuple[bytes, int]:
+    rows = 2_400  # 1.2 GiB of text
+    kind = repeated(1).type
+    return packed(("id", pa.int64(), 1), ("name", kind, 2), id=numbers(rows), name=repeated(rows)), rows
+
+
+def wrong_footer() -> tuple[bytes, int]:
+    data, count = dictionary()
+    return data[:-8] + (1 << 30).to_bytes(4, "little") + data[-4:], count
+
+
+def cut_pages() -> tuple[bytes, int]:
+    data, count = dictionary()
+    return data[:4] + bytes(200) + data[204:], count
+
+
+def many_columns() -> tuple[bytes, int]:
+    schema = pa.schema([pa.field(f"c{number}", pa.int64()) for number in range(20_000)])
+    stream = io.BytesIO()
+    parquet.write_table(pa.table([numbers(1)] * 20_000, schema=schema), stream, store_schema=False)
+    return stream.getvalue(), 1
+
+
+BOMBS: Final = {
+    dictionary: {model.DONE},
+    wrong_footer: {model.UNREADABLE, model.TOO_LARGE},
+    cut_pages: {model.UNREADABLE},
+    many_columns: {model.UNSUPPORTED, model.TOO_LARGE},
+}
+
+
+def add_file(catalog: TrinityLakeCatalog, name: str, data: bytes, count: int) -> None:
+    """Commit a data file to a table, as a writer may that makes its files by hand."""
+    table = catalog.load_table(name)
+    uri = f"{table.location()}/data/bomb.parquet"
+    Path(uri.removeprefix("file://")).write_bytes(data)
+    figures = {"record_count": count, "column_sizes": {}, "value_counts": {}, "null_value_counts": {}}
+    with table.transaction() as change, change.update_snapshot().fast_append() as append:
+        append.append_data_file(border.new_data_file(uri, len(data), 0, Record(), figures))
+
+
+def test_bombs_cost_their_own_tables_and_little_memory(tmp_path: Path) -> None:
+    catalog = new_iceberg(tmp_path)
+    with_table(catalog, "sales.other", 1).append(rows(2))
+    for bomb in BOMBS:
+        name = f"sales.{bomb.__name__}"
+        with_table(catalog, name, 1).append(rows(2))
+        add_file(catalog, name, *bomb())
+    script = f"from {__name__} import compact_in_bounds; compact_in_bounds({catalog.lakehouse.root!r})"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+    outcomes = dict(each.split("=") for each in done.stdout.strip().split(";"))
+    assert model.DONE == outcomes.pop("sales.other")
+    for bomb, right in BOMBS.items():
+        assert outcomes[f"sales.{bomb.__name__}"] in right
+    assert [1, 2] == ids(opened(catalog.lakehouse.root).load_table("sales.other"))
+
+
+def compact_in_bounds(root: str) -> None:
+    """Compact with 1 GiB of memory above what the process has before; print the outcomes."""
+    catalog = opened(root)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + LIMIT, held + LIMIT))
+    report = tables_compact.run(catalog.lakehouse, Config(rules=EAGER, settings=Settings(at_once=1)))
+    print(";".join(f"{each.table}={each.outcome}" for each in report.outcomes))
+
+
+def test_a_table_that_has_begun_has_a_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = new_iceberg(tmp_path)
+    with_table(catalog, "sales.orders", 1).append(rows(2))
+    lake = catalog.lakehouse.refresh()
+    engine = LocalEngine(lake, Settings(seconds=3600), NEVER_CANCELLED)
+    table = NamedTable("sales.orders", lake.table("sales", "orders"))
+    planned = plan_table(Located(lake.storage), table, Config(rules=EAGER), 0)
+    read = data_files.RowReader.content
+
+    def read_for_hours(reader: data_files.RowReader, file: Any) -> bytes:
+        engine._ends = 0.0
+        return read(reader, file)
+
+    monkeypatch.setattr(data_files.RowReader, "content", read_for_hours)
+    assert [model.TIMEOUT] == [each.outcome for each in engine.rewrite([planned])]
+    assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
+def forged(**values: Any) -> bytes:
+    return packed(("a", next(iter(values.values())).type, 1), **values)
+
+
+@pytest.mark.parametrize(
+    ("data", "most"),
+    [
+        (forged(a=repeated(200)), 128),
+        (forged(a=pa.array(["x"] * 100_000)), 1 << 16),
+        (forged(a=pa.array([f"{number:09}" for number in range(200_000)])), 1 << 16),
+        (forged(a=numbers(1_000_000)), 1 << 16),
+    ],
+)
+def test_batches_are_as_large_as_what_they_unpack_to(data: bytes, most: int) -> None:
+    found = parquet_pages.measure(data, parquet.read_metadata(io.BytesIO(data)))
+    assert most / 2 <= found.batch_rows <= most
+    assert found.largest_group >= parquet.read_table(io.BytesIO(data)).nbytes
+
+
+@pytest.mark.parametrize("values", [repeated(8).cast(pa.string()), numbers(1_000_000)])
+def test_a_row_that_unpacks_to_more_than_a_batch_may_is_too_large(
+    values: pa.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 2 << 20)
+    data = forged(a=pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values))
+    with pytest.raises(parquet_pages.TooLarge, match="unpack"):
+        parquet_pages.measure(data, parquet.read_metadata(io.BytesIO(data)))
+
+
+def test_no_byte_of_a_file_crashes_or_hangs_what_measures_it() -> None:
+    data = forged(a=pa.array(["x", "yy", None] * 100))
+    footer = parquet.read_metadata(io.BytesIO(data))
+    for at in range(4, len(data) - 8):
+        for flipped in (data[at] ^ 0x80, data[at] ^ 1, 0, 255):
+            changed = data[:at] + bytes([flipped]) + data[at + 1 :]
+            try:
+                parquet_pages.measure(changed, footer)
+            except parquet_pages.Malformed:
+                continue
