@@ -25,7 +25,7 @@ from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
 from pipelines.summary import Summarised
-from trinitylake_core import InvalidInput, Lakehouse, clock
+from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
 from trinitylake_core.recovery.plan import require_reason
@@ -218,8 +218,8 @@ def _alter(launch: Launch) -> reports.Metadata:
 
 def _freeze(launch: Launch) -> reports.Metadata:
     options = launch.options
-    until = None if options.lasts is None else clock.utc_now() + timedelta(seconds=parse_age(options.lasts))
-    done = launch.lake.freeze(reason=options.reason, until=until, before_commit=launch.supervisor.check)
+    lasts = None if options.lasts is None else timedelta(seconds=parse_age(options.lasts))
+    done = launch.lake.freeze(reason=options.reason, lasts=lasts, before_commit=launch.supervisor.check)
     return reports.keep_known(outcome=f"{done}. Commits and loads are refused", reason=done.reason, author=done.author)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from trinitylake_core import clock, spec
@@ -16,6 +16,7 @@ from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import NewDefinition, commit_summary, create_first
 from trinitylake_core.commits.commit import commit, is_other_generation, require_writable, whoami
+from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
 from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import (
@@ -476,6 +477,7 @@ class Lakehouse(CatalogView):
         *,
         reason: str | None = None,
         until: datetime | str | None = None,
+        lasts: timedelta | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> Freeze:
         """Stop all ordinary commits, as a new version; this handle stays at its own. Costs as :meth:`alter`.
@@ -486,11 +488,13 @@ class Lakehouse(CatalogView):
 
         Args:
             reason: why; required, and in the message that writers get.
-            until: when it ends by itself, by the clock of each writer, ISO 8601, UTC; by default when it is thawed.
+            until: when it ends by itself, by the clock of the storage, ISO 8601, UTC; by default when it is thawed.
+            lasts: the same, as a time from now on.
             before_commit: called right before the root is created; raising there gives the freeze up.
 
         Raises:
-            InvalidInput: no reason, or an end that has passed.
+            InvalidInput: no reason, or an end that has passed, or both ways to say it.
+            ClocksDisagree: it has an end, and the clocks of the storage and of this process differ by 15 minutes.
             LakehouseFrozen: another author has frozen it.
             ReadOnly, UnsafeStorage, StorageError.
         """
@@ -498,8 +502,16 @@ class Lakehouse(CatalogView):
         backend = self._backend
         base = self._find_newest()
         require_writable(backend, base)
+        if until is not None and lasts is not None:
+            raise InvalidInput("give the end of the freeze, or how long it lasts, not both")
         end = None if until is None else from_millis(to_millis(until))
-        new = Freeze(reason, whoami(), from_millis(clock.now_millis()), end)
+        now = clock.now_millis()
+        if until is not None or lasts is not None:
+            now = measure_storage_time(backend)
+        since = from_millis(now)
+        if lasts is not None:
+            end = since + lasts
+        new = Freeze(reason, whoami(), since, end)
         if end is not None and end <= new.since:
             raise InvalidInput("the freeze would have ended already: its end lies in the past")
         properties = {spec.FREEZE: new.property()}

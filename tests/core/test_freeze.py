@@ -14,7 +14,9 @@ from tests.support.icebergs import SCHEMA
 from tests.support.lakes import new_lake, reopened
 from trinitylake_core import InvalidInput, Lakehouse, LakehouseFrozen, Refused, spec
 from trinitylake_core.commits import commit as commits
+from trinitylake_core.commits.frozen import freeze_of
 from trinitylake_core.definitions import encode
+from trinitylake_core.errors import ClocksDisagree
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 
@@ -125,10 +127,10 @@ def test_a_value_that_is_no_freeze_freezes(lake: Lakehouse) -> None:
     definition = lake.definition
     definition.properties[spec.FREEZE] = "true"
     assert b"true" in encode(definition)
-    assert "unknown writer" in str(commits.freeze_of(definition))
+    assert "unknown writer" in str(freeze_of(definition))
 
 
-def test_it_costs_a_commit_no_request(lake: Lakehouse, clock: Clock) -> None:
+def test_it_costs_a_commit_no_request_but_to_learn_once_that_it_is_over(lake: Lakehouse, clock: Clock) -> None:
     def spent() -> object:
         cold = reopened(lake)
         before = cold.storage.counts.snapshot()
@@ -138,7 +140,7 @@ def test_it_costs_a_commit_no_request(lake: Lakehouse, clock: Clock) -> None:
     free = spent()
     lake.refresh().freeze(reason="incident", until=datetime.now(UTC) + timedelta(minutes=30))
     clock.forward(hours=1)
-    assert free == spent()
+    assert (free + 2, free) == (spent(), spent())
 
 
 def test_pyiceberg_gets_an_exception_that_its_clients_retry(lake: Lakehouse) -> None:
@@ -170,3 +172,19 @@ def test_a_freeze_that_loses_races_writes_its_definition_once_and_does_not_wait(
     lake.freeze(reason="incident", before_commit=others)
     assert (8, 11, []) == (lost, reopened(lake).version, waited)
     assert 2 == (lake.storage.counts - before).put, "the definition and the hint"
+
+
+def test_a_freeze_counts_by_the_clock_of_the_storage(lake: Lakehouse, clock: Clock) -> None:
+    """On a machine that is two hours behind it froze nobody; on one that is ten minutes behind it ended too early."""
+    with clock.another(hours=-2, with_storage=False), pytest.raises(ClocksDisagree, match="Correct it, and run"):
+        lake.freeze(reason="incident", lasts=timedelta(hours=1))
+    with clock.another(hours=-1 / 6, with_storage=False):
+        frozen = reopened(lake).freeze(reason="incident", lasts=timedelta(minutes=5))
+    with pytest.raises(LakehouseFrozen):
+        write(reopened(lake), "new")
+    with clock.another(hours=2, with_storage=False), pytest.raises(LakehouseFrozen):
+        write(reopened(lake), "ahead")
+    clock.forward(hours=1)
+    assert frozen.until is not None
+    with clock.another(hours=-2, with_storage=False):
+        assert 4 == write(reopened(lake), "behind")

@@ -25,7 +25,7 @@ from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.bulk import ChangesUnreadable
 from trinitylake_core.commits.confirm import confirm_commit, expired_error
 from trinitylake_core.commits.fences import Fences
-from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
+from trinitylake_core.commits.frozen import freeze_in_force, refuse_frozen
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
@@ -224,7 +224,7 @@ def _attempt(
         if backend.newest().version == base.version:
             raise
         return None
-    if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(backend.definition(base)) is not None:
+    if draft.operation in spec.FROZEN_OPERATIONS and freeze_in_force(backend, backend.definition(base)) is not None:
         refuse_frozen(backend)
         return None
     node = finish_root(base, draft, stamp, writer.target_bytes)

@@ -62,12 +62,14 @@ EXPECTED_VERSION = option(
 The first step before a rollback where writers commit all the time. Commits and loads of every writer are refused from
 the next version on, with the reason, the author and the time, and can be repeated when the lakehouse is thawed.
 Maintenance, `rollback`, `undo` and `restore` go on, and do not thaw. Freezing again changes the reason and the end.
-When a freeze with an end is over is decided by the clock of each writer.""",
+When a freeze with an end is over is decided by the clock of the storage; it is refused where that of this machine
+differs by more than 15 minutes.""",
 )
 def freeze(call: Call) -> Result:
     """Freeze the lakehouse."""
     lake = call.open()
-    done = lake.freeze(reason=call.options.reason, until=_from_now(call.options.lasts))
+    seconds = call.options.lasts
+    done = lake.freeze(reason=call.options.reason, lasts=None if seconds is None else timedelta(seconds=seconds))
     end = "it is thawed" if done.until is None else utc(done.until)
     line = f"frozen until {end}: commits and loads are refused; maintenance and recovery go on"
     return Result(asdict(done), [line], committed=lake.catch_up().version)
