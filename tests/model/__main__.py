@@ -17,6 +17,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--operations", type=int, default=300, help="in each world")
+    parser.add_argument("--worlds", type=int, help="no more than so many")
+    parser.add_argument("--first", action="store_true", help="stop at the first finding")
     parser.add_argument("--shorten", type=float, default=60, help="seconds for making a finding shorter; 0: keep it")
     parser.add_argument("--keep", type=Path, help="directory for the lists of operations that found something")
     parser.add_argument("--again", type=Path, nargs="*", help="do such lists again")
@@ -32,7 +34,14 @@ def main() -> int:
     print(f"seed {options.seed}", flush=True)
     if options.processes:
         return int(bool(run_all(60 * options.minutes, options.each, options.seed, options.storage)))
-    budget = Budget(60 * options.minutes, options.seed, options.operations, options.shorten)
+    budget = Budget(
+        60 * options.minutes,
+        options.seed,
+        options.operations,
+        options.shorten,
+        worlds=options.worlds,
+        first=options.first,
+    )
     began = time.monotonic()
     spent, found = run(budget, lambda line: print(line, flush=True), options.keep)
     print(summary(spent))

@@ -170,20 +170,23 @@ def _simplifications(steps: Callable[[], list[Step]]) -> Iterator[list[Step]]:
 
 @dataclass
 class Budget:
-    """How long, from which seed, and how many operations a world gets."""
+    """How long or how many worlds, from which seed, and how many operations a world gets."""
 
     seconds: float
     seed: int
     operations: int = 300
     shorten: float = 60.0
     only: Size | None = None
+    worlds: int | None = None
+    first: bool = False
+    """Whether the first finding ends it."""
 
 
 def run(budget: Budget, say: Callable[[str], Any] = print, keep: Path | None = None) -> tuple[Spent, list[Found]]:
     """Play one world after the other until the time is over; return what was spent, and what was found."""
     began, spent, found = time.monotonic(), Spent(), list[Found]()
     told, number = began, 0
-    while time.monotonic() - began < budget.seconds:
+    while time.monotonic() - began < budget.seconds and number != budget.worlds and not (found and budget.first):
         seed = f"{budget.seed}/{number}"
         number += 1
         chance = random.Random(seed)

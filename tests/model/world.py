@@ -176,6 +176,8 @@ class World:
                 node.all_messages, "settled", path, f"{node.all_messages} messages wait after a full compaction"
             )
             tree.refuse("tables" not in rows, "settled", path, "the counts are not exact after a full compaction")
+        if rows.get("settled_at_millis") == rows["created_at_millis"]:
+            tree.refuse(node.all_messages or "tables" not in rows, "settled", path, "says that no message waits")
         self._judge_definition(rows["lakehouse_def"], said, number)
         return node
 

@@ -97,7 +97,7 @@ class Expire(Operation):
         with timed(world):
             report = expire.run(world.lake.refresh(), config, **hook)
         after = report.boundary_after
-        refuse_unless(model.boundary <= after <= max(model.boundary, before - keep + 2), f"the boundary became {after}")
+        refuse_unless(model.boundary <= after <= max(model.boundary, before - keep + 1), f"the boundary became {after}")
         if report.version_after is not None:
             kept = dict(model.now.snapshots)
             model.commit(report.version_after, {"expire"}, {}, snapshots=kept)
