@@ -423,7 +423,7 @@ class TablesCompact(Operation):
         except LakehouseFrozen:
             refuse_unless(model.now.frozen or between.happened, "tables compact was refused as frozen")
             return "frozen"
-        fine = {"done", "lost"} if between.happened else {"done"}
+        fine = {"done", "lost to a writer"} if between.happened else {"done"}
         strange = [each for each in report.outcomes if each.outcome not in fine and NEEDS_SPARK not in each.reason]
         refuse_unless(not strange or model.now.frozen, f"outcomes of tables compact: {strange}")
         refuse_unless(
