@@ -258,7 +258,9 @@ def _verify(
     facts["findings"] = done.findings
     facts["versions_verified"] = len(done.versions)
     facts["nodes_read"] = done.nodes_read
-    if not done.ok:
+    if done.unseen:
+        yield f"the backup is not proved: {done.unseen[0].message}"
+    if done.findings:
         first = done.findings[0]
         broken = count(len(done.findings) + done.more, "invariant")
         place = "" if first.file in first.message else f" ({first.file})"

@@ -27,7 +27,7 @@ from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_
 from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
-from pipelines.tables.files import TABLES, TABLES_UNKNOWN, refuse_no_iceberg, refuse_no_share
+from pipelines.tables.files import TABLES, TABLES_UNKNOWN, UNSEEN, refuse_no_iceberg, refuse_no_share
 from pipelines.trees.walk import FOREVER, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
@@ -88,9 +88,10 @@ class Report(ShortRepr):
 
     ``nodes_named`` of them contain their own path. ``definitions_read`` is 0 unless definitions are verified;
     ``definitions_proved`` of them end with a checksum. Older files have neither, and gain both when they are rewritten.
-    The metadata files of ``tables_checked`` were searched; those of ``tables_unknown`` could not be, for want of
-    credentials or of a client. ``table_files`` counts the distinct files that ``deep`` examined, by kind. The versions
-    ``lost`` are marked as such (``mend``), and were left out.
+    The metadata files of ``tables_checked`` were searched; those of ``tables_unknown`` could not be, for want of a
+    client. Of tables ``unseen`` a store gave no answer, or refused our credentials: each is named with the store, and
+    with one of them the verification is not ``ok``. ``table_files`` counts the distinct files that ``deep`` examined,
+    by kind. The versions ``lost`` are marked as such (``mend``), and were left out.
     """
 
     root: str
@@ -98,6 +99,7 @@ class Report(ShortRepr):
     versions: list[int]
     ok: bool = True
     findings: list[Finding] = field(default_factory=list)
+    unseen: list[Finding] = field(default_factory=list)
     more: int = 0
     nodes_read: int = 0
     nodes_named: int = 0
@@ -115,6 +117,8 @@ class Report(ShortRepr):
             shown = f"version {self.versions[0]}"
         else:
             shown = f"{len(self.versions)} versions"
+        if self.unseen:
+            yield f"not proved, because a store gave no answer: {count(len(self.unseen), 'table')}"
         if not self.ok:
             more = ""
             if self.more:
@@ -142,7 +146,7 @@ class Report(ShortRepr):
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the findings."""
-        yield findings_table(self.findings, self.more)
+        yield findings_table([*self.findings, *self.unseen], self.more)
 
 
 def run(
@@ -245,7 +249,8 @@ class _Verification:
             engine=self.engine.name,
             versions=versions,
             ok=not findings,
-            findings=findings,
+            findings=[each for each in findings if each.invariant != UNSEEN],
+            unseen=[each for each in findings if each.invariant == UNSEEN],
             more=more,
             nodes_read=self.nodes_read,
             nodes_named=counts[NODES_NAMED],

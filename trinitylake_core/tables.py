@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
 from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
@@ -284,6 +285,10 @@ class TablePlaces:
         )
 
 
+_OTHERS: Final[WeakKeyDictionary[Storage, dict[str, Storage]]] = WeakKeyDictionary()
+"""The storages elsewhere that were opened beside one: what is known of a store that fails serves all of its tables."""
+
+
 class Located:
     """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials.
 
@@ -301,7 +306,7 @@ class Located:
         self.storage = storage
         self._places = places
         self._former = former
-        self._others = {} if others is None else others
+        self._others = _OTHERS.setdefault(storage, {}) if others is None else others
 
     def of(self, metadata: str, location: str) -> Located:
         """Return those of a table, by the URI of its metadata file and the location that stands in there.
@@ -343,7 +348,9 @@ class Located:
         if scheme == "file" and prefix is not None:  # no link leads out of a directory that is opened as one
             above, opened = prefix, Path(prefix.removeprefix("file://")).as_uri()
         if above not in self._others:
-            self._others[above] = open_storage(opened, options_for(opened, *self.storage.spec()))
+            storage = open_storage(opened, options_for(opened, *self.storage.spec()))
+            storage.gives_up = True
+            self._others[above] = storage
         return self._others[above], uri.removeprefix(above)
 
 

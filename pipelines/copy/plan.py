@@ -42,6 +42,7 @@ from pipelines.tables.walk import (
     OUTSIDE,
     UNKNOWN,
     UNREADABLE,
+    UNSEEN,
     TableWalk,
     key_files,
 )
@@ -69,6 +70,7 @@ TABLE_METADATA: Final = "metadata file"
 OF_TABLES: Final = (DATA, TABLE_METADATA)
 _OF_TREES: Final = f"role IN ({WALKED_NODE}, {NAMED})"
 _NOT_ABSENT: Final = "NOT EXISTS (SELECT 1 FROM absent a WHERE a.path = e.path)"
+_UNREAD: Final = (UNREADABLE, UNKNOWN, UNSEEN)
 _OF_TABLES: Final = (METADATA, LIST, MANIFEST, LIVE)
 """The same, by the roles of a walk."""
 _TASKS: Final = 256
@@ -246,7 +248,7 @@ class CopyPlan:
         query = f"""SELECT path, max(CASE WHEN here IS NULL THEN 'a file is missing: ' ELSE 'a file has a wrong size: '
             END) AS about FROM compared WHERE kind IN ({kinds}) AND (here IS NULL OR here <> size) AND {_DIFFERS}
             GROUP BY path"""
-        unread = f"""SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r}) {OF_OUTSIDE}
+        unread = f"""SELECT path, about FROM found WHERE role IN {_UNREAD} {OF_OUTSIDE}
             AND NOT EXISTS (SELECT 1 FROM found o WHERE o.role = x.label AND o.path = x.path)
             AND NOT EXISTS (SELECT 1 FROM meant m WHERE m.named = x.path)"""
         lost = tables.keep_asked(

@@ -14,7 +14,7 @@ from pipelines.engine.counting import Asked, Counts, list_counted, refuse_lost
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
-from pipelines.tables.files import TABLES, TABLES_UNKNOWN
+from pipelines.tables.files import TABLES, TABLES_UNKNOWN, unseen
 from pipelines.tables.walk import (
     ASTRAY,
     DOUBT,
@@ -26,6 +26,7 @@ from pipelines.tables.walk import (
     OUTSIDE,
     UNKNOWN,
     UNREADABLE,
+    UNSEEN,
     Lost,
     TableWalk,
     ask_for_file,
@@ -44,11 +45,12 @@ FILES: Final = "file"
 FILES_UNKNOWN: Final = "unknown"
 _READ: Final = {METADATA: "metadata file", LIST: LIST, MANIFEST: MANIFEST}
 _ASKED: Final = pa.schema({"role": TEXT, "path": TEXT, "about": TEXT})
-_NEEDED: Final = """SELECT o.label, o.metadata, o.definition, l.path, l.about,
+_NEEDED: Final = """SELECT o.label, o.metadata, o.definition, min(l.path) AS path, min(l.about) AS about, l.role,
     min(d.first) AS first, max(d.last) AS last
     FROM owners o JOIN lost l ON l.path = o.origin JOIN definitions d ON d.path = o.definition
-    GROUP BY o.label, o.metadata, o.definition, l.path, l.about"""
-_FINDING: Final = "label, metadata, definition, path, about, first, last"
+    GROUP BY o.label, o.metadata, o.definition, l.role, l.named"""
+"""A row for each file that is lost, and one for all files of a table that were not seen."""
+_FINDING: Final = "label, metadata, definition, path, about, role, first, last"
 
 
 def prove_table_files(
@@ -75,7 +77,7 @@ def prove_table_files(
     asked = engine.map(_ask_for_files, live, _ASKED, storage, each=READ_AHEAD)
     asked = asked.keep("path", repeatable=True, progress=lambda rows: progress("ask for files", rows, total))
     answers = _count_answers(engine, asked, total)
-    if answers[UNREADABLE] or tables.has(DOUBT, ASTRAY, OUTSIDE, UNREADABLE):
+    if answers[UNREADABLE] or answers[UNSEEN] or tables.has(DOUBT, ASTRAY, OUTSIDE, UNREADABLE, UNSEEN):
         _add_findings(engine, walked, tables, asked, found)
     own, elsewhere = 0, answers[UNKNOWN]
     if tables.has(UNKNOWN):
@@ -90,13 +92,13 @@ def prove_table_files(
 
 
 def _count_answers(engine: Engine, asked: Rows, total: int) -> dict[str, int]:
-    """Return how many of ``total`` files are unreadable, and unknown. Raises ``StorageError``: the engine lost rows."""
-    unreadable, unknown = (f"coalesce(sum(CASE WHEN role = {each!r} THEN 1 END), 0)" for each in (UNREADABLE, UNKNOWN))
-    query = f"""SELECT count(*) AS every, count(DISTINCT path) AS names, {unreadable} AS unreadable,
-        {unknown} AS not_known FROM asked"""
+    """Return how many of ``total`` files have which role. Raises ``StorageError``: the engine lost rows."""
+    roles = (UNREADABLE, UNKNOWN, UNSEEN)
+    sums = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}_files" for role in roles]
+    query = f"SELECT count(*) AS every, count(DISTINCT path) AS names, {', '.join(sums)} FROM asked"
     answers = engine.sql(query, asked=asked).one()
     refuse_lost("files", Asked(total), Counts(answers["names"], total, answers["every"]))
-    return {UNREADABLE: answers["unreadable"], UNKNOWN: answers["not_known"]}
+    return {role: answers[f"{role}_files"] for role in roles}
 
 
 def _either(role: str) -> str:
@@ -133,11 +135,12 @@ def _add_findings(
     """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
     named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
     definitions = walked.keep_asked("names of definitions", named, "path, first, last")
-    wrong = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, d.first, d.last
+    wrong = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, f.role,
+        d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
-    lost = tables.keep_asked(
-        "files that cannot be read", f"{_either(UNREADABLE)} {OF_OUTSIDE}", "path, about", asked=asked
-    )
+    query = f"""SELECT path, about, {UNREADABLE!r} AS role, path AS named FROM ({_either(UNREADABLE)} {OF_OUTSIDE}) l
+        UNION ALL SELECT path, about, {UNSEEN!r} AS role, '' AS named FROM ({_either(UNSEEN)}) u"""
+    lost = tables.keep_asked("files that cannot be read", query, "path, about, role, named", asked=asked)
     needed = {}
     if lost.count():
         wrong = f"{wrong} UNION ALL {_NEEDED}"
@@ -149,6 +152,9 @@ def _add_findings(
     names = _names(walked.storage, rows)
     for row in rows:
         table = names.get(row["definition"], row["label"])
+        if row["role"] == UNSEEN:
+            found.add(unseen(row["path"], f"table {table!r}: {row['about']}"), row["first"], row["last"])
+            continue
         missing_metadata = row["path"] == row["metadata"]
         if missing_metadata:
             invariant = "I19"

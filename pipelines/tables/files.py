@@ -15,7 +15,15 @@ from trinitylake_core import Change, Lakehouse
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, InvalidLocation, NotAFile, StorageError
+from trinitylake_core.errors import (
+    Corrupt,
+    FileMissing,
+    InvalidInput,
+    InvalidLocation,
+    NotAFile,
+    StorageDenied,
+    StorageError,
+)
 from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.selection import matching
@@ -38,6 +46,8 @@ from trinitylake_core.versions import from_millis
 TABLES: Final = "tables"
 TABLES_UNKNOWN: Final = "tables unknown"
 """What is counted: metadata files that were searched, and those that cannot be reached from here."""
+UNSEEN: Final = "-"
+"""Takes the place of an invariant where a store gave no answer: nothing is known to be wrong, and nothing is proved."""
 EVERY: Final = 1.0
 """The share of tables that means all of them."""
 _SHARES: Final = 1_000_000
@@ -127,6 +137,18 @@ def _with_metadata(tables: Iterable[Named]) -> Iterator[Named]:
             yield each
 
 
+def describe_unseen(error: StorageError) -> str:
+    """Return why a file was not seen, as the predicate of a sentence."""
+    if isinstance(error, StorageDenied):
+        return f"was not seen, because its store refused our credentials: {error}"
+    return f"was not seen, because its store gave no answer: {error}"
+
+
+def unseen(file: str, message: str) -> Violation:
+    """Return what takes the place of a finding about a file that was not seen."""
+    return Violation(UNSEEN, file, message, "run it again when the store answers, and takes our credentials")
+
+
 class TableFiles:
     """Looks at metadata files of tables through the storages that hold them, with the credentials of the lakehouse."""
 
@@ -138,9 +160,14 @@ class TableFiles:
     def missing(self, tables: Iterable[Named]) -> Iterator[Violation]:
         """Yield the tables whose metadata file does not exist (I19). One ``head`` each, in parallel.
 
-        A location that this process cannot open, such as a bucket of other credentials, is counted and is no finding.
+        A location that this process cannot open is counted and is no finding. One whose store gave no answer, or
+        refused our credentials, is :data:`UNSEEN`.
         """
         for (label, path, table), exists in self._storage.map(_with_metadata(tables), self._look):
+            if isinstance(exists, str):
+                where = table.format_properties[METADATA_LOCATION]
+                yield unseen(where, f"table {label!r}: its metadata file {where} {exists}")
+                continue
             if exists is None:
                 self.counts[TABLES_UNKNOWN] += 1
                 continue
@@ -151,20 +178,22 @@ class TableFiles:
                     where = f"{self._storage.root}{where}"
                 yield violation("I19", path, f"the metadata file of table {label!r} does not exist: {where}")
 
-    def _look(self, named: Named) -> tuple[Named, bool | None]:
+    def _look(self, named: Named) -> tuple[Named, bool | str | None]:
         """Return a table with what :meth:`_exists` says of it."""
         _, _, table = named
         return named, self._exists(table)
 
-    def _exists(self, table: TableDef) -> bool | None:
-        """Return whether the metadata file exists; ``None`` if that cannot be found out from here."""
+    def _exists(self, table: TableDef) -> bool | str | None:
+        """Return whether the metadata file exists; ``None`` if it is no file of ours, a text if it was not seen."""
         try:
             storage, path = self._find(table)
             storage.info(path)
         except (FileMissing, NotAFile):
             return False
-        except (StorageError, InvalidInput):
+        except InvalidInput:
             return None
+        except StorageError as error:
+            return describe_unseen(error)
         return True
 
     def has_lost_files(self, table: TableDef) -> bool | None:

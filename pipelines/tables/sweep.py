@@ -31,6 +31,7 @@ from pipelines.tables.walk import (
     OUTSIDE,
     UNKNOWN,
     UNREADABLE,
+    UNSEEN,
     TableWalk,
     directory_of,
     key_files,
@@ -45,6 +46,7 @@ _BELOW: Final = f"substr(o.path, {len(DIRECTORY) + 1})"
 _BELOW_NAMESPACE: Final = f"substr({_BELOW}, instr({_BELOW}, '/') + 1)"
 _OWN_DIRECTORY: Final = f"substr(o.path, 1, {len(DIRECTORY)} + instr({_BELOW}, '/') + instr({_BELOW_NAMESPACE}, '/'))"
 """The directory of the table with a file ``o``, in SQL: three names and their slashes."""
+_UNREAD: Final = (UNREADABLE, UNKNOWN, UNSEEN)
 _SHARED: Final = "another table claims this directory, too"
 
 
@@ -237,9 +239,9 @@ class TableSweep(Sweep):
 
     def _doubts_of_unreadable(self) -> Iterator[Doubt]:
         """Yield the doubts of files that are missing or cannot be read: about each table that needs one of them."""
-        if not self._tables.has(OUTSIDE, UNREADABLE, UNKNOWN):
+        if not self._tables.has(OUTSIDE, *_UNREAD):
             return
-        query = f"""SELECT path, about FROM found WHERE role IN ({UNREADABLE!r}, {UNKNOWN!r}) {OF_OUTSIDE}
+        query = f"""SELECT path, about FROM found WHERE role IN {_UNREAD} {OF_OUTSIDE}
             AND x.label <> {LIVE!r} AND NOT EXISTS (SELECT 1 FROM found r WHERE r.role = x.label AND r.path = x.path)"""
         lost = self._tables.keep_asked("files that cannot be read", query, "path, about")
         query = f"SELECT parent, path FROM found WHERE role = {CLAIM!r}"

@@ -32,7 +32,7 @@ from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, fr
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
 from pipelines.sweep.listing import kind_of
-from pipelines.tables.files import EVERY, in_sample
+from pipelines.tables.files import EVERY, describe_unseen, in_sample
 from pipelines.trees.walk import NAMED
 from trinitylake_core.definitions import (
     NamespaceDef,
@@ -88,10 +88,12 @@ ASTRAY: Final = "astray"
 OUTSIDE: Final = "outside"
 UNREADABLE: Final = "unreadable"
 UNKNOWN: Final = "unknown"
+UNSEEN: Final = "unseen"
 """What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, the key of a file
 that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
 known which), a table whose location is none, a file that lies outside the places of the table that names it, one that
-is missing or cannot be read, or one elsewhere whose storage this process cannot read."""
+is missing or cannot be read, one elsewhere that this process has no storage for, or one elsewhere whose storage gave no
+answer, or refused our credentials."""
 _WORDS: Final = {LIVE: "file"}
 """What a person is told of a role, where that is no word."""
 _NUMBERED: Final = {
@@ -104,6 +106,7 @@ _NUMBERED: Final = {
     OUTSIDE: "outside",
     UNKNOWN: "not_known",
     UNREADABLE: "unreadable",
+    UNSEEN: "unseen",
 }
 """Roles whose rows are numbered where they are counted, and the columns: of what has no rows nothing need be asked."""
 OF_OUTSIDE: Final = f"UNION ALL SELECT x.parent AS path, x.about FROM found x WHERE x.role = {OUTSIDE!r}"
@@ -135,7 +138,7 @@ Found = Iterator[tuple[str, str, str, str, str, int | None]]
 
 
 class Lost(NamedTuple):
-    """Why it is not known what is in a file: :data:`UNREADABLE` or :data:`UNKNOWN`, and the predicate of a sentence."""
+    """Why it is not known what is in a file: :data:`UNREADABLE`, :data:`UNKNOWN` or :data:`UNSEEN`, and a predicate."""
 
     role: str
     why: str
@@ -538,7 +541,8 @@ def _parse_file(path: str, located: Located, parse: Parse, *, strict: bool, leas
 def ask_for_file(path: str, located: Located, ask: Callable[[Storage, str], Any]) -> Any:
     """Return the answer about a file, or a :class:`Lost` where it is missing or cannot be reached.
 
-    Raises ``StorageError`` if the storage of the lakehouse fails; that of others may refuse to be read.
+    Raises ``StorageError`` if the storage of the lakehouse fails. One elsewhere costs what lies there: the answer is
+    that it was not seen, which is neither that it is there, nor that it is gone, nor that it is none of our business.
     """
     uri = uri_of(located.storage.root, path)
     try:
@@ -547,11 +551,12 @@ def ask_for_file(path: str, located: Located, ask: Callable[[Storage, str], Any]
         return Lost(UNREADABLE, "is missing")
     except NotAFile as error:
         return Lost(UNREADABLE, f"cannot be read: {error}")
-    except (InvalidInput, StorageError) as error:
-        elsewhere = "://" in path
-        if isinstance(error, StorageError) and not elsewhere:
+    except InvalidInput as error:
+        return Lost(UNKNOWN if "://" in path else UNREADABLE, f"cannot be read: {error}")
+    except StorageError as error:
+        if "://" not in path:
             raise
-        return Lost(UNKNOWN if elsewhere else UNREADABLE, f"cannot be read: {error}")
+        return Lost(UNSEEN, describe_unseen(error))
 
 
 # -- places ----------------------------------------------------------------------------------------------

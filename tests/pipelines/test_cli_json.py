@@ -186,4 +186,5 @@ def test_what_differs_is_found(declared: Any, value: Any, wrong: str) -> None:
 
 _RARE = ("Hole", "Errors", "load iceberg:NAME", "serve", "tables compact", "tables health", "try", "ui")
 RARE = {field for name in _RARE for field in declared_fields(DECLARED[name], name)}
+RARE |= {field for field in declared_fields(DECLARED["verify"], "verify") if field.startswith("verify.unseen[]")}
 """Declared, and printed only where something is wrong or damaged, by another catalog, or when a server ends."""

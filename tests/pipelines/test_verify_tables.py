@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.support.icebergs import new_iceberg, opened, rows, with_table
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import open_storage
+from trinitylake_core.tables import ICEBERG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,3 +198,59 @@ def test_spark_finds_the_same(catalog: TrinityLakeCatalog, spark: SparkSession) 
     found = verified(opened(catalog.lakehouse.root), "newest", spark)
     assert verified(catalog, "newest").findings == found.findings
     assert 2 == len(found.findings)
+
+
+# -- stores elsewhere -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing_store() -> Iterator[tuple[str, list[str]]]:
+    """A store that answers 503 to everything; and what it was asked for."""
+    asked: list[str] = []
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name is the server's
+
+        def log_message(self, *_words: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+TABLES: Final = 300
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_store_that_gives_no_answer_is_named_and_soon_asked_no_more(
+    catalog: TrinityLakeCatalog, failing_store: tuple[str, list[str]], deep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, asked = failing_store
+    away = {"AWS_ENDPOINT_URL": uri, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    for name, value in {**away, "AWS_ALLOW_HTTP": "true"}.items():
+        monkeypatch.setenv(name, value)
+    with catalog.lakehouse.refresh().transaction() as txn:
+        for number in range(TABLES):
+            where = {"metadata_location": f"s3://dead/t{number}/metadata/1.metadata.json"}
+            name = f"away{number}"
+            txn.create_table("sales", name, table_format=ICEBERG, table_type="EXTERNAL", format_properties=where)
+    root, options = catalog.lakehouse.storage.spec()
+    storage = open_storage(root, {**options, "retries": 1})
+    report = verify.run(storage, verify.Config(engine="local", tables=1.0, deep=deep, definitions=True))
+    assert (False, [], TABLES) == (report.ok, report.findings, len(report.unseen))
+    assert all("because its store gave no answer" in each.message for each in report.unseen)
+    assert all("s3://dead/" in each.message and "away" in each.message for each in report.unseen)
+    said = " ".join(report.summary())
+    assert "every" not in said
+    assert f"not proved, because a store gave no answer: {TABLES} tables" in said
+    assert len(asked) < TABLES / 3

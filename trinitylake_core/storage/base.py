@@ -29,7 +29,7 @@ from trinitylake_core.storage.failures import Outdated, TransientError, sanitise
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.proof import Sample
 from trinitylake_core.storage.requests import CommonOptions, RequestThreads
-from trinitylake_core.storage.silence import Silence
+from trinitylake_core.storage.silence import Failures, Silence
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -59,6 +59,7 @@ class BaseStorage(Storage):
         self._lock = threading.Lock()
         self._threads = RequestThreads(self._common.max_concurrency)
         self._silence = Silence()
+        self._failures = Failures()
         _alive.add(self)
 
     def __repr__(self) -> str:
@@ -141,6 +142,11 @@ class BaseStorage(Storage):
 
     def _retrying(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
         """Carry out a request that may be repeated without harm, until it works or patience ends."""
+        if self.gives_up:
+            return self._failures.ask(self.root, partial(self._retry, kind, path, action))
+        return self._retry(kind, path, action)
+
+    def _retry(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
         attempt = 0
         with self._silence:
             while True:

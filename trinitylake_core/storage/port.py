@@ -111,6 +111,8 @@ class Storage(abc.ABC):
     #: the root URI, always ending in ``/``
     root: str
     counts: RequestCounts
+    #: whether it is asked no more for a while once it gave no answer some times in a row: one of files elsewhere
+    gives_up: bool = False
 
     @abc.abstractmethod
     def spec(self) -> tuple[str, Mapping[str, Any]]:

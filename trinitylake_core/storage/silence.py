@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Final, TypeVar
+
+from trinitylake_core.errors import StorageDenied, StorageError
+
+T = TypeVar("T")
+_FAILURES: Final = 3
+_ASKED_AGAIN_SECONDS: Final = 60.0
+"""For so long a store is asked no more: it costs a job little to try again, and a service is served again."""
 
 
 class Silence:
@@ -36,3 +45,29 @@ class Silence:
             if self._waited_for == 0:
                 return 0.0
             return time.monotonic() - self._since
+
+
+class Failures:
+    """How often in a row a store gave no answer, after all attempts. Then it is asked no more for a while."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last = 0.0
+
+    def ask(self, store: str, action: Callable[[], T]) -> T:
+        """Return the answer of a store. Raises ``StorageError``: it gives none, or has given none some times in a row.
+
+        Credentials that it refuses are an answer, which may be another one for another file.
+        """
+        if self._count >= _FAILURES and time.monotonic() < self._last + _ASKED_AGAIN_SECONDS:
+            raise StorageError(f"{store} gave no answer {self._count} times in a row, and is asked no more for a while")
+        try:
+            answer = action()
+        except StorageDenied:
+            raise
+        except StorageError:
+            self._count += 1
+            self._last = time.monotonic()
+            raise
+        self._count = 0
+        return answer

@@ -162,13 +162,16 @@ def verify(call: Call) -> Result:
     storage = open_storage(call.root, call.options_for(call.root))
     done = verifying.run(storage, config, call.spark, progress=call.progress)
     code = DONE if done.ok else FOUND_PROBLEMS
+    if done.unseen and not done.findings:
+        code = SOME_FAILED
     return Result(_facts_of(done), in_order(*summarise(done)), code)
 
 
 def _facts_of(done: verifying.Report) -> dict[str, Any]:
     """Return what is printed as JSON of a verification."""
     facts = {name: getattr(done, name) for name in _OF_VERIFICATION}
-    facts["findings"] = [{name: getattr(each, name) for name in _OF_FINDING} for each in done.findings]
+    for kind in ("findings", "unseen"):
+        facts[kind] = [{name: getattr(each, name) for name in _OF_FINDING} for each in getattr(done, kind)]
     return facts
 
 
@@ -186,7 +189,17 @@ def _versions_to_verify(call: Call) -> str | int:
 
 _OF_FINDING: Final = ("invariant", "file", "message", "hint", "versions")
 _OF_VERIFICATION: Final = (
-    *("root", "versions", "ok", "findings", "nodes_read", "nodes_named", "definitions_read", "definitions_proved"),
+    *(
+        "root",
+        "versions",
+        "ok",
+        "findings",
+        "unseen",
+        "nodes_read",
+        "nodes_named",
+        "definitions_read",
+        "definitions_proved",
+    ),
     *("tables_checked", "tables_unknown", "table_files", "lost"),
 )
 PATTERN: Final = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
