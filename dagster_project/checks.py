@@ -234,7 +234,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
         # the endpoint, if the stanza names it, is shown without a password, and without the value of a variable
         endpoint, at = settings.storage_options.get("endpoint_url"), ""
         if isinstance(endpoint, Mapping):
-            at = f" at {{env: {endpoint['env']}}}"
+            at = "".join(f" at {{{source}: {name}}}" for source, name in endpoint.items())
         elif endpoint is not None:
             at = f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
         text = f"{settings.root}{at} is polled again until it answers. Check the storage and the network."

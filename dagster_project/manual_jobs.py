@@ -161,6 +161,7 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
     def work(launch: Launch) -> reports.Metadata:
         options = launch.options
         if isinstance(options, restore.Config) and options.source is not None:
+            launch.settings.refuse_unknown_place(options.source)
             there = launch.settings.resolved_target_options(options.source)
             options = replace(options, source_options=there)
 
@@ -180,6 +181,7 @@ def _diff(launch: Launch) -> reports.Metadata:
     if options.other is None:
         other = launch.lake
     else:
+        launch.settings.refuse_unknown_place(options.other)
         there = launch.settings.resolved_target_options(normalise_root(options.other))
         other = Lakehouse.open(options.other, storage_options=there, damaged=True)
     old = version_ref.at(launch.lake, options.before, "before")
@@ -200,6 +202,7 @@ def _verify(launch: Launch) -> reports.Metadata:
 def _copy(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
     def work(launch: Launch) -> reports.Metadata:
         target = _target(launch.options.target, launch.settings)
+        launch.settings.refuse_unknown_place(target)
         there = launch.settings.resolved_target_options(target)
         done = pipeline.run(launch.lake, target, launch.options, launch.spark, storage_options=there, **launch.writes)
         return reports.of_report(done)
@@ -536,10 +539,14 @@ def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | Non
         raise InvalidInput(f"`{AUTHOR}` is required: who launches this, for the history")
     if given.get("timestamp") is not None:
         refuse_no_moment(given["timestamp"])
-    if given.get("source") is not None:
-        normalise_root(given["source"])
+    places = [place for place in (given.get("source"), given.get("other")) if place is not None]
     if "target" in given and (given["target"] or known is not None):
-        normalise_root(_target(options.target, known))
+        places.append(_target(options.target, known))
+    for place in places:
+        if known is None:
+            normalise_root(place)
+        else:
+            known.refuse_unknown_place(place)
 
 
 def _target(chosen: str, settings: LakehouseSettings | None) -> str:

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from trinitylake_core.errors import InvalidInput
 
-REFUSED: Final = "looks like a secret, which does not belong in this file; write {env: NAME}"
+_SECRET_BYTES: Final = 64 << 10
+REFUSED: Final = "looks like a secret, which does not belong in this file; write {file: PATH} or {env: NAME}"
 _SECRET_NAME: Final = re.compile(
     r"secret|password|passwd|token|credential|(^|[._-])(access_?)?key($|[._-])", re.IGNORECASE
 )
@@ -225,16 +226,17 @@ def options(raw: Any, field: str, where: str) -> Mapping[str, Any]:
 
 
 def look_up(value: Any, where: str = "", name: str = "") -> Any:
-    """Return options with each ``{env: NAME}`` looked up.
+    """Return options with each ``{env: NAME}`` and ``{file: PATH}`` looked up.
 
-    Raises ``InvalidInput``, which begins with ``where``: a variable is not set, or a secret stands in the file.
+    Raises ``InvalidInput``, which begins with ``where``: a variable is not set, a file cannot be read, or a secret
+    stands in the options.
     """
     if not isinstance(value, Mapping):
         if looks_secret(name, value):
             raise InvalidInput(f"{where}: {REFUSED}")
         return value
-    if "env" in value:
-        return read_variable(str(value["env"]), where)
+    if is_source(value):
+        return read_source(value, where)
     found = {}
     for each, inner in value.items():
         if where:
@@ -248,6 +250,42 @@ def look_up(value: Any, where: str = "", name: str = "") -> Any:
 def looks_secret(name: str, value: Any) -> bool:
     """Whether an option is a secret by its name, and its value stands in the file."""
     return isinstance(value, str) and _SECRET_NAME.search(name) is not None
+
+
+def is_source(value: Mapping[str, Any]) -> bool:
+    """Whether a value says where it stands: ``{env: NAME}`` or ``{file: PATH}``."""
+    return "env" in value or "file" in value
+
+
+def read_source(value: Mapping[str, Any], where: str = "") -> str:
+    """Return the value that stands where another one says. Raises ``InvalidInput``."""
+    if "env" in value:
+        return read_variable(str(value["env"]), where)
+    return read_secret_file(str(value["file"]), where)
+
+
+def read_secret_file(path: str, where: str = "") -> str:
+    """Return the text of a file without the ends of lines behind it; it is read each time, and kept nowhere.
+
+    A name without a directory is one of the credentials that systemd gives to a unit (``LoadCredential=``).
+
+    Raises ``InvalidInput``: there is no such file, it cannot be read, is empty, no text, or larger than a secret is.
+    """
+    place = f"{where}: " if where else ""
+    own = os.environ.get("CREDENTIALS_DIRECTORY")
+    found = Path(own or "", path)
+    if not found.is_absolute():
+        raise InvalidInput(f"{place}{path!r} is no absolute path, and this process has no CREDENTIALS_DIRECTORY")
+    try:
+        with found.open("rb") as file:
+            text = file.read(_SECRET_BYTES + 1).decode().rstrip("\r\n")
+    except OSError as error:
+        raise InvalidInput(f"{place}the file {path!r} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise InvalidInput(f"{place}the file {path!r} is no text") from None
+    if not text or len(text) > _SECRET_BYTES:
+        raise InvalidInput(f"{place}the file {path!r} is empty, or longer than {_SECRET_BYTES} characters")
+    return text
 
 
 def read_variable(name: str, where: str = "") -> str:

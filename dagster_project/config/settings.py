@@ -14,6 +14,7 @@ from pipelines.lakehouses import look_up
 from pipelines.session import SessionConfig
 from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
 from pipelines.tables.compact.model import NamedEndpoint, Policy
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import normalise_root
@@ -275,11 +276,13 @@ class Tables(Orphans):
 class Export(Model):
     """Where the jobs ``export`` and ``upgrade`` write to, and how that storage is opened.
 
-    The default of ``storage_options`` is those of the lakehouse.
+    The default of ``storage_options`` is those of the lakehouse. Who launches a job may choose roots below one of
+    ``allowed``, too, and no others.
     """
 
     target: RootUri | None = None
     storage_options: Options | None = None
+    allowed: tuple[RootUri, ...] = ()
 
 
 class Backup(Model):
@@ -356,6 +359,20 @@ class LakehouseSettings(Model):
         """The pool that lets one run at a time write to this lakehouse."""
         return f"lakehouse_{self.slug}"
 
+    def refuse_unknown_place(self, root: str) -> None:
+        """Refuse a root that whoever launches a job has chosen and the operator has not: our credentials reach further.
+
+        Raises ``InvalidInput``.
+        """
+        uri = normalise_root(root)
+        known = {self.root, self.export.target, None if self.backup is None else self.backup.target}
+        if uri in known or uri.startswith(self.export.allowed):
+            return
+        raise InvalidInput(
+            f"{uri} is not a place that lakehouses.yaml names: add it, or a prefix of it, to `export: allowed:` of "
+            f"{self.name!r}"
+        )
+
     def resolved_storage_options(self) -> dict[str, Any]:
         """Return the storage options with the environment filled in. They may hold secrets: use them only to open."""
         options: dict[str, Any] = look_up(self.storage_options)
@@ -389,5 +406,5 @@ class Notifications(Model):
 def checked_url(url: object) -> str:
     """Return the URL if a webhook may have it. Raises ``ValueError``."""
     if not isinstance(url, str) or not url.startswith(("https://", "http://")):
-        raise ValueError("must be a URL that starts with https:// or http://, or {env: NAME}")
+        raise ValueError("must be a URL that starts with https:// or http://, {env: NAME} or {file: PATH}")
     return url

@@ -1,7 +1,7 @@
 """Values of ``lakehouses.yaml``: durations, cron schedules, and options that may come from the environment.
 
-The variable of an ``{env: NAME}`` is read when a lakehouse is opened, never when definitions are loaded, and is
-stored nowhere.
+The variable of an ``{env: NAME}``, or the file of a ``{file: PATH}``, is read when a lakehouse is opened, never when
+definitions are loaded, and is stored nowhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from pipelines.lakehouses import REFUSED, looks_secret
+from pipelines.lakehouses import REFUSED, is_source, looks_secret
 from trinitylake_core import InvalidInput
 from trinitylake_core.durations import describe_duration, parse_age
 from trinitylake_core.sizes import parse_size
@@ -27,16 +27,20 @@ _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_value(value: object, name: str = "") -> object:
-    """Return an option: a plain value, ``{env: NAME}``, or a mapping of these. Raises ``ValueError``."""
+    """Return an option: a plain value, where it stands, or a mapping of these. Raises ``ValueError``."""
     where = f"{name}: " if name else ""
-    if isinstance(value, Mapping) and "env" in value:
-        if len(value) != 1 or not isinstance(value["env"], str) or not _ENV_NAME.fullmatch(value["env"]):
-            raise ValueError(f"{where}write {{env: NAME}} with the name of one environment variable")
+    if isinstance(value, Mapping) and is_source(value):
+        if len(value) == 1 and isinstance(value.get("file"), str) and value["file"]:
+            return value
+        if len(value) != 1 or not isinstance(value.get("env"), str) or not _ENV_NAME.fullmatch(value["env"]):
+            raise ValueError(
+                f"{where}write {{env: NAME}} with the name of one environment variable, or {{file: PATH}} of one file"
+            )
         return value
     if isinstance(value, Mapping):
         return {str(key): parse_value(each, f"{name}.{key}" if name else str(key)) for key, each in value.items()}
     if not isinstance(value, str | int | float | bool):
-        raise ValueError(f"{where}must be text, a number, true, false or {{env: NAME}}")  # noqa: TRY004 - pydantic wants ValueError
+        raise ValueError(f"{where}must be text, a number, true, false, {{env: NAME}} or {{file: PATH}}")  # noqa: TRY004 - pydantic wants ValueError
     if looks_secret(name.rpartition(".")[2], value):
         raise ValueError(f"{where}{REFUSED}")
     return value

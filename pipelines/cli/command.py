@@ -168,7 +168,7 @@ _STORAGE_OPTION: Final = option(
     "--storage-option",
     multiple=True,
     metavar="KEY=VALUE",
-    help="a storage option; VALUE may be env:NAME for an environment variable; may be repeated",
+    help="a storage option; VALUE may be env:NAME for an environment variable, file:PATH for a file; may be repeated",
 )
 COMMON: Final = (JSON, _STORAGE_OPTION, QUIET, HELP)
 """The options of every command."""

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +22,9 @@ from pipelines.summary import SHOWN, Size, Summarised, aware, human_bytes, utc
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_BIDIRECTIONAL: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_UNSHOWN: Final = re.compile(f"[\x7f-\x9f\u2028\u2029{''.join(sorted(_BIDIRECTIONAL))}]")
+"""What is written as an escape in JSON, beyond what JSON demands."""
 _MEASURED_ROWS: Final = 200
 """A table measures its columns on so many rows, and then prints the others as they come."""
 
@@ -92,7 +95,7 @@ def _with_millis(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
     """Write a value as one indented JSON document. Iterators in the uppermost object are read as they are written."""
-    dumps = partial(json.dumps, ensure_ascii=ascii_only)
+    dumps = partial(_dump_json, ensure_ascii=ascii_only)
     if not isinstance(value, Mapping):
         write(dumps(to_json(value), indent=2) + "\n")
         return
@@ -109,6 +112,15 @@ def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool =
     if separator == ",\n":
         write("\n")
     write("}\n")
+
+
+def _dump_json(value: Json, **how: Any) -> str:
+    """Return JSON that no terminal takes for a command: JSON itself escapes only those below U+0020."""
+    return _UNSHOWN.sub(_escape_in_json, json.dumps(value, **how))
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f"
 
 
 def _write_items(items: Iterator[Any], write: Callable[[str], object], dumps: Callable[[Json], str]) -> None:

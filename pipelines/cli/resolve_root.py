@@ -21,12 +21,14 @@ from trinitylake_core.errors import InvalidInput
 
 VARIABLE: Final = "TRINITYLAKE_STORAGE_OPTIONS"
 _FROM_ENVIRONMENT: Final = "env:"
+_FROM_FILE: Final = "file:"
 
 
 def storage_options(given: Sequence[str]) -> dict[str, Any]:
     """Return the storage options on a command line, texts ``KEY=VALUE``.
 
-    The value ``env:NAME`` is that of an environment variable, and one that begins with ``{`` is JSON.
+    The value ``env:NAME`` is that of an environment variable, ``file:PATH`` the text of a file, and one that begins
+    with ``{`` is JSON.
 
     Raises:
         InvalidInput: a text is malformed; the message shows no value.
@@ -50,7 +52,10 @@ def applicable(options: Mapping[str, Any], uri: str) -> dict[str, Any]:
 
 
 def environment_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the storage options in ``TRINITYLAKE_STORAGE_OPTIONS``, a JSON object. Raises ``InvalidInput``."""
+    """Return the storage options in ``TRINITYLAKE_STORAGE_OPTIONS``, a JSON object. Raises ``InvalidInput``.
+
+    A value may be ``{"file": PATH}`` or ``{"env": NAME}``.
+    """
     text = environment.get(VARIABLE)
     if not text:
         return {}
@@ -60,6 +65,9 @@ def environment_options(environment: Mapping[str, str]) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise InvalidInput(f"the environment variable {VARIABLE} must hold a JSON object")
+    for name, value in found.items():
+        if isinstance(value, dict) and lakehouses.is_source(value):
+            found[name] = lakehouses.read_source(value, f"{VARIABLE}: {name}")
     return found
 
 
@@ -69,6 +77,8 @@ def _read_value(key: str, value: str) -> Any:
         if name not in os.environ:
             raise InvalidInput(f"storage option {key}: there is no environment variable {name!r}")
         return os.environ[name]
+    if value.startswith(_FROM_FILE) and not value.startswith(f"{_FROM_FILE}//"):  # that is a URI
+        return lakehouses.read_secret_file(value.removeprefix(_FROM_FILE), f"storage option {key}")
     if value.startswith("{"):
         try:
             return json.loads(value)

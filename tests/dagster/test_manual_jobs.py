@@ -14,7 +14,7 @@ import yaml
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from dagster_project.checks import evaluate_freeze
-from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.settings import Export, LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
@@ -132,6 +132,14 @@ def test_a_version_that_does_not_exist_fails_with_advice(
         ("diff", {"limit": 100_000}, "limit must be from 1 to 1000"),
         ("export", {}, "`target` is required"),
         ("export", {"target": "nowhere"}, "nowhere"),
+        ("export", {"target": "file:///elsewhere/copy"}, "is not a place that lakehouses.yaml names"),
+        ("upgrade", {"target": "s3://elsewhere/copy"}, "is not a place that lakehouses.yaml names"),
+        (
+            "restore",
+            {"only": ["*"], "reason": "x", "source": "s3://elsewhere/x"},
+            "is not a place that lakehouses.yaml",
+        ),
+        ("diff", {"other": "s3://elsewhere/x"}, "is not a place that lakehouses.yaml names"),
         ("upgrade", {}, "`target` is required"),
         ("upgrade", {"target": "file:///x/y", "definition": {"odrer": 9}}, "unknown field odrer"),
         ("verify", {"versions": "some"}, "versions must be"),
@@ -310,6 +318,9 @@ def test_a_difference_is_counted_and_shown_as_a_table(
     local: LakehouseSettings, deployed: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """Versions are named as on the command line; also against another lakehouse, the backup above all."""
+    local = local.model_copy(update={"export": Export(allowed=(tmp_path.as_uri(),))})
+    outside = f"{tmp_path.as_uri()}-other/copy"
+    assert "is not a place" in refused(local, "export", instance, target=outside)
     found = told(launched(local, "diff", instance, before="HEAD~3", limit=1))
     assert (deployed.version - 3, deployed.version) == (found["a"], found["b"])
     assert (0, 2, 0) == tuple(found[f"counts_{what}"] for what in ("added", "removed", "changed"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from dagster_project.factory import define_lakehouses
 from dagster_project.processes.dead_runs import end_dead_runs, end_those_without_process
 from tests.dagster.conftest import filled
 from tests.support import postgres
-from tests.support.deployment import DEPLOY, UNITS, Deployment, deployed, eventually, variables
+from tests.support.deployment import DEPLOY, UNITS, Deployment, Unit, deployed, eventually, variables
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core import Lakehouse
 
@@ -108,6 +109,16 @@ def test_no_secret_is_on_a_command_line_in_a_log_or_in_the_database(deployment: 
         stored = "\n".join(text for (text,) in cursor.fetchall())
     assert "tree_compaction" in stored
     assert [] == [secret for secret in (SECRET, postgres.PASSWORD) if secret in stored]
+
+
+def test_no_unit_reads_the_environment_of_another_one(deployment: Deployment) -> None:
+    """The daemon and the webserver work as others than the code server, which has the secrets.
+
+    As far as this user may start processes of others.
+    """
+    may = os.geteuid() == 0 and shutil.which("setpriv") is not None
+    users = {psutil.Process(process.pid).uids().real for process in deployment.running.values()}
+    assert (len(UNITS) if may else 1) == len(users)
 
 
 @pytest.mark.slow
@@ -291,11 +302,21 @@ def test_the_document_names_every_file() -> None:
     assert [] == [path.name for path in DEPLOY.iterdir() if path.name not in text]
 
 
-def test_the_example_of_lakehouses_is_valid_and_its_secrets_are_in_the_environment_file() -> None:
+def test_each_unit_has_a_user_and_the_secrets_that_it_needs() -> None:
+    """Secrets of storages are files, which systemd gives to one unit, under the names that its configuration has."""
     path = DEPLOY / "lakehouses.yaml"
     assert ["sales", "orders"] == [each.name for each in config.load(path).lakehouses]
-    named = {word.strip("{} ") for word in path.read_text().split("env:")[1:]}
-    assert {each.split("}")[0] for each in named} == variables((DEPLOY / "lakehouses.env").read_text()).keys()
+    units = {name: Unit((DEPLOY / f"trinitylake-{name}.service").read_text()) for name in (*UNITS, "serve")}
+    assert 4 == len({unit.one("User") for unit in units.values()})
+    given = {name: [each.split(":")[0] for each in unit.all("LoadCredential")] for name, unit in units.items()}
+    served = variables((DEPLOY / "serve.env").read_text())["TRINITYLAKE_STORAGE_OPTIONS"]
+    named = [re.findall(r'{"?file"?: "?(\w+)"?}', text) for text in (path.read_text(), served)]
+    assert {"code": named[0], "serve": named[1], "daemon": [], "webserver": []} == given
+    assert 4 == len({*named[0], *named[1]})
+    kept = {name: unit.all("StateDirectory") for name, unit in units.items()}
+    assert {"code": ["trinitylake"], "serve": ["trinitylake-serve"], "daemon": [], "webserver": []} == kept
+    assert ("75%", "1G") == (units["code"].one("MemoryMax"), units["serve"].one("MemoryMax"))
+    assert {} == variables((DEPLOY / "lakehouses.env").read_text())
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class Place:
             "retention": {"keep_last": 2, "older_than": "8d"},
             "orphans": {"older_than": "1d"},
             "backup": {"target": f"{root}backup/"},
+            "export": {"allowed": [root]},
         }
         settings = LakehouseSettings.model_validate(stanza)
         self.defs = define_lakehouses((settings,), spark=SparkResource(keep_running=True))

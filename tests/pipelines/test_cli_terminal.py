@@ -264,6 +264,18 @@ def test_control_characters_reach_no_terminal() -> None:
     assert r"a\x1b[31mb\n[red]c" in lines
 
 
+def test_no_json_is_a_command_of_a_terminal() -> None:
+    """In names, in values and in lists, which are written as they come; programs read the same text as before."""
+    odd = "a\x1b\x7f\x85\x9b31m\u061c\u200e\u202eb\u2028\u2066\u00e4\U0001f600"
+    written: list[str] = []
+    value = {odd: odd, "rows": iter([{odd: [odd]}]), "rest": [odd]}
+    report.write_json(value, written.append)
+    text = "".join(written)
+    assert {odd: odd, "rows": [{odd: [odd]}], "rest": [odd]} == json.loads(text)
+    assert [] == [each for each in text if each != "\n" and not each.isprintable()]
+    assert "\u00e4\U0001f600" in text
+
+
 # -- progress ------------------------------------------------------------------------------------------
 
 

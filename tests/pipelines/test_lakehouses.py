@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_project import config
-from pipelines.cli.resolve_root import root_of
+from pipelines.cli.resolve_root import VARIABLE, environment_options, root_of, storage_options
 from pipelines.fleet import members_of
 from pipelines.lakehouses import ConfigError, look_up
 from trinitylake_core.errors import InvalidInput
@@ -81,7 +81,36 @@ def test_a_variable_that_is_not_set_and_a_secret_in_the_file_are_told_with_their
     monkeypatch.delenv("TL_NOT_SET", raising=False)
     with pytest.raises(InvalidInput, match=r"^here\.a\.b: the environment variable TL_NOT_SET is not set$"):
         look_up({"a": {"b": {"env": "TL_NOT_SET"}}}, "here")
-    with pytest.raises(InvalidInput, match=r"^here\.key: looks like a secret, .* write \{env: NAME\}$"):
+    with pytest.raises(InvalidInput, match=r"^here\.key: looks like a secret, .*; write \{file: PATH\} or "):
         look_up({"key": "{env:TL_KEY}"}, "here")
     monkeypatch.setenv("TL_NOT_SET", "now")
     assert {"a": {"b": "now"}, "c": 1} == look_up({"a": {"b": {"env": "TL_NOT_SET"}}, "c": 1})
+
+
+def test_a_secret_is_read_from_a_file_without_the_end_of_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its path, or by the name that systemd gives it; in lakehouses.yaml, on a command line, in the environment."""
+    (tmp_path / "key").write_bytes(b" s p\xc3\xa4ce \r\n\n")
+    absolute = str(tmp_path / "key")
+    assert {"a": {"key": " s p\u00e4ce "}} == look_up({"a": {"key": {"file": absolute}}})
+    assert {"key": " s p\u00e4ce "} == storage_options([f"key=file:{absolute}"])
+    assert {"ca": "file:///x"} == storage_options(["ca=file:///x"])
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    with pytest.raises(InvalidInput, match=r"^here\.key: 'key' is no absolute path, and .* no CREDENTIALS_DIRECTORY$"):
+        look_up({"key": {"file": "key"}}, "here")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    given = {VARIABLE: '{"key": {"file": "key"}, "anon": false}'}
+    assert {"key": " s p\u00e4ce ", "anon": False} == environment_options(given)
+    (tmp_path / "large").write_bytes(b"x" * 70_000)
+    (tmp_path / "empty").write_bytes(b"\n")
+    (tmp_path / "bytes").write_bytes(b"s3cret\xff")
+    for name, problem in {
+        "none": "cannot be read: No such file",
+        ".": "cannot be read: Is a directory",
+        "large": "is empty, or longer than",
+        "empty": "is empty, or longer than",
+        "bytes": "is no text$",
+    }.items():
+        with pytest.raises(InvalidInput, match=rf"^here\.key: the file '{name}' {problem}"):
+            look_up({"key": {"file": name}}, "here")

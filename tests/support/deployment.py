@@ -30,6 +30,10 @@ from tests.support.s3_servers import free_port
 
 DEPLOY: Final = Path(__file__).parent.parent.parent / "deploy"
 UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
+_OWNER: Final = "trinitylake"
+"""The user of the code server."""
+_GROUP: Final = 61_000
+"""The number of its group, that nobody has; those of the other users follow."""
 MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
 _PORT: Final = "3000"
 PATIENCE_SECONDS: Final = 600.0
@@ -105,7 +109,8 @@ class Deployment:
             where: dict[str, Any] = {"cwd": directory, "env": environment, "stdout": log, "stderr": log}
             for before in unit.all("ExecStartPre"):
                 subprocess.run(shlex.split(before), check=True, **where)
-            self.running[name] = subprocess.Popen(shlex.split(unit.one("ExecStart")), stdin=subprocess.DEVNULL, **where)
+            command = [*_as_another_user(unit.one("User")), *shlex.split(unit.one("ExecStart"))]
+            self.running[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, **where)
             where["env"] = environment | {"MAINPID": str(self.running[name].pid)}
             for after in unit.all("ExecStartPost"):
                 subprocess.run(shlex.split(after), check=True, timeout=PATIENCE_SECONDS, **where)
@@ -252,12 +257,14 @@ def deployed(
     try:
         for name in ("etc", "var", "run", "tmp"):
             (home / name).mkdir()
+        _share_directories(home)
         _write_files(deployment, files)
         config = instance((files / "dagster.yaml").read_text(encoding="utf-8"))
         (home / "var" / "dagster.yaml").write_text(config, encoding="utf-8")
         (home / "etc" / "lakehouses.yaml").write_text(lakehouses, encoding="utf-8")
         secret = "".join(f'{name}="{value}"\n' for name, value in (secrets or {}).items())
         (home / "etc" / "lakehouses.env").write_text(secret, encoding="utf-8")
+        (home / "etc" / "lakehouses.env").chmod(0o600)
         yield deployment
     finally:
         deployment.kill()
@@ -286,6 +293,32 @@ def _write_files(deployment: Deployment, files: Path) -> None:
         known |= {"DAGSTER_PG_USER": postgres.USER, "DAGSTER_PG_PASSWORD": postgres.PASSWORD}
     text = "".join(f'{name}="{value}"\n' for name, value in known.items())
     (deployment.home / "etc" / "dagster.env").write_text(text, encoding="utf-8")
+
+
+def _share_directories(home: Path) -> None:
+    """Give directories the modes of a deployment: the users of the other units read, and write nothing."""
+    home.chmod(0o755)
+    (home / "tmp").chmod(0o1777)
+    if os.geteuid() == 0:
+        for name in ("var", "run"):
+            os.chown(home / name, -1, _GROUP)
+            (home / name).chmod(0o750)
+
+
+def _as_another_user(user: str) -> list[str]:
+    """Return what starts a unit as its user, in the group of the code server, where this user may do that.
+
+    It may read everything, for Python and this checkout may lie where only this user does; it writes where the group
+    of the code server may.
+    """
+    program = shutil.which("setpriv")
+    if program is None or os.geteuid() != 0:
+        return []
+    if user == _OWNER:
+        return [program, "--regid", str(_GROUP), "--clear-groups"]
+    number = str(_GROUP + 1 + UNITS.index(user.removeprefix(f"{_OWNER}-")))
+    more = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
+    return [program, "--reuid", number, "--regid", number, "--groups", str(_GROUP), *more]
 
 
 def is_run(process: psutil.Process) -> bool:
