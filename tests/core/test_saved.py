@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines import clean as clean_job
+from pipelines import expire as expire_job
 from tests.support.lakes import content, new_lake, reopened
 from tests.support.surgery import files_of
 from trinitylake_core import (
@@ -202,6 +203,22 @@ def test_saving_again_costs_one_put_more(lake: Lakehouse) -> None:
 
 
 # -- taking --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_nobody_could_resume_is_not_saved(lake: Lakehouse, again: bool) -> None:
+    """The version that it began at has expired, and its files are gone: the error came when it was resumed."""
+    saved = save(lake) if again else ""
+    late = resumed(lake, saved) if again else reopened(lake).transaction()
+    late.create_table("ns", "late")
+    with reopened(lake).transaction() as txn:
+        txn.create_table("ns", "later")
+    expire_job.run(reopened(lake), expire_job.Config(keep_last=1, engine="local", now_millis=now_millis() + 30 * DAY))
+    clean(lake)
+    with pytest.raises(TransactionExpired, match=r"cannot be saved: version 1 has expired"):
+        late.save()
+    assert (TransactionDef.SAVED if again else TransactionDef.ABORTED) == state_of(lake, late.id)
+    assert not again or "late" not in resumed(lake, saved).tables("ns")
 
 
 def test_a_second_save_does_not_overwrite_a_later_one(lake: Lakehouse) -> None:

@@ -13,14 +13,17 @@ from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import commit, new_id, refuse_outlived
 from trinitylake_core.commits.frozen import refuse_frozen
+from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import TransactionDef
 from trinitylake_core.errors import (
     CommitConflict,
     InvalidInput,
     LakehouseFrozen,
+    SnapshotNotFound,
     StorageError,
     TransactionExpired,
     TransactionNotFound,
+    VersionExpired,
 )
 from trinitylake_core.other_names import OF_TRANSACTIONS
 from trinitylake_core.transactions import saved
@@ -277,6 +280,7 @@ class Transaction(CatalogEdits):
 
         Raises:
             CommitConflict: it was resumed, and another process saved, took or aborted it since.
+            TransactionExpired: it is past its time to live, or the version that it began at has expired.
             OutcomeUnknown: an answer was lost, and nothing proves whether it was saved.
             UnsafeStorage, StorageError.
         """
@@ -296,10 +300,24 @@ class Transaction(CatalogEdits):
             self._store_in(file)
             since = newest
             newest = self._backend.newest()
+        self._refuse_unresumable(file, newest)
         self.change.prove(newest)  # a cleaning that comes later marks what this names
         file.confirm()
         self._done = True
         return self.id
+
+    def _refuse_unresumable(self, file: SavedFile, newest: Root) -> None:
+        """Refuse to report a save that nobody can resume. One ``put`` then, which marks it as aborted.
+
+        Raises ``TransactionExpired``.
+        """
+        try:
+            self.change.refuse_outlived()
+            refuse_lost(self._backend, newest, self.change.base)
+        except (TransactionExpired, VersionExpired, SnapshotNotFound) as error:
+            if not file.resumed:  # what was saved before stays as it is
+                file.mark_aborted()
+            raise TransactionExpired(f"the transaction cannot be saved: {error}; begin a new one") from error
 
     def _store_in(self, file: SavedFile) -> None:
         definition = TransactionDef(
