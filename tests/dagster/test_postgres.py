@@ -350,8 +350,8 @@ def compact(deployment: Deployment, name: str, engine: str = "spark") -> str:
 
 def probe(deployment: Deployment) -> int:
     """Ask the code server whether it answers, as a load balancer does."""
-    program, module, code, socket = deployment.unit("code").one("ExecStart").split()
-    return subprocess.run([program, module, code, socket, "--probe"], cwd=DEPLOY.parent, check=False).returncode
+    command = deployment.unit("code").one("ExecStart").split()
+    return subprocess.run([*command, "--probe"], cwd=DEPLOY.parent, check=False).returncode
 
 
 def step(run: dict[str, Any]) -> tuple[float, float]:
