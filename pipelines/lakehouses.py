@@ -271,7 +271,9 @@ def read_secret_file(path: str, where: str = "") -> str:
 
     Raises ``InvalidInput``: there is no such file, it cannot be read, is empty, no text, or larger than a secret is.
     """
-    place = f"{where}: " if where else ""
+    place = ""
+    if where:
+        place = f"{where}: "
     own = os.environ.get("CREDENTIALS_DIRECTORY")
     found = Path(own or "", path)
     if not found.is_absolute():

@@ -365,7 +365,9 @@ class LakehouseSettings(Model):
         Raises ``InvalidInput``.
         """
         uri = normalise_root(root)
-        known = {self.root, self.export.target, None if self.backup is None else self.backup.target}
+        known = {self.root, self.export.target}
+        if self.backup is not None:
+            known.add(self.backup.target)
         if uri in known or uri.startswith(self.export.allowed):
             return
         raise InvalidInput(

@@ -120,7 +120,10 @@ def _dump_json(value: Json, **how: Any) -> str:
 
 
 def _escape_in_json(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f"
+    character = found[0]
+    if character == "\x7f":  # ASCII, which JSON does not escape
+        return "\\u007f"
+    return json.dumps(character)[1:-1]
 
 
 def _write_items(items: Iterator[Any], write: Callable[[str], object], dumps: Callable[[Json], str]) -> None:

@@ -165,7 +165,10 @@ class _Endpoint:
         lakehouse = warehouse.partition("@")[0]
         known = self._lakehouses_of(principal)
         if lakehouse not in known:
-            text = f"no warehouse {lakehouse!r}; there are {', '.join(known) or 'none for ' + principal.name}"
+            listed = ", ".join(known)
+            if not known:
+                listed = f"none for {principal.name}"
+            text = f"no warehouse {lakehouse!r}; there are {listed}"
             raise Problem(404, "NotFoundException", text)
         return principal.within(lakehouse)
 

@@ -7,7 +7,6 @@ import hmac
 import logging
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -70,7 +69,10 @@ class Principal:
     def within(self, lakehouse: str) -> Principal:
         """Return the principal with the rights in one lakehouse."""
         own = self.lakehouses.get(lakehouse, {})
-        rights = {right: (*self.allowed.get(right, ()), *own.get(right, ())) for right in RIGHTS}
+        rights = {}
+        for right in RIGHTS:
+            here = own.get(right, ())
+            rights[right] = (*self.allowed.get(right, ()), *here)
         return replace(self, allowed=rights, lakehouses={})
 
     @property
@@ -146,7 +148,8 @@ class Principals:
         given = hash_token(token.strip())
         for known, principal in self._by_hash.items():
             if hmac.compare_digest(given, known):
-                if clock.now_millis() >= self._expiries.get(known, sys.maxsize):
+                expiry = self._expiries.get(known)
+                if expiry is not None and clock.now_millis() >= expiry:
                     raise ExpiredToken
                 return principal
         raise WrongToken
@@ -166,8 +169,10 @@ def _refuse_other_lakehouses(principal: Principal, right: str, served: Sequence[
             principal.name,
             right,
         )
-    for lakehouse in principal.lakehouses:
-        if principal.lakehouses[lakehouse].get(right) and lakehouse not in served:
+    for lakehouse, rights in principal.lakehouses.items():
+        if not rights.get(right):
+            continue
+        if lakehouse not in served:
             raise _Wrong(
                 f"{principal.name}.{right} matches nothing: no lakehouse {lakehouse!r} is served here",
                 principal.name,
@@ -275,7 +280,9 @@ def _parse(found: Any) -> tuple[dict[str, Principal], dict[str, int]]:
 
     Raises ``InvalidInput`` with what is wrong.
     """
-    entries = found.get("principals") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise InvalidInput("it has no 'principals'")
+    entries = found.get("principals")
     if not isinstance(entries, dict):
         raise InvalidInput("it has no 'principals'")
     for other in found:
@@ -315,7 +322,8 @@ def _principal(name: str, entry: Any) -> Principal:
             allowed[right] = _patterns(rule, name, right)
             continue
         for lakehouse, patterns in rule.items():
-            lakehouses.setdefault(str(lakehouse), {})[right] = _patterns(patterns, name, right, lakehouse)
+            allowed_there = lakehouses.setdefault(str(lakehouse), {})
+            allowed_there[right] = _patterns(patterns, name, right, lakehouse)
     return Principal(name, allowed, lakehouses)
 
 
@@ -375,14 +383,18 @@ def _patterns(found: Any, name: str, *keys: Any) -> tuple[str, ...]:
 
 def _may_match(pattern: str) -> bool:
     """Whether there may be a name that a pattern matches: each of its levels can be one."""
-    sample = _SOME.sub("x", pattern).replace("\\.", "")
-    return all(map(is_addressable, sample.split(".")))
+    sample = _SOME.sub("x", pattern)
+    levels = sample.replace("\\.", "").split(".")
+    return all(map(is_addressable, levels))
 
 
 def is_addressable(name: str) -> bool:
     """Whether a path can hold a name, so that every client and every proxy means the same by it."""
-    is_odd = not name or name != name.strip() or name in {".", ".."} or "/" in name
-    return name.isprintable() and not is_odd
+    if not name or name in {".", ".."}:
+        return False
+    if name != name.strip() or "/" in name:
+        return False
+    return name.isprintable()
 
 
 def _identity(status: os.stat_result) -> _Identity:

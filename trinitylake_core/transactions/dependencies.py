@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final
 
 from trinitylake_core.commits.bulk import BulkDelta
@@ -83,8 +82,13 @@ class Conflicts:
         """
         if not isinstance(delta, BulkDelta):
             return self.find_touched(delta.own_messages())
-        touched = (key for key, value in self._ask(delta) if self._forbids(key, value))
-        return sorted(set(islice(touched, _FOUND)))
+        touched = set[str]()
+        for key, value in self._ask(delta):
+            if self._forbids(key, value):
+                touched.add(key)
+            if len(touched) == _FOUND:
+                break
+        return sorted(touched)
 
     def _ask(self, delta: BulkDelta) -> Iterator[tuple[str, str | None]]:
         """Yield what a bulk version changed, as far as a key or a range here may be touched by it."""

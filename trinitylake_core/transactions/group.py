@@ -221,7 +221,10 @@ class CommitGroup:
 
 
 def _size_of(delta: Delta | None) -> int:
-    return 0 if delta is None else delta.messages.nbytes() + len(delta.rows.get(spec.SUMMARY, ""))
+    if delta is None:
+        return 0
+    summary = delta.rows.get(spec.SUMMARY, "")
+    return delta.messages.nbytes() + len(summary)
 
 
 @dataclass(eq=False)
