@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--operations", type=int, default=300, help="in each world")
     parser.add_argument("--worlds", type=int, help="no more than so many")
+    parser.add_argument("--tested", action="store_true", help="worlds of the sizes of `make test`")
     parser.add_argument("--first", action="store_true", help="stop at the first finding")
     parser.add_argument("--shorten", type=float, default=60, help="seconds for making a finding shorter; 0: keep it")
     parser.add_argument("--keep", type=Path, help="directory for the lists of operations that found something")

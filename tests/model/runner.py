@@ -22,6 +22,18 @@ from tests.model.world import Size, Spent, World
 FOUND: Final = Path(__file__).parent / "found"
 assert operations
 
+SIZES: Final = (
+    Size(order=4, room=1500, tables=True),
+    Size(order=3, room=0),
+    Size(order=128, room=0, objects=300),
+    Size(order=5, room=None, storage="disk"),
+    Size(order=8, room=4000, tables=True),
+    Size(order=129, room=1500, objects=300, names=100),
+    Size(order=6, room=4000, names=100),
+    Size(order=512, room=None, objects=300),
+    Size(order=7, room=20_000),
+)
+"""Those of `make test`: each order, tiny nodes and large ones."""
 ORDERS: Final = (3, 4, 5, 6, 7, 8, 128, 129, 512)
 
 
@@ -176,8 +188,9 @@ class Budget:
     seed: int
     operations: int = 300
     shorten: float = 60.0
-    only: Size | None = None
     worlds: int | None = None
+    sizes: Sequence[Size] = ()
+    """The sizes of worlds, in turn; by default they are drawn."""
     first: bool = False
     """Whether the first finding ends it."""
 
@@ -190,7 +203,7 @@ def run(budget: Budget, say: Callable[[str], Any] = print, keep: Path | None = N
         seed = f"{budget.seed}/{number}"
         number += 1
         chance = random.Random(seed)
-        size = budget.only or draw_size(chance)
+        size = budget.sizes[(number - 1) % len(budget.sizes)] if budget.sizes else draw_size(chance)
         spent.worlds[str(size)] += 1
         world, steps = World(size, spent), list[Step]()
         count = budget.operations if size.objects < 1000 else budget.operations // 2

@@ -14,16 +14,17 @@ from pipelines.cli import program
 from tests.model.mutants import MUTANTS, texts_of
 from tests.model.operations.base import OPERATIONS
 from tests.model.processes import run as run_processes
-from tests.model.runner import FOUND, Budget, Found, again, run
+from tests.model.runner import FOUND, SIZES, Budget, Found, again, run
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.rest.app import HANDLERS
 
 SEEDS = (1, 2)
-WORLDS = 8
 NOT_YET = "the judge does it in a later step"
 READS = "a reading of the base: the judge reads committed versions"
 UNUSED = {
-    **{f"{method} {path}": NOT_YET for method, path in HANDLERS if "tables" not in path or "credentials" in path},
+    **{f"{method} {path}": NOT_YET for method, path in HANDLERS if "views" in path or "credentials" in path},
+    "POST /v1/{prefix}/transactions/commit": NOT_YET,
+    "POST /v1/{prefix}/namespaces/{namespace}/register-view": NOT_YET,
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics": "figures of clients, which are not kept",
     "Lakehouse.create": "each world is made by it",
     "Lakehouse.backend": "for pipelines",
@@ -79,6 +80,7 @@ def test_the_judge_uses_every_public_operation() -> None:
     assert {"stats.deep", "Lakehouse.open"} >= used - public, "an operation says that it uses what is not there"
 
 
+@pytest.mark.slow
 def test_each_mutant_changes_one_place() -> None:
     """What `python -m tests.model.mutants` puts into the product, one after the other."""
     for mutant in MUTANTS:
@@ -96,9 +98,9 @@ def test_what_the_judge_once_found_is_mended(path: Path) -> None:
 def test_the_judge_finds_nothing(seed: int, record_property: Callable[[str, object], None]) -> None:
     """Random public operations on lakehouses of many sizes: about a minute of one core for each seed.
 
-    Repeat one with `python -m tests.model --seed SEED --worlds 8`.
+    Repeat one with `python -m tests.model --tested --operations 200 --worlds 9 --seed SEED`.
     """
-    spent, found = run(Budget(seconds=3600, seed=seed, shorten=60, worlds=WORLDS))
+    spent, found = run(Budget(seconds=3600, seed=seed, shorten=60, operations=200, worlds=len(SIZES), sizes=SIZES))
     assert [] == [each.sentence for each in found]
     done = {name for name, _ in spent.outcomes}
     assert OPERATIONS.keys() == done

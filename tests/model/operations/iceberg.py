@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -243,7 +244,7 @@ class Table(Operation):
         name, catalog = args["name"], tables.catalog(args)
         if world.key("namespace", SPACE) not in world.model.now.content:
             catalog.create_namespace(SPACE)
-            note(world, {"commit"}, {})
+            note(world, {"commit", "bulk"}, {})
             world.judge_new()
         taken = key_of(world, name) in world.model.now.content
         try:
@@ -274,7 +275,10 @@ class Table(Operation):
             return "nothing"
         at = numbers[int(args["share"] * len(numbers))]
         if args["by"] == "duckdb":
-            tables.duck.execute(f"DELETE FROM l.{SPACE}.{name} WHERE id <= {at} AND id > {at - 3}")
+            try:
+                tables.duck.execute(f"DELETE FROM l.{SPACE}.{name} WHERE id <= {at} AND id > {at - 3}")
+            except duckdb.NotImplementedException:  # DuckDB leaves tables of format version 1 alone
+                return "nothing"
             gone = range(at - 2, at + 1)
         else:
             tables.catalog(args).load_table((SPACE, name)).delete(f"id <= {at} and id > {at - 3}")
@@ -454,7 +458,7 @@ class TablesExpire(Operation):
         model, keep = world.model, args["keep"]
         if args["by"] == "command":
             words = ("tables", "expire", world.root, "--keep-last", str(keep), "--older-than", "0s", "--yes")
-            code, document = command(world, *words)
+            code, document = command(world, *words, may_fail=model.now.frozen)
             refuse_unless(code == 0 or model.now.frozen, f"tables expire ended with {code}: {document}")
             versions = document["versions"] if code == 0 else 0
         else:
