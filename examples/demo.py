@@ -314,7 +314,7 @@ def show(before: Measured, after: Measured) -> bool:
     """
     rows = [
         ("version", before.version, after.version),
-        ("changes that wait", f"{before.waiting:,}", f"{after.waiting:,}"),
+        ("buffered changes", f"{before.waiting:,}", f"{after.waiting:,}"),
         ("size of the root", human_bytes(before.root_bytes), human_bytes(after.root_bytes)),
         *((what, text(old), text(new)) for what, text, old, new in compare(before, after)),
     ]

@@ -239,19 +239,26 @@ class CatalogView(abc.ABC):
         """Return the result of :meth:`namespace` as Python values. Costs and raises the same."""
         return NamespaceInfo(namespace, self.namespace(namespace))
 
-    def table_info(self, namespace: str, name: str) -> TableInfo:
+    def table_info(self, namespace: str, name: str | None = None) -> TableInfo:
         """Return the result of :meth:`table` as Python values: Arrow schema, keys by name, properties, location URI.
+
+        Named as a table is: ``("sales", "orders")``, or ``("sales.orders")``.
 
         Costs and raises the same.
         """
-        return TableInfo(namespace, name, self._nodes.storage.root, self.table(namespace, name))
+        found = self._keys.decode(self._key(TABLE, namespace, name))
+        table = found.name or ""
+        definition = self.table(found.namespace, table)
+        return TableInfo(found.namespace, table, self._nodes.storage.root, definition)
 
-    def view_info(self, namespace: str, name: str) -> ViewInfo:
+    def view_info(self, namespace: str, name: str | None = None) -> ViewInfo:
         """Return the result of :meth:`view` as Python values: queries by dialect, Arrow schema, properties.
 
         Costs and raises the same.
         """
-        return ViewInfo(namespace, name, self.view(namespace, name))
+        found = self._keys.decode(self._key(VIEW, namespace, name))
+        view = found.name or ""
+        return ViewInfo(found.namespace, view, self.view(found.namespace, view))
 
     def definition_of(self, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
         """Return the definition that an entry of :meth:`objects` points to. One ``get``."""

@@ -155,7 +155,12 @@ class Lakehouse(CatalogView):
     # -- moving --------------------------------------------------------------------------------
 
     def at(
-        self, version: int | str | None = None, *, timestamp: datetime | str | None = None, snapshot: str | None = None
+        self,
+        version: int | str | None = None,
+        *,
+        timestamp: datetime | str | None = None,
+        snapshot: str | None = None,
+        time: datetime | str | None = None,
     ) -> Self:
         """Return a handle of another version. A transaction begun on it begins there.
 
@@ -165,11 +170,14 @@ class Lakehouse(CatalogView):
             timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it has an offset, or
                 a ``datetime`` with a time zone; O(log) ``get``.
             snapshot: by the name of a snapshot of this version's definition.
+            time: the same as ``timestamp``.
 
         Raises:
             VersionNotFound, VersionExpired, SnapshotNotFound, InvalidInput.
         """
-        target = RecoveryTarget(version, timestamp, snapshot)
+        if time is not None and timestamp is not None:
+            raise InvalidInput("give the time once: as timestamp, or as time")
+        target = RecoveryTarget(version, timestamp if time is None else time, snapshot)
         return type(self)(self._backend, target.root(self._backend), pinned=True)
 
     def refresh(self) -> Self:

@@ -46,7 +46,8 @@ _NEGATIVE: Final = re.compile(r"-[0-9]")
 _MARK: Final = "\0"
 """Put before a word such as ``-2h``, which is no option. No command line can hold it."""
 _ROOT_HELP: Final = (
-    f"root: a URI (s3://...), a path, or a name from lakehouses.yaml; may be omitted if {ROOT_VARIABLE} is set"
+    f"root: a URI (s3://...), a path, or a name from lakehouses.yaml; may be omitted if {ROOT_VARIABLE} is set, or "
+    "lakehouses.yaml has one"
 )
 
 Line: TypeAlias = "str | Table"
@@ -309,6 +310,16 @@ class Call:
         )
 
 
+def _only_lakehouse(words: Sequence[str]) -> list[str]:
+    """Return the name of the only lakehouse in ``lakehouses.yaml``, unless the first word looks like a root itself."""
+    from pipelines.cli.resolve_root import names
+
+    found = names()
+    if len(found) != 1 or (words and (words[0] in found or _LIKE_A_ROOT.match(words[0]))):
+        return []
+    return found
+
+
 def _says_nothing_to_do(planned: Any) -> bool:
     """Whether a plan is empty, so that there is nothing to ask a person."""
     if not hasattr(planned, "summary"):
@@ -410,12 +421,18 @@ class Command(click.Command):
         root = os.environ.get(ROOT_VARIABLE)
         if root and self._leaves_root_out(words):
             words = [root, *words]
+        elif not root and arguments[:1] == [(ROOT, True)] and self._lacks_one(words):
+            words = [*_only_lakehouse(words), *words]
         for name, required in arguments[len(words) :]:
             if required:
                 hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""
                 raise click.UsageError(f"{name} is missing{hint}", ctx)
         for (name, _), given in zip_longest(arguments, words):
             ctx.params[name.lower()] = given
+
+    def _lacks_one(self, words: Sequence[str]) -> bool:
+        """Whether there is one word less than the command needs."""
+        return len(words) + 1 == sum(required for _, required in self.entry.arguments)
 
     def _leaves_root_out(self, words: Sequence[str]) -> bool:
         """Whether ROOT is not among the words: by their number, or else by the look of the first."""

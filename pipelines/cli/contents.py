@@ -50,7 +50,7 @@ _TABLE: Final = """\
 look:
   ls ROOT [PATTERN] | list namespaces, tables and views
   show ROOT [OBJECT] | show the definition of the lakehouse, a namespace, a table or a view
-  history ROOT | list the versions, newest first, each with its time, operation, author and reason
+  history ROOT [OBJECT] | list the versions, newest first, each with its time, operation, author and reason
   diff ROOT A B | list what was added, removed and changed from version A to version B
   stats ROOT | show the figures of the root: objects, height, buffered messages; reads one file
   tree ROOT | show the levels of the tree: nodes, keys, messages, fill, bytes

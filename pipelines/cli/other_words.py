@@ -9,19 +9,20 @@ from pipelines.cli.contents import ENTRIES
 
 _COMMANDS: Final = """\
 ls: list, dir, find, search, namespaces, views, objects, catalog, tables ls, tables list
+ls: exists
 show: describe, desc, cat, get, inspect, schema, definition, tables show, tables info, tables describe, tables get
 history: versions, commits, timeline, changelog, audit
 stats: info, summary, size, status
 diff: changes, compare
 fleet: lakehouses, status, all
 create: init, new
-apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table, drop-namespace, execute, sql, commit
+apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table, drop-namespace, execute, commit
 load: import, ingest, register
 alter: set, config, configure, properties
 rename: mv, move
 touch: accept, noop, no-op, mark, ping-write, write-test, can-write
 mend: fix, repair-clock, fix-clock, fix-fence
-serve: server, rest, start, endpoint
+serve: sql, query, server, rest, start, endpoint
 upgrade: migrate, convert
 compact: optimize, optimise, maintain, maintenance, flush, merge
 verify: check, fsck, validate, lint, health
@@ -42,6 +43,9 @@ ui: dagster, web, dashboard, dev
 completion: completions, autocomplete
 tables health: tables stats, tables status, tables history, tables snapshots, tables check, tables size, health
 tables compact: optimize, optimise, merge, binpack, tables optimize, tables rewrite, tables merge, tables binpack
+tables compact: compact-tables, compact-table
+tables expire: expire-tables
+tables clean: clean-tables
 tables expire: expire-snapshots, tables expire-snapshots, tables prune
 tables clean: remove-orphan-files, tables vacuum, tables gc, tables purge, tables orphans, tables remove-orphan-files
 """
@@ -72,11 +76,25 @@ _OPTIONS: Final = """\
 """
 
 
+_ELSEWHERE: Final = {
+    ("rollback", "--table"): "`restore ROOT NAME` brings back single objects, a rollback the whole catalog",
+    ("rollback", "--only"): "`restore ROOT NAME` brings back single objects, a rollback the whole catalog",
+    ("undo", "--table"): "`restore ROOT NAME` brings back single objects, an undo the whole catalog",
+    ("create", ""): "`create ROOT` makes a lakehouse; `apply ROOT FILE` makes namespaces, tables and views in it",
+}
+"""What another command does, by the command and the option that were typed; "" stands for one word too many."""
+
+
+def command_meant(command: str, option: str) -> str | None:
+    """Return what to type instead of an option, or of a word, that a command does not have."""
+    return _ELSEWHERE.get((command, option))
+
+
 def _read(table: str) -> dict[str, list[str]]:
-    words_of = {}
+    words_of: dict[str, list[str]] = {}
     for line in table.splitlines():
         name, words = line.split(": ")
-        words_of[name] = words.split(", ")
+        words_of.setdefault(name, []).extend(words.split(", "))
     return words_of
 
 

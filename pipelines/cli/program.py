@@ -190,12 +190,29 @@ def sentence(error: click.UsageError) -> str:
         text = f"{error.message[:-1]}; did you mean {close[0]!r}?"
     else:
         text = error.format_message()
+    elsewhere = _find_elsewhere(error)
+    if elsewhere is not None:
+        text = f"{error.message.rstrip('.')}; {elsewhere}"
     if text[1:2].islower():  # a word, not an option or an acronym
         text = text[0].lower() + text[1:]
     text = text.rstrip(".")
     if isinstance(error.cmd, Command):
         text += f" (see `{PROGRAM} {error.cmd.name} --help`)"
     return text
+
+
+def _find_elsewhere(error: click.UsageError) -> str | None:
+    """Return what another command does that was asked of this one."""
+    from pipelines.cli.other_words import command_meant
+
+    name = None if error.cmd is None else error.cmd.name
+    if name is None:
+        return None
+    if isinstance(error, click.NoSuchOption):
+        return command_meant(name, error.option_name)
+    if "extra argument" in error.message:
+        return command_meant(name, "")
+    return None
 
 
 def _find_option(error: click.NoSuchOption) -> str | None:

@@ -125,7 +125,10 @@ def test_version(run: Run) -> None:
         (["ls", "file:///x", "--storage-option", "secretvalue"], "--storage-option takes KEY=VALUE"),
     ],
 )
-def test_wrong_usage_is_told_and_ends_with_2(run: Run, words: list[str], message: str) -> None:
+def test_wrong_usage_is_told_and_ends_with_2(
+    run: Run, words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no lakehouses.yaml names the only lakehouse
     ran = run(*words)
     assert (2, "") == (ran.code, ran.out)
     assert ran.err.startswith("error: ")

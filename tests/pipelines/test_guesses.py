@@ -12,7 +12,7 @@ from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
 from tests.pipelines.conftest import Run
 from tests.support.lakes import filled, new_lake
-from trinitylake_core import Lakehouse
+from trinitylake_core import InvalidInput, Lakehouse
 
 pytestmark = pytest.mark.usefixtures("no_environment")
 
@@ -34,11 +34,18 @@ pytestmark = pytest.mark.usefixtures("no_environment")
         ("tables compcat ROOT", "no such command 'tables compcat'; did you mean 'tables compact'?"),
         ("tables qqq ROOT", "tables needs one of: health, compact, expire, clean"),
         ("snapshot rm ROOT a", "did you mean 'snapshot drop' ("),
-        ("log ROOT -n 5", "no such option '-n'; did you mean '--limit'?"),
+        ("log ROOT -n 5", ""),
+        ("log ROOT ns0", ""),
+        ("compact-tables ROOT", "did you mean 'tables compact' ("),
+        ("sql ROOT", "did you mean 'serve' ("),
+        ("import ROOT", "did you mean 'load' ("),
+        ("rollback ROOT --table ns0.t1", "no such option '--table'; `restore ROOT NAME` brings back single objects"),
+        ("create table ns0.t1", "`apply ROOT FILE` makes namespaces, tables and views in it"),
+        ("create namespace ns1", "`apply ROOT FILE` makes namespaces, tables and views in it"),
         ("rollback ROOT --to HEAD~1", "no such option '--to'; did you mean '--to-version'?"),
         ("rollback ROOT --version 1", "no such option '--version'; did you mean '--to-version'?"),
         ("rollback ROOT HEAD~1 -m why", "no such option '-m'; did you mean '--reason'?"),
-        ("rollback ROOT HEAD~1", "a reason is required, as `reason`: it stands in the history"),
+        ("rollback ROOT HEAD~1", "a reason is required (`--reason TEXT`, or `reason`): it stands in the history"),
         ("restore ROOT n1.t1 --at HEAD~1", "no such option '--at'; did you mean '--version'?"),
         ("expire ROOT --keep 5", "no such option '--keep'; did you mean '--keep-last'?"),
         ("clean ROOT --older 7d", "no such option '--older'; did you mean '--older-than'?"),
@@ -75,6 +82,8 @@ def test_no_word_is_both_a_command_and_another_word_for_one() -> None:
         ("lake.vacuum()", "clean.run(lake, clean.Config())"),
         ("lake.tabels()", "Lakehouse has no attribute 'tabels'; did you mean 'tables'?"),
         ("lake.scan()", "rows are read by PyIceberg"),
+        ("lake.exists('n1.t1')", "table(name) raises ObjectNotFound where there is none"),
+        ("lake.properties", "table_info(name).properties, namespace_info(name).properties"),
         ("lake.transaction().add_table('n1', 't')", "Transaction has no attribute 'add_table'; create_table("),
         ("lake.transaction().comit()", "Transaction has no attribute 'comit'; did you mean 'commit'?"),
         ("package.open(lake.root)", "Lakehouse.open(root) opens a lakehouse"),
@@ -108,3 +117,25 @@ def test_a_pattern_alone_need_not_be_in_a_list(tmp_path: Path) -> None:
     pattern = f"{lake.namespaces()[0]}.*"
     as_list = lake.restore([pattern], version=0, exact=True, reason="a guess", dry_run=True)
     assert as_list == lake.restore(pattern, version=0, exact=True, reason="a guess", dry_run=True)
+
+
+def test_a_table_by_one_name_and_a_version_by_time(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    namespace = lake.namespaces()[0]
+    table = lake.tables(namespace)[0]
+    assert lake.table_info(namespace, table) == lake.table_info(f"{namespace}.{table}")
+    assert lake.version == lake.at(time="-0s").version
+    with pytest.raises(InvalidInput, match="once"):
+        lake.at(time="-0s", timestamp="-0s")
+
+
+def test_root_may_be_left_out_where_there_is_one_lakehouse(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    stanza = f"  - {{name: one, root: '{lake.root}'}}\n"
+    (tmp_path / "lakehouses.yaml").write_text(f"lakehouses:\n{stanza}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run("ls", lake.root).out == run("ls").out
+    (tmp_path / "lakehouses.yaml").write_text(f"lakehouses:\n{stanza}{stanza.replace('one', 'two')}", encoding="utf-8")
+    assert "ROOT is missing; pass it, or set TRINITYLAKE_ROOT" in run("ls").err

@@ -80,7 +80,7 @@ class ChangeTally:
 def require_reason(reason: str | None) -> str:
     """Return the reason, or raise ``InvalidInput`` if there is none."""
     if reason is None or not reason.strip():
-        raise InvalidInput("a reason is required, as `reason`: it stands in the history")
+        raise InvalidInput("a reason is required (`--reason TEXT`, or `reason`): it stands in the history")
     return reason
 
 

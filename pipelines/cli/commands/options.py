@@ -30,7 +30,7 @@ FORMAT: Final = option(
     default="table",
     help="table (default), csv (a header and a line per row, for programs), or json, the same as --json",
 )
-LIMIT: Final = option("--limit", type=int, metavar="N", help="at most N rows; reads no more than they need")
+LIMIT: Final = option("--limit", "-n", type=int, metavar="N", help="at most N rows; reads no more than they need")
 ENGINE: Final = option(
     "--engine",
     choices=("spark", "local", "auto"),

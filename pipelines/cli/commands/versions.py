@@ -29,7 +29,7 @@ _HEADER = ("version", "created", "operation", "changes", "objects", "messages", 
 
 
 _HISTORY_OPTIONS: Final = (
-    option("--limit", type=int, metavar="N", help="print at most N versions"),
+    option("--limit", "-n", type=int, metavar="N", help="print at most N versions"),
     FORMAT,
     option(
         "--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, an age such as 1d, or HEAD~3"
@@ -50,6 +50,7 @@ _HISTORY_OPTIONS: Final = (
     "history",
     "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
     options=_HISTORY_OPTIONS,
+    arguments={"OBJECT": "the same as --object"},
     details="""\
 With --follow it prints later versions as they are committed, oldest first: one JSON document a line, with the objects
 that the version changed. A file that --to names knows where to go on; elsewhere --after does. A version that expired
@@ -58,6 +59,10 @@ before it was read is named in not_compared of the next one. Ctrl-C or SIGTERM e
 def history(call: Call) -> Result:
     """List versions, or follow them."""
     options = call.options
+    if options.object is not None:
+        if options.changed is not None:
+            raise InvalidInput("say once which object: OBJECT or --object")
+        options.changed = options.object
     if options.follow:
         return following.follow(call)
     if options.once or options.to or options.after is not None:
