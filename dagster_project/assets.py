@@ -23,6 +23,7 @@ from dagster_project.supervised import (
     failure,
     is_permanent,
     run_supervised,
+    tag_plan,
     with_advice,
 )
 from pipelines import compaction, compaction_policy, export, stats
@@ -59,6 +60,8 @@ REPAIRS: Final = {
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
+_LAST_RUNS: Final = 8
+"""So many runs of an asset are looked through for one that drew something and was no dry run."""
 PREDICTED: Final = "predicted_and_measured"
 """The table of a compaction's report that the page of the asset shows with what the compaction saves, too."""
 DRAWN: Final = (dg.MarkdownMetadataValue, dg.TableMetadataValue)
@@ -156,6 +159,8 @@ def step(
         settings = settings_of(scope, context)
         chosen = Options(**(context.op_execution_context.op_config if options else {}))
         asked = chosen.delete_without_policy or chosen.dry_run
+        if chosen.dry_run:
+            tag_plan(context)
         if policy is not None and getattr(settings, policy) is None and not asked:
             context.log.info(without)
             return dg.MaterializeResult(metadata={"outcome": without}, check_results=passed)
@@ -191,12 +196,18 @@ def page_of_idle_run(launch: Launch, metadata: reports.Metadata) -> reports.Meta
         return shown
     partition = context.run.tags.get(PARTITION_TAG)
     only = dg.AssetRecordsFilter(context.asset_key, asset_partitions=None if partition is None else [partition])
-    for record in context.instance.fetch_materializations(only, limit=1).records:
+    for record in context.instance.fetch_materializations(only, limit=_LAST_RUNS).records:
         last = record.asset_materialization
-        if last is not None:
+        if last is not None and not _is_dry(last):  # a plan is not what was done
             drawn = {name: each for name, each in last.metadata.items() if isinstance(each, DRAWN)}
-            shown = drawn | shown
+            return drawn | shown
     return shown
+
+
+def _is_dry(made: dg.AssetMaterialization) -> bool:
+    """Whether a record is of a dry run."""
+    dry = made.metadata.get("dry_run")
+    return dry is not None and bool(dry.value)
 
 
 def refuse_after_failed_checks(context: dg.AssetExecutionContext, scope: Scope, settings: LakehouseSettings) -> None:

@@ -32,6 +32,7 @@ from dagster_project.supervised import (
     with_advice,
 )
 from pipelines import backup, compaction, snapshot, stats, verify
+from pipelines.compaction_policy import debt_of
 from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
 from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError, clock
@@ -270,7 +271,7 @@ def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = 
         DEBT,
         decision.reason,
         passed=not decision.wanted,
-        buffered_messages=compaction_policy.debt_of(lake.stats()),
+        buffered_messages=debt_of(lake.stats()),
         threshold=settings.compaction.messages,
         nodes_a_compaction_would_rewrite=None if estimate is None else estimate.nodes,
         bytes_a_compaction_would_write=None if estimate is None else estimate.bytes,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dagster_project.config.settings import Compaction
 from dagster_project.config.values import format_duration
-from pipelines.compaction_policy import excess_messages, waiting_bytes
+from pipelines.compaction_policy import debt_of, waiting_bytes
 from trinitylake_core import Lakehouse, Stats
 
 
@@ -47,15 +47,6 @@ def compaction_pays(policy: Compaction, lake: Lakehouse, waiting_since: float | 
         wanted = wanted or waited >= policy.older_than.total_seconds()
         reasons.append(f"waiting for {waited:,.0f}s, limit {format_duration(policy.older_than)}")
     return Decision(wanted, "; ".join(reasons))
-
-
-def debt_of(stats: Stats) -> int:
-    """Return the number of buffered messages that are more than may wait there, by the policy of compactions.
-
-    In the whole tree, or in the root if it does not count the others.
-    """
-    messages = stats.messages if stats.messages is not None else stats.root_messages
-    return excess_messages(messages, stats.objects, stats.height, stats.order)
 
 
 def too_many(policy: Compaction, stats: Stats) -> Decision:

@@ -204,7 +204,7 @@ def _job(scope: Scope, name: str, selection: dg.AssetSelection, description: str
         f"{scope.slug}_{name}",
         selection=selection,
         description=description,
-        tags=dict(scope.tags),
+        tags=scope.job_tags,
         executor_def=dg.in_process_executor,  # its steps share one Spark session
         **more,
     )

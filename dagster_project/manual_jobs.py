@@ -21,7 +21,7 @@ from dagster_project.instance import RECOVERY_TAG
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, Scope, runs_at_work
-from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, run_with_review
+from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, run_with_review, tag_plan
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
 from pipelines.summary import Summarised
@@ -410,7 +410,7 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
         name=f"{scope.slug}_{name}",
         description=f"{row.description}\n\n{scope.label[0].upper()}{scope.label[1:]}.",
         config={"ops": {op.name: {"config": chosen}}},
-        tags=dict(scope.tags) | urgent,
+        tags=scope.job_tags | urgent,
         partitions_def=scope.partitions,
         executor_def=dg.in_process_executor,
     )
@@ -470,7 +470,9 @@ def _carry_out(
     """Do the work of a job with the options of its launchpad; return what is shown of it."""
     settings = settings_of(scope, context)
     options = _options(row, given, row.engine or settings.compaction.engine)
-    if given.get(STOP) and not given.get(DRY_RUN):
+    if given.get(DRY_RUN):
+        tag_plan(context)
+    elif given.get(STOP):
         _stop_maintenance(scope, settings, context)
 
     def work(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
@@ -482,8 +484,9 @@ def _carry_out(
     context.log.info(metadata["outcome"])
     if "carry_out" not in metadata:
         return metadata
-    named = given.get(AUTHOR) or context.run.tags.get(_USER_TAG) or os.environ.get("TRINITYLAKE_AUTHOR")
-    author = named or f"not named, by the plan of run {context.run.run_id[:8]}"
+    author = given.get(AUTHOR) or context.run.tags.get(_USER_TAG)
+    if not (author or os.environ.get("TRINITYLAKE_AUTHOR")):
+        author = f"not named, by the plan of run {context.run.run_id[:8]}"
     text = _configuration_to_act(context.op_def.name, row, given, metadata, author)
     context.log.info("to carry this plan out, launch with\n%s", text)
     first = {name: metadata[name] for name in ("outcome", "carry_out")}
@@ -491,7 +494,7 @@ def _carry_out(
 
 
 def _configuration_to_act(
-    step: str, row: ManualJob, given: Mapping[str, Any], plan: reports.Metadata, author: str
+    step: str, row: ManualJob, given: Mapping[str, Any], plan: reports.Metadata, author: str | None
 ) -> str:
     """Return the configuration that carries out a plan and no other, as YAML for a launchpad, which takes it as it is.
 
@@ -510,7 +513,8 @@ def _configuration_to_act(
         config["version"] = plan["plan_target_version"]
     if "since" in config:
         config["since"] = plan[reports.BEGINS_AT]
-    config[AUTHOR] = author
+    if author:
+        config[AUTHOR] = author
     config[DRY_RUN] = False
     config["expected_version"] = plan["plan_version"]
     return yaml.safe_dump({"ops": {step: {"config": config}}}, sort_keys=False, allow_unicode=True)

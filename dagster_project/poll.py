@@ -20,6 +20,7 @@ from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import open_for_poll
+from pipelines.compaction_policy import debt_of
 from pipelines.deadline_pool import DeadlinePool
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import Corrupt, WentBack
@@ -49,6 +50,7 @@ class SensorState:
         waiting_since: when messages were first seen after the last compaction; ``None`` without any.
         debt: how many messages were buffered at the last poll.
         tables_version: up to which version the tables that are assets are recorded.
+        tables_after: the key up to which those are recorded that changed up to ``tables_upto``, where they are many.
         seen: the newest version at the last poll; ``seen_at``: when it was created, in epoch milliseconds.
         accepted: when an operator last accepted that the lakehouse went back in time, in epoch milliseconds.
     """
@@ -68,6 +70,8 @@ class SensorState:
     seen: int | None = None
     seen_at: int = 0
     accepted: int = 0
+    tables_after: str | None = None
+    tables_upto: int | None = None
 
 
 def states_of(cursor: str | None) -> dict[str, SensorState]:
@@ -115,7 +119,7 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     lake = open_for_poll(settings)
     state = _remember_seen(lake, state)
     policy = settings.compaction
-    debt = compaction_policy.debt_of(lake.stats())
+    debt = debt_of(lake.stats())
     waiting_since = _find_waiting_since(state, debt, now)
     pays = compaction_policy.compaction_pays(policy, lake, waiting_since, now)
     over_since = None
@@ -133,8 +137,11 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
         over_since = now
     tables: tuple[dg.AssetMaterialization, ...] = ()
     if settings.assets and lake.version != state.tables_version:
-        tables = tuple(table_assets.new_versions(lake, settings, state.tables_version))
-        state = replace(state, tables_version=lake.version)
+        upto = lake.version if state.tables_after is None else state.tables_upto
+        found, after = table_assets.new_versions(lake, settings, state.tables_version, state.tables_after)
+        tables = tuple(found)
+        done = upto if after is None else state.tables_version
+        state = replace(state, tables_version=done, tables_after=after, tables_upto=upto)
     state = replace(state, waiting_since=waiting_since, debt=debt, over_since=over_since)
     return Poll(lake.version, observed, pays, state, results, tables)
 

@@ -16,8 +16,8 @@ import dagster as dg
 from dagster_project import assets, fleet_health, schedule_times
 from dagster_project.checks import REACHABLE
 from dagster_project.config.file import Known
-from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
-from dagster_project.scope import AT_WORK, FLEET, PARTITION_TAG, AssetJob, Scope
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.scope import AT_WORK, FLEET, PARTITION_TAG, AssetJob, Scope, run_tags
 
 _log: Final = logging.getLogger(__name__)
 DUE_TAG: Final = "trinitylake/due"
@@ -127,5 +127,5 @@ def _request(scope: Scope, settings: LakehouseSettings, when: datetime) -> dg.Ru
         run_key=f"{settings.name} {when.isoformat()}",
         partition_key=scope.partition(settings.name),
         asset_selection=chosen if scope.known is None else None,
-        tags={LAKEHOUSE_TAG: settings.slug, DUE_TAG: when.isoformat()},
+        tags={**run_tags(settings), DUE_TAG: when.isoformat()},
     )

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
-from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
+from dagster_project.config.settings import LAKEHOUSE_TAG, STORAGE_TAG, LakehouseSettings
 from trinitylake_core.errors import InvalidInput
 
 AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
@@ -74,6 +74,11 @@ class Scope:
             raise InvalidInput("choose one partition (one lakehouse): a run works on one at a time")
         return self.find(name)
 
+    @property
+    def job_tags(self) -> dict[str, str]:
+        """The tags of its jobs: those of a fleet's runs differ, and come with each request."""
+        return dict(self.tags) if self.known is None else run_tags(self.known)
+
     def partition(self, name: str) -> str | None:
         """Return the partition of a lakehouse: its name, or ``None`` without partitions."""
         return None if self.partitions is None else name
@@ -91,6 +96,12 @@ def one(settings: LakehouseSettings) -> Scope:
         owners=settings.owners,
         tags={LAKEHOUSE_TAG: settings.slug},
     )
+
+
+def run_tags(settings: LakehouseSettings) -> dict[str, str]:
+    """Return the tags of the runs of a lakehouse: which it is, and where it is stored."""
+    storage = {} if settings.storage is None else {STORAGE_TAG: settings.storage}
+    return {LAKEHOUSE_TAG: settings.slug, **storage}
 
 
 def every(find: Callable[[str], LakehouseSettings]) -> Scope:

@@ -19,7 +19,7 @@ from dagster_project import assets, checks, compaction_policy, fleet_health, not
 from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
-from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, LakehouseSettings, Notifications
+from dagster_project.config.settings import REASON_TAG, LakehouseSettings, Notifications
 from dagster_project.config.values import format_duration
 from dagster_project.poll import Poll, SensorState
 from dagster_project.processes.dead_runs import Undertaker
@@ -32,6 +32,7 @@ from dagster_project.scope import (
     compaction_job,
     lakehouse_tags,
     last_result,
+    run_tags,
     runs_at_work,
 )
 from trinitylake_core import InvalidInput
@@ -224,7 +225,7 @@ class LakehouseTick:
                 # a tick that the daemon gave up repeats this key, because its cursor was not kept: one launch, not two
                 run_key=f"{name}-{found.version}-{before.requested_at:.0f}-{self.terminated_at(settings):.0f}",
                 partition_key=self.scope.partition(name),
-                tags={LAKEHOUSE_TAG: settings.slug, REASON_TAG: decision.reason},
+                tags={**run_tags(settings), REASON_TAG: decision.reason},
                 run_config={"ops": {step: {"config": {"reason": decision.reason}}}},
             )
             self.requests.append(request)

@@ -28,8 +28,12 @@ from trinitylake_core import Lakehouse, errors
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RETRY: Final = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
-"""For work that is safe to repeat: it continues where it stopped, or finds nothing left to do."""
+RETRY: Final = dg.RetryPolicy(max_retries=4, delay=30, backoff=dg.Backoff.EXPONENTIAL)
+"""For work that is safe to repeat: it continues where it stopped, or finds nothing left to do.
+
+After 30, 90, 210 and 450 seconds: an outage of ten minutes costs no night."""
+DRY_RUN_TAG: Final = "trinitylake/dry_run"
+"""The tag that tells the runs which show a plan from those which act, in Dagster's list of runs."""
 INTERRUPTED: Final = "the run was cancelled"
 """How the failure of a step begins that was cancelled, or whose process received a signal to end."""
 _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
@@ -105,10 +109,13 @@ class Supervisor:
     def engine_metadata(self) -> dict[str, Any]:
         """Return which engine ran and why, and, where Spark did, what it did: for people."""
         shown: dict[str, Any] = {}
-        if self.spark.choices:
-            shown["engine_chosen"] = "\n".join(dict.fromkeys(self.spark.choices))
         if self._session is None:
+            ran = [each for each in self.spark.choices if not each.startswith("spark:")]
+            none = ["none: Spark was chosen, and nothing was left for it to do"] if self.spark.choices else []
+            if ran or none:
+                shown["engine_chosen"] = "\n".join(dict.fromkeys(ran or none))
             return shown
+        shown["engine_chosen"] = "\n".join(dict.fromkeys(self.spark.choices))
         usage = measure_usage(self._session).since(self._usage_before)
         shown |= {"spark_application": usage.application_id, "spark_master": usage.master}
         if usage.ui is not None:
@@ -193,6 +200,11 @@ class Launch:
     def writes(self) -> dict[str, Any]:
         """The arguments that every pipeline which writes takes: also what can stop it, and the review of a dry run."""
         return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
+
+
+def tag_plan(context: Context) -> None:
+    """Mark the run of a step that only shows a plan."""
+    context.instance.add_run_tags(context.run.run_id, {DRY_RUN_TAG: "true"})
 
 
 def choose_by_settings(settings: LakehouseSettings, *, is_idle: bool) -> str:

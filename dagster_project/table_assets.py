@@ -21,7 +21,7 @@ from dagster_project.config.values import OWNER
 from dagster_project.metadata.reports import keep_known
 from dagster_project.resources import open_for_poll
 from pipelines.deadline_pool import DeadlinePool
-from trinitylake_core import Lakehouse, NotFound, TrinityLakeError
+from trinitylake_core import Corrupt, Lakehouse, NotFound, TrinityLakeError
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.keys import TABLE
@@ -105,15 +105,20 @@ def list_tables(lake: Lakehouse, settings: LakehouseSettings) -> list[ObjectEntr
     return list(found.values())
 
 
-def new_versions(lake: Lakehouse, settings: LakehouseSettings, since: int | None) -> list[dg.AssetMaterialization]:
+def new_versions(
+    lake: Lakehouse, settings: LakehouseSettings, since: int | None, after: str | None = None
+) -> tuple[list[dg.AssetMaterialization], str | None]:
     """Return what to record of the tables that changed after a version; of all without one, or once it has expired.
 
+    At most :data:`MOST` of those whose keys come ``after`` one, and the last of these keys if there are more of them.
     The difference of two versions, and one ``get`` for each table. Tables that were dropped are not recorded.
     """
     entries = _find_changed(lake, settings, since)
     if entries is None:
         entries = list_tables(lake, settings)
-    return [_describe_version(lake, each) for each in _read_infos(lake, entries[:MOST])]
+    left = [each for each in entries if after is None or each.key > after]
+    found = [_describe_version(lake, each) for each in _read_infos(lake, left[:MOST])]
+    return found, left[MOST - 1].key if len(left) > MOST else None
 
 
 def _find_changed(lake: Lakehouse, settings: LakehouseSettings, since: int | None) -> list[ObjectEntry] | None:
@@ -133,10 +138,17 @@ def _find_changed(lake: Lakehouse, settings: LakehouseSettings, since: int | Non
 
 
 def _read_infos(lake: Lakehouse, entries: Iterable[ObjectEntry]) -> Iterator[TableInfo]:
-    """Yield the definitions of tables. One ``get`` each, several at the same time."""
+    """Yield the definitions of tables. One ``get`` each, several at the same time.
+
+    One that cannot be read is left out, as Dagster's log says: `verify` reports it, and its table alone is concerned.
+    """
 
     def read(entry: ObjectEntry) -> tuple[ObjectEntry, object]:
-        return entry, lake.definition_of(entry)
+        try:
+            return entry, lake.definition_of(entry)
+        except (Corrupt, NotFound) as error:
+            _log.warning("table %s.%s is not recorded: %s", entry.namespace, entry.name, error)
+            return entry, None
 
     for entry, definition in lake.storage.map(iter(entries), read):
         if isinstance(definition, TableDef):

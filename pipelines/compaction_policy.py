@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipelines import compaction
 from pipelines.trees.prediction import RewriteCost, predict
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.tree.subtree import PayingChildren
 
 
@@ -36,6 +36,15 @@ def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
 def excess_messages(messages: int, objects: int | None, height: int | None, order: int) -> int:
     """Return how many messages are more than may wait in buffers, by the policy of compactions. No request."""
     return max(0, messages - PayingChildren(order, 0).allowed_messages(objects, height or 0))
+
+
+def debt_of(stats: Stats) -> int:
+    """Return the number of buffered messages that are more than may wait there, by the policy of compactions.
+
+    In the whole tree, or in the root if it does not count the others. No request.
+    """
+    messages = stats.root_messages if stats.messages is None else stats.messages
+    return excess_messages(messages, stats.objects, stats.height, stats.order)
 
 
 def settle_due(lake: Lakehouse, settle_seconds: float | None, now_millis: int) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipelines import lakehouses
-from pipelines.compaction_policy import waiting_bytes
+from pipelines.compaction_policy import debt_of, waiting_bytes
 from pipelines.deadline_pool import DeadlinePool
 from pipelines.summary import count
 from trinitylake_core import Lakehouse, clock
@@ -84,7 +84,7 @@ class State:
         committed_at: when that was created.
         versions_kept: how many versions are kept.
         objects: how many objects the tree holds.
-        messages: how many messages are buffered.
+        messages: how many messages are buffered that are more than may wait there: those that a compaction pays for.
         debt: these as a share of the threshold from which a compaction pays.
         height: the height of the tree.
         snapshots: how many snapshots there are.
@@ -205,10 +205,7 @@ def state_of(member: Member) -> State:
     options = hurry(member.root, member.options())
     lake = Lakehouse.open(member.root, storage_options=options)
     stats = lake.stats()
-    if stats.messages is None:
-        messages = stats.root_messages
-    else:
-        messages = stats.messages
+    messages = debt_of(stats)
     snapshots_at = [each.created_at for each in lake.snapshots()]
     state = State(
         name=member.name,

@@ -105,7 +105,7 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
         _, pattern = _PERIODS[period]
         of_period = set()
         for name in existing:
-            if re.fullmatch(pattern, name):
+            if re.fullmatch(pattern, name) and name <= current:  # one of the future, by a clock that was wrong, stays
                 of_period.add(name)
         if current not in of_period:
             create.append(current)
@@ -128,8 +128,9 @@ def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], 
     found = []
     for period, grace in graces.items():
         name = name_of(period, now - grace)
+        current = name_of(period, now)
         _, pattern = _PERIODS[period]
-        of_period = [each for each in existing if re.fullmatch(pattern, each)]
+        of_period = [each for each in existing if re.fullmatch(pattern, each) and each <= current]
         newest = max(of_period, default=None)
         if newest is None or newest < name:
             found.append(Overdue(period, name, newest))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -21,6 +22,8 @@ from trinitylake_core.storage import normalise_root
 
 LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
 """The tag of runs and assets that names their lakehouse."""
+STORAGE_TAG: Final = "trinitylake/storage"
+"""The tag of runs that names where their lakehouse is stored: one that hangs takes not every place in the queue."""
 REASON_TAG: Final = "trinitylake/reason"
 """The tag of a run with the reason for which it was requested."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -353,6 +356,19 @@ class LakehouseSettings(Model):
     def key_prefix(self) -> list[str]:
         """The prefix of the keys of this lakehouse's assets."""
         return ["lakehouse", self.name]
+
+    @property
+    def storage(self) -> str | None:
+        """The endpoint, or else the bucket, that the lakehouse shares with others; ``None`` on a local disk."""
+        scheme, _, rest = self.root.partition("://")
+        if scheme == "file":
+            return None
+        endpoint = self.storage_options.get("endpoint_url")
+        if isinstance(endpoint, Mapping):
+            return f"{{env: {endpoint['env']}}}"
+        if endpoint is not None:
+            return urlsplit(str(endpoint)).netloc.rpartition("@")[2]
+        return f"{scheme}://{rest.partition('/')[0]}"
 
     @property
     def pool(self) -> str:

@@ -440,9 +440,9 @@ def of_tables(report: tables_health.Report) -> Metadata:
         leakiest=_of_some(leaking, _LEAKIEST),
         unreadable=len(report.failures),
     )
-    without_tables = replace(report, tables=())
+    without_tables = replace(report, tables=())  # the sentences are of all, the table of the report is another one
     found = of_report(without_tables, **shown)
-    return found | {"tables": len(report.tables)}
+    return found | {"outcome": ";\n".join(report.summary()), "tables": len(report.tables)}
 
 
 def _of_some(tables: Sequence[tables_health.TableHealth], columns: Sequence[str]) -> dg.TableMetadataValue | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -217,3 +218,22 @@ def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: pytest.MonkeyPa
     jobs = [(job.name, job.tags, job.description, job.metadata) for job in repository.get_all_jobs()]
     assert "s3://nowhere/sales/" in str(served)
     assert "hunter2" not in str([served, jobs])
+
+
+@pytest.mark.parametrize(
+    ("root", "options", "said"),
+    [
+        ("file:///x/a", {}, None),
+        ("s3://lakes/a", {}, "s3://lakes"),
+        ("s3://lakes/a", {"endpoint_url": "https://user:word@s3.example.com"}, "s3.example.com"),
+        ("s3://lakes/a", {"endpoint_url": {"env": "THERE"}}, "{env: THERE}"),
+    ],
+)
+def test_runs_are_limited_by_the_storage_that_they_share(root: str, options: dict[str, Any], said: str | None) -> None:
+    """One that hangs held every place in the queue. A disk of this machine is not limited."""
+    stanza = {"name": "a", "root": root, "storage_options": options}
+    definitions = define_lakehouses((LakehouseSettings.model_validate(stanza),))
+    assert said == definitions.resolve_job_def("a_maintenance").tags.get("trinitylake/storage")
+    limits = yaml.safe_load((ROOT / "deploy/dagster.yaml").read_text())["concurrency"]["runs"]
+    (limit,) = [each["limit"] for each in limits["tag_concurrency_limits"] if each["key"] == "trinitylake/storage"]
+    assert limit < limits["max_concurrent_runs"]

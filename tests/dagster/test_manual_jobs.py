@@ -398,6 +398,17 @@ def test_a_plan_shows_the_exact_configuration_that_carries_it_out(
         assert deployed.digest() == deployed.at(target).digest()
 
 
+def test_what_a_plan_offers_is_taken_as_it_is_by_whomever_it_was_made(
+    local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``launched_by`` was missing, where nobody had named himself for the plan."""
+    monkeypatch.delenv("TRINITYLAKE_AUTHOR")
+    plan = told(launched(local, "undo", instance, last=True, reason="bad deploy"))
+    offered = yaml.safe_load(plan["configuration"])["ops"][f"{STEP}undo"]["config"]
+    assert "not named, by the plan of run" in offered["launched_by"]
+    assert "committed" in told(launched(local, "undo", instance, **offered))["outcome"]
+
+
 def test_a_restore_says_first_what_to_launch_next(
     local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
 ) -> None:

@@ -97,9 +97,42 @@ def test_each_new_version_of_a_table_is_recorded_once(
 
 def test_all_tables_are_recorded_once_the_version_has_expired(shown: LakehouseSettings) -> None:
     lake = Lakehouse.open(shown.root)
-    assert 2 == len(table_assets.new_versions(lake, shown, None))
-    assert [] == table_assets.new_versions(lake, shown, lake.version)
-    assert 2 == len(table_assets.new_versions(lake, shown, 10_000))
+    assert 2 == len(table_assets.new_versions(lake, shown, None)[0])
+    assert ([], None) == table_assets.new_versions(lake, shown, lake.version)
+    assert 2 == len(table_assets.new_versions(lake, shown, 10_000)[0])
+
+
+def test_a_damaged_definition_of_a_table_concerns_that_table(
+    shown: LakehouseSettings, shop: TrinityLakeCatalog, instance: dg.DagsterInstance
+) -> None:
+    """Its lakehouse was "unreachable" for ever, with the advice to roll back."""
+    lake = Lakehouse.open(shown.root)
+    (entry,) = [each for each in lake.objects() if each.name == "orders"]
+    path = Path(shop.properties["uri"].removeprefix("file://")) / entry.path
+    path.chmod(0o644)
+    path.write_bytes(b"garbage")
+    result, cursor = look(shown, instance)
+    assert [["eu", "de", "items"]] == [key.path for key in recorded(result)]
+    assert state(cursor).results["reachable"]
+    assert lake.version == state(cursor).tables_version
+
+
+def test_many_changed_tables_are_recorded_tick_by_tick(
+    shown: LakehouseSettings, shop: TrinityLakeCatalog, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest was never recorded. One that changes while they are is recorded again."""
+    _, cursor = look(shown, instance)
+    monkeypatch.setattr(table_assets, "MOST", 2)
+    for number in range(5):
+        shop.create_table(f"sales.t{number}", ROWS.schema)
+    met: list[str] = []
+    for tick in range(6):
+        result, cursor = look(shown, instance, cursor)
+        met += [key.path[-1] for key in recorded(result)]
+        if tick == 0:
+            shop.load_table(f"sales.{met[0]}").append(ROWS)
+    assert {f"t{number}" for number in range(5)} == set(met)
+    assert (6, 2) == (len(met), met.count(met[0]))
 
 
 def test_a_lakehouse_that_cannot_be_listed_has_no_such_assets(

@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines import export, fleet
+from pipelines import compaction, export, fleet
 from pipelines.cli import main
-from pipelines.fleet import Config, Member, State
+from pipelines.compaction_policy import debt_of
+from pipelines.fleet import Config, Member, State, state_of
 from trinitylake_core import Lakehouse
 
 
@@ -79,6 +80,20 @@ def test_what_there_was_no_time_for_is_told(tmp_path: Path) -> None:
     root = lake(tmp_path / "a", 1)
     report = fleet.run([Member(f"l{n}", root) for n in range(3)], Config(at_once=1, total_seconds=0.0))
     assert all("not read" in str(state.problem) for state in report.states)
+
+
+def test_the_debt_is_what_a_compaction_pays_for(tmp_path: Path) -> None:
+    """As the sensor of Dagster counts it: the survey counted messages that may wait, too."""
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), order=200)
+    with lake.transaction() as txn:
+        for number in range(600):
+            txn.create_namespace(f"n{number}")
+    compaction.run(lake.refresh(), compaction.Config(engine="local"))
+    with lake.refresh().transaction() as txn:
+        txn.create_namespace("sales")
+    found = state_of(Member("a", lake.root, threshold=1))
+    assert (0, 0.0) == (found.messages, found.debt)
+    assert 0 == debt_of(lake.refresh().stats()) < (lake.stats().messages or 0)
 
 
 def test_openmetrics_are_what_prometheus_reads() -> None:

@@ -42,10 +42,21 @@ def test_names_are_those_of_the_period_in_utc() -> None:
         ({"weekly": 1}, ["daily-2026-11-01", "weekly-2026-W46"], Due(("weekly-2026-W47",), ("weekly-2026-W46",))),
         ({"daily": 1}, ["mine", "daily", "daily-2026-11-19-x", "daily-1"], Due(("daily-2026-11-20",), ())),
         ({"daily": 1, "weekly": 1}, [], Due(("daily-2026-11-20", "weekly-2026-W47"), ())),
+        ({"daily": 1}, ["daily-2031-01-01"], Due(("daily-2026-11-20",), ())),  # by a clock that was wrong
+        (
+            {"daily": 1},
+            ["daily-2031-01-01", "daily-2026-11-19"],
+            Due(("daily-2026-11-20",), ("daily-2026-11-19",)),
+        ),
     ],
 )
 def test_what_is_due(policies: dict[str, int], names: list[str], expected: Due) -> None:
     assert expected == due(policies, infos(names), NOW)
+
+
+def test_a_snapshot_of_the_future_hides_no_missing_one() -> None:
+    (late,) = snapshot.overdue({"daily": timedelta(days=1)}, infos(["daily-2031-01-01"]), NOW)
+    assert ("daily-2026-11-19", None) == (late.name, late.newest)
 
 
 def test_an_expired_snapshot_is_made_again() -> None:
