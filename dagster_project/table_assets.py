@@ -117,8 +117,11 @@ def new_versions(
     if entries is None:
         entries = list_tables(lake, settings)
     left = [each for each in entries if after is None or each.key > after]
-    found = [_describe_version(lake, each) for each in _read_infos(lake, left[:MOST])]
-    return found, left[MOST - 1].key if len(left) > MOST else None
+    now = left[:MOST]
+    found = [_describe_version(lake, each) for each in _read_infos(lake, now)]
+    if len(left) == len(now):
+        return found, None
+    return found, now[-1].key
 
 
 def _find_changed(lake: Lakehouse, settings: LakehouseSettings, since: int | None) -> list[ObjectEntry] | None:
