@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+from trinitylake_core.extras import install_command
 from trinitylake_launch import describe_foreign
 
 for name in ("trinitylake_core", "pipelines"):
@@ -9,6 +10,4 @@ for name in ("trinitylake_core", "pipelines"):
     if foreign is not None:
         raise ImportError(foreign, name=name)
 if find_spec("dagster") is None:
-    raise ModuleNotFoundError(
-        "Dagster is not installed: pip install 'trinitylake-maintenance[dagster]'", name="dagster"
-    )
+    raise ModuleNotFoundError(f"Dagster is not installed: {install_command('dagster')}", name="dagster")

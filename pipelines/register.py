@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Stopwatch
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.extras import install_command
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg.registration import Registered
@@ -64,7 +65,7 @@ def run(
         from trinitylake_core.iceberg.registration import open_catalog, register_all
     except ModuleNotFoundError as error:
         raise InvalidInput(
-            f"{error.name} is not installed: pip install 'trinitylake-maintenance[iceberg]', and what the catalog needs"
+            f"{error.name} is not installed: {install_command('iceberg')}, and what the catalog needs"
         ) from error
     watch = Stopwatch()
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pipelines import undo, verify
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput
+from trinitylake_core.extras import install_command
 
 NAME: Final = "first"
 """What the lakehouse is called in ``lakehouses.yaml``, and by clients of the endpoint."""
@@ -66,7 +67,7 @@ def run(directory: Path) -> Report:
         Corrupt: the undo did not bring the rows back.
     """
     if find_spec("pyiceberg") is None:
-        raise InvalidInput("a trial needs the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+        raise InvalidInput(f"a trial needs the extra 'iceberg': {install_command('iceberg')}")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise AlreadyExists(f"{directory} is not empty: name a directory that is not there yet")
     directory.mkdir(parents=True, exist_ok=True)

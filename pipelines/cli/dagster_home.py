@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.extras import install_command
 
 HOME_VARIABLE: Final = "DAGSTER_HOME"
 HOME_NAME: Final = ".dagster"
@@ -28,9 +29,7 @@ def require_dagster() -> None:
     """Raise ``InvalidInput`` where Dagster, or its pages, are not installed."""
     for name in _NEEDED:
         if find_spec(name) is None:
-            raise InvalidInput(
-                f"this needs the extra 'dagster' ({name}): pip install 'trinitylake-maintenance[dagster]'"
-            )
+            raise InvalidInput(f"this needs the extra 'dagster' ({name}): {install_command('dagster')}")
 
 
 def choose_home(environment: Mapping[str, str], directory: Path) -> Path:

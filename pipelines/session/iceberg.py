@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.extras import install_command
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
@@ -59,7 +60,7 @@ def _spark_release() -> str:
     try:
         return ".".join(version("pyspark").split(".")[:2])
     except PackageNotFoundError:
-        raise InvalidInput("pyspark is not installed: pip install 'trinitylake-maintenance[spark]'") from None
+        raise InvalidInput(f"pyspark is not installed: {install_command('spark')}") from None
 
 
 def refuse_session_without_iceberg(spark: SparkSession) -> None:

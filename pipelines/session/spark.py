@@ -53,6 +53,7 @@ from pipelines.session.iceberg import (
     refuse_session_without_iceberg,
 )
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.extras import install_command
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
@@ -603,9 +604,7 @@ def _java_version(java: str) -> str | None:
 def check_pyspark() -> None:
     """Prove that pyspark is installed. Raises ``InvalidInput``, which names the extra."""
     if find_spec("pyspark") is None:
-        raise InvalidInput(
-            "Spark is not installed: pip install 'trinitylake-maintenance[spark]', or choose engine 'local'"
-        )
+        raise InvalidInput(f"Spark is not installed: {install_command('spark')}, or choose engine 'local'")
 
 
 def check_connect_server(remote: str) -> None:

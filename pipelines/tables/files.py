@@ -24,6 +24,7 @@ from trinitylake_core.errors import (
     StorageDenied,
     StorageError,
 )
+from trinitylake_core.extras import install_command
 from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.selection import matching
@@ -85,7 +86,7 @@ class TableState:
 def refuse_no_iceberg() -> None:
     """Raise ``InvalidInput``, which names the extra, where PyIceberg is not installed."""
     if find_spec("pyiceberg") is None:
-        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+        raise InvalidInput(f"tables need the extra 'iceberg': {install_command('iceberg')}")
 
 
 def tables_of(lake: Lakehouse, pattern: str | None) -> Iterator[ObjectEntry]:

@@ -383,7 +383,7 @@ def test_an_engine_that_cannot_be_is_refused_however_small_the_lakehouse(
     monkeypatch.setattr(spark_sessions, "find_spec", lambda _: None)
     for more in (["--engine", "spark"], ["--master", "spark://host:7077"]):
         refused = run("compact", lake.root, *more)
-        assert (2, True) == (refused.code, "pip install 'trinitylake-maintenance[spark]'" in refused.err)
+        assert (2, True) == (refused.code, "pip install 'trinitylake-maintenance[spark]" in refused.err)
     assert lake.version == reopened(lake).version
 
 

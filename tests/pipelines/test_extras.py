@@ -82,7 +82,7 @@ for words in ("create ./lake", "apply lake list.yaml", "load lake more.jsonl", "
 def test_a_missing_extra_is_named(tmp_path: Path, program: str, extra: str) -> None:
     done = _run(program, WITHOUT, tmp_path)
     assert 1 == done.returncode
-    assert f"pip install 'trinitylake-maintenance[{extra}]'" in done.stderr.splitlines()[-1]
+    assert f"pip install 'trinitylake-maintenance[{extra}]" in done.stderr.splitlines()[-1]
 
 
 def test_all_is_every_extra_that_is_not_for_developers() -> None:

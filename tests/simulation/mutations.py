@@ -482,7 +482,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         faults=1,
         fault=("late",),
     ),
-    "commits obey a freeze": Mutation(lambda: {(commits, "freeze_of"): lambda definition: None}, ("write", "freeze")),
+    "commits obey a freeze": Mutation(
+        lambda: {(commits, "freeze_in_force"): lambda backend, definition: None}, ("write", "freeze")
+    ),
     "a rollback does not thaw": Mutation(lambda: {(rolled_back, "rolled_back"): _thawing}, ("rollback", "freeze")),
     "a hole is found by a listing": Mutation(
         lambda: {(Versions, "refuse_hole"): lambda self, newest, listed=None: None}, ("clean-holes",), preemptions=0

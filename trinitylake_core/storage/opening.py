@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from trinitylake_core.errors import InvalidInput, InvalidLocation
+from trinitylake_core.extras import install_command
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.storage.requests import CommonOptions
@@ -51,7 +52,7 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> BaseSto
             if find_spec(name) is None:
                 missing.append(name)
         if missing:
-            raise InvalidInput(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
+            raise InvalidInput(f"s3:// needs {' and '.join(missing)}: {install_command('s3')}")
         from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415
 
         return S3Storage(normalised, options)

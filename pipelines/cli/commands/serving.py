@@ -12,6 +12,7 @@ from pipelines.cli.command import Call, Result, command, option
 from pipelines.cli.output import say
 from pipelines.cli.resolve_root import root_of
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.extras import install_command
 
 if TYPE_CHECKING:
     from trinitylake_core import Lakehouse
@@ -79,9 +80,7 @@ def serve(call: Call) -> Result:
     try:
         from trinitylake_core import rest
     except ImportError as error:
-        raise InvalidInput(
-            f"serving needs the extra 'rest' ({error.name}): pip install 'trinitylake-maintenance[rest]'"
-        ) from error
+        raise InvalidInput(f"serving needs the extra 'rest' ({error.name}): {install_command('rest')}") from error
     options = call.options
     openers: dict[str, Callable[[], Lakehouse]] = {
         options.name or call.root.rstrip("/").rpartition("/")[2] or "lake": call.open

@@ -30,6 +30,7 @@ from pipelines.tables.compact.statements import (
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
+from trinitylake_core.extras import install_command
 from trinitylake_core.iceberg.snapshot_files import LiveFile, SnapshotReader
 from trinitylake_core.tables import Located
 
@@ -90,9 +91,9 @@ class SparkEngine:
         if self._session is None:
             return "there is no Spark session"
         if find_spec("pyspark") is None:
-            return "Spark is not installed: pip install 'trinitylake-maintenance[spark]'"
+            return f"Spark is not installed: {install_command('spark')}"
         if find_spec("starlette") is None:
-            return "the endpoint is not installed: pip install 'trinitylake-maintenance[rest]'"
+            return f"the endpoint is not installed: {install_command('rest')}"
         return missing_iceberg(self._session)
 
     def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
