@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -22,13 +23,16 @@ from pipelines.job import (
 )
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from pipelines.tables.files import EVERY, TableState, are_rewrites, refuse_no_share, states_after
-from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
+from trinitylake_core.definitions import TableDef, decode_table
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
+from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.restore import Restore, plan_restore, refuse_no_source
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.storage import open_storage
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.tables import marks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ def run(
         is_same=partial(are_rewrites, lake.storage),
     )
     plan = _plan(restore, config, spark)
+    _refuse_taken(restore, config, spark)
     prover = DefinitionProver(
         restore.there.backend.storage,
         spark,
@@ -210,6 +215,48 @@ def _plan(restore: Restore, config: Config, spark: Session) -> RecoveryPlan:
         while part := list(islice(changes, _TAKEN_TOGETHER)):
             restore.select(part)
     return restore.plan()
+
+
+def _refuse_taken(restore: Restore, config: Config, spark: Session) -> None:
+    """Refuse to bring a table back whose UUID or directory another one has by now: it was registered, or renamed.
+
+    Only a table that differs between the two versions can. One ``get`` for each that comes back, and for each other
+    one that differs; the versions are compared once more. Raises ``Refused``.
+    """
+    here, coming = restore.here, {}
+    tables = [each for each in restore.coming_back() if each.kind == TABLE]
+    for each, table in _decode_tables(restore.there.backend.storage, tables, "new_path"):
+        coming.update(dict.fromkeys(marks_of(here.backend.storage.root, table), each))
+    if not coming:
+        return
+    known = {(each.namespace, each.name) for each in restore.changes()}
+    local = diff.Config("local" if config.engine == "local" else "auto")
+    there = Lakehouse(restore.there.backend, restore.there.root)
+    with restore.still_kept():
+        differing = diff.run(Lakehouse(here.backend, here.root), there, local, spark)
+        others = (
+            each
+            for each in differing
+            if each.kind == TABLE and each.old_path is not None and (each.namespace, each.name) not in known
+        )
+        while part := list(islice(others, _TAKEN_TOGETHER)):
+            for other, table in _decode_tables(here.backend.storage, part, "old_path"):
+                for mark in marks_of(here.backend.storage.root, table):
+                    if mark in coming:
+                        mine = coming[mark]
+                        raise Refused(
+                            f"{mine.namespace}.{mine.name} cannot come back: {other.namespace}.{other.name} has its "
+                            f"UUID or directory by now ({mark}); rename that one, or drop it, and run it again"
+                        )
+
+
+def _decode_tables(storage: Storage, changes: Sequence[Change], side: str) -> Iterator[tuple[Change, TableDef]]:
+    """Yield the definitions of tables at one side of changes, as far as they can be read. One ``get`` each."""
+    paths = [getattr(each, side) for each in changes]
+    for each, (path, data) in zip(changes, storage.read_many(paths), strict=True):
+        with suppress(Corrupt):  # what is damaged is refused, or reported, elsewhere
+            if not isinstance(data, FileMissing):
+                yield each, decode_table(data, path)
 
 
 def _report(

@@ -1,4 +1,4 @@
-"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I20).
+"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I22).
 
 Passes over the versions, on Spark or in this process, with the same findings:
 

@@ -61,6 +61,7 @@ _HINTS: Final = {
     "I20": "copy the file back from a backup of the data, or roll back or restore the table to a version that does not "
     "need it; if no version can be read, drop the table",
     "I21": "nothing is lost: the next commit, or `trinitylake compact`, pushes down what finds no room in the root",
+    "I22": "see which of the tables is the one that its owner means, and drop the other, or roll it back",
 }
 _RECOUNT: Final = "run `trinitylake compact --full`: it counts the objects again; versions before keep what they say"
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"

@@ -31,6 +31,8 @@ PREVIOUS_METADATA_LOCATION: Final = "previous_metadata_location"
 VIEW_METADATA_LOCATION: Final = "iceberg.metadata_location"
 """Property of a view: its metadata file, as a path below the root or a URI."""
 TABLE_UUID: Final = "uuid"
+ELSEWHERE: Final = "iceberg.location"
+"""Format property of a table: its location, where that does not lie in the directory of its metadata."""
 SNAPSHOT_ID: Final = "current-snapshot-id"
 SNAPSHOT_MILLIS: Final = "current-snapshot-timestamp-ms"
 SNAPSHOT_ROWS: Final = "current-snapshot-total-records"
@@ -152,6 +154,14 @@ def metadata_uri(root: str, table: TableDef) -> str | None:
     Raises ``InvalidLocation``: a MANAGED table's path that leads out of the lakehouse.
     """
     return _uri(root, table, table.format_properties.get(METADATA_LOCATION, ""))
+
+
+def marks_of(root: str, table: TableDef) -> Iterator[str]:
+    """Yield what no two tables have: the UUID of a table, and the directory of its metadata, as far as it has one."""
+    yield from filter(None, [table.format_properties.get(TABLE_UUID)])
+    with suppress(InvalidLocation):
+        uri = metadata_uri(root, table)
+        yield from filter(None, [own_directory(root, uri) if uri else None])
 
 
 def named_in_area(root: str, definition: NamespaceDef | TableDef | ViewDef) -> str | None:

@@ -1,22 +1,24 @@
-"""The files of tables, proved one by one (I19, I20): metadata are read, data is asked for; each distinct file once."""
+"""The files of tables, proved one by one (I19, I20, I22): metadata are read, data is asked for; each file once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from itertools import islice
+from itertools import combinations, islice
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import Asked, Counts, list_counted, refuse_lost
+from pipelines.engine.counting import Asked, Counts, keep_counted, list_counted, refuse_lost
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN, unseen
 from pipelines.tables.walk import (
     ASTRAY,
+    CLAIM,
     DOUBT,
     LIST,
     LIVE,
@@ -50,6 +52,9 @@ _NEEDED: Final = """SELECT o.label, o.metadata, o.definition, min(l.path) AS pat
     FROM owners o JOIN lost l ON l.path = o.origin JOIN definitions d ON d.path = o.definition
     GROUP BY o.label, o.metadata, o.definition, l.role, l.named"""
 """A row for each file that is lost, and one for all files of a table that were not seen."""
+_DEFINITIONS: Final = (
+    f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
+)
 _FINDING: Final = "label, metadata, definition, path, about, role, first, last"
 
 
@@ -79,6 +84,7 @@ def prove_table_files(
     answers = _count_answers(engine, asked, total)
     if answers[UNREADABLE] or answers[UNSEEN] or tables.has(DOUBT, ASTRAY, OUTSIDE, UNREADABLE, UNSEEN):
         _add_findings(engine, walked, tables, asked, found)
+    _add_pairs(engine, walked, tables, found)
     own, elsewhere = 0, answers[UNKNOWN]
     if tables.has(UNKNOWN):
         query = f"""SELECT (SELECT count(DISTINCT path) FROM ({_either(UNKNOWN)}) e) AS elsewhere, count(*) AS own
@@ -133,8 +139,7 @@ def _add_findings(
     found: Found,
 ) -> None:
     """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
-    named = f"SELECT path, min(first) AS first, max(last) AS last FROM walked WHERE role = {NAMED} GROUP BY path"
-    definitions = walked.keep_asked("names of definitions", named, "path, first, last")
+    definitions = walked.keep_asked("names of definitions", _DEFINITIONS, "path, first, last")
     wrong = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, f.role,
         d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
@@ -165,6 +170,76 @@ def _add_findings(
         what = violation(invariant, file, f"table {table!r}: {row['about']}")
         found.add(what, row["first"], row["last"])
     found.count_more(findings.count() - len(rows))
+
+
+def _add_pairs(engine: Engine, walked: Walk, tables: TableWalk, found: Found) -> None:
+    """Add tables of one version that have one UUID or one directory (I22).
+
+    Only where definitions of several names have it in one version, as those of a renamed table seem to while a message
+    waits, is that version listed.
+    """
+    columns = "m.label, m.parent AS definition FROM found c JOIN found m ON m.path = c.parent"
+    where = f"WHERE c.role = {CLAIM!r} AND m.role = {METADATA!r}"
+    query = f"""SELECT c.about AS mark, {columns} {where} AND c.about <> ''
+        UNION ALL SELECT c.path AS mark, {columns} {where}"""
+    marks = tables.keep_asked("marks of tables", query, "mark, label, definition")
+    query = "SELECT mark FROM marks GROUP BY mark HAVING min(label) <> max(label)"
+    shared = keep_counted(engine, "marks of several tables", query, "mark", marks=marks)
+    if not shared.count():
+        return
+    definitions = walked.keep_asked("names of definitions", _DEFINITIONS, "path, first, last")
+    query = """SELECT k.mark, k.label, k.definition, d.first, d.last FROM marks k JOIN shared s ON s.mark = k.mark
+        JOIN definitions d ON d.path = k.definition"""
+    named = {"marks": marks, "shared": shared, "definitions": definitions}
+    rows = list_counted(engine, "tables of one mark", query, "mark, label, definition, first, last", **named)
+    paths = {row["definition"] for row in rows}
+    names_at: dict[int, dict[str, str]] = {}
+    for mark, version in sorted(_meetings(rows)):
+        if version not in names_at:
+            names_at[version] = _names_at(walked.storage, version, paths)
+        here = {names_at[version].get(row["definition"], "") for row in rows if row["mark"] == mark} - {""}
+        if len(here) > 1:
+            what = f"tables {' and '.join(map(repr, sorted(here)))} have one UUID or directory: {mark}"
+            path = min(row["definition"] for row in rows if row["mark"] == mark)
+            found.add(violation("I22", path, what), version, version)
+
+
+def _meetings(rows: Sequence[Row]) -> set[tuple[str, int]]:
+    """Return the last version in which each two names may have a mark, as far as there is one."""
+    spans: dict[str, dict[str, _Span]] = {}
+    newest = 0
+    for row in rows:
+        of_mark = spans.setdefault(row["mark"], {})
+        label, span = row["label"], _Span(row["first"], row["last"])
+        of_mark[label] = span.joined_with(of_mark.get(label, span))
+        if span.last < FOREVER:
+            newest = max(newest, span.last)
+    found: set[tuple[str, int]] = set()
+    for mark, of_mark in spans.items():
+        for one, other in combinations(of_mark.values(), 2):
+            last = min(one.last, other.last, newest)
+            if last >= max(one.first, other.first):
+                found.add((mark, last))
+    return found
+
+
+class _Span(NamedTuple):
+    """The first and the last version that are known to name a table."""
+
+    first: int
+    last: int
+
+    def joined_with(self, other: _Span) -> _Span:
+        """Return the span from the beginning of the one to the end of the other."""
+        return _Span(min(self.first, other.first), max(self.last, other.last))
+
+
+def _names_at(storage: Storage, version: int, paths: AbstractSet[str]) -> dict[str, str]:
+    """Return the names of those tables of a version that have some definitions; none where it cannot be read."""
+    with suppress(TrinityLakeError):  # a damaged tree is a finding of its own
+        lake = Lakehouse.open(storage).at(version=version)
+        return {each.path: f"{each.namespace}.{each.name}" for each in lake.objects(kind=TABLE) if each.path in paths}
+    return {}
 
 
 def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:

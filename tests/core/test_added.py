@@ -18,9 +18,10 @@ from tests.support.icebergs import new_iceberg, rows, with_table
 from tests.support.rounds import Rounds
 from trinitylake_core import clock
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS
-from trinitylake_core.errors import CommitConflict, InvalidInput, StorageError
+from trinitylake_core.errors import CommitConflict, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.added import AddedFiles, TableFilesVoid
+from trinitylake_core.iceberg.errors import TableForbidden
 
 
 def _path(uri: str) -> Path:
@@ -148,23 +149,23 @@ def test_a_storage_elsewhere_that_fails_is_one_that_cannot_be_read(
 
 
 def test_each_file_can_be_refused_before_it_is_read(catalog: TrinityLakeCatalog, table: Table) -> None:
-    """An endpoint opens no file that its operator has not allowed; the places of the table before are known to it."""
+    """An endpoint opens no file that its operator has not allowed; the places of the table are known to it."""
     metadata, asked = table.metadata, []
 
     def refuse(uri: str, known: Iterable[str]) -> None:
         asked.append((uri, list(known)))
         if uri == _manifests(table)[0]:
-            raise InvalidInput("not below an allowed place")
+            raise TableForbidden("not below an allowed place")
 
     fence(catalog, 1)
     added = AddedFiles(catalog.lakehouse.storage, refuse)
     added.add(_snapshots(metadata, 0), metadata, table.metadata_location)
     added.add(None, None, table.metadata_location)
-    with pytest.raises(InvalidInput, match="not below an allowed place"):
+    with pytest.raises(TableForbidden, match="not below an allowed place"):
         refuse_void(added, catalog)
     lists = {each.manifest_list for each in metadata.snapshots}
     assert lists | {_manifests(table)[0]} == {uri for uri, _ in asked}
-    assert [[table.location()]] * len(asked) == [known for _, known in asked]
+    assert [[f"{table.location()}/"]] * len(asked) == [known for _, known in asked]
 
 
 # -- what counts as known ----------------------------------------------------------------------------------------------

@@ -223,10 +223,11 @@ def test_vectors_that_move_to_another_manifest_or_go_with_their_data_are_taken(t
     assert 200 == table.commit(lambda _: None, keep_data=False).status
 
 
-def test_what_cannot_be_read_is_not_judged(table: Handmade) -> None:
+def test_what_may_not_be_read_is_refused_before_it_is_judged(table: Handmade) -> None:
     elsewhere = "s3://somewhere-else/manifest.avro"
     answer = table.commit(lambda entry: entry, manifests=lambda row: row | {"manifest_path": elsewhere})
-    assert 200 == answer.status
+    assert 403 == answer.status
+    assert f"the file {elsewhere} is outside what this catalog may use for the table" in answer.text
 
 
 def test_a_commit_without_vectors_reads_one_list_more(served: Served, lake: Lakehouse) -> None:

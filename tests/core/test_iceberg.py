@@ -39,15 +39,17 @@ from pyiceberg.types import (
 )
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from pipelines import clean, expire
+from pipelines import clean, compaction, expire, tables_clean
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
 from trinitylake_core.definitions import check_schema, decode_view, encode
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.locations import node_path
+from trinitylake_core.tables import path_below
 
 MONTH = 30 * 86_400_000
 LATER = now_millis() + 30 * 86_400_000
@@ -116,8 +118,14 @@ def test_a_schema_keeps_ids_types_and_comments_both_ways() -> None:
     assert schema.as_struct() == schema_to_iceberg(stored).as_struct()
 
 
-def test_clean_touches_no_file_of_a_table_and_no_version_loses_one(catalog: TrinityLakeCatalog) -> None:
-    """Everything that PyIceberg wrote, also through the object-store layout whose names look like ours, stays."""
+def test_clean_touches_no_file_of_a_table_and_no_version_loses_one(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that PyIceberg wrote, also through the object-store layout whose names look like ours, stays.
+
+    Release 0.1 made tables at the root.
+    """
+    monkeypatch.setattr(Locations, "shared_ground", lambda *_: [])
     table = with_table(catalog, "sales.orders", 1, properties={"write.object-storage.enabled": "true"})
     root = catalog.lakehouse.root
     there = with_table(
@@ -346,16 +354,28 @@ def test_a_transaction_that_fails_leaves_nothing(catalog: TrinityLakeCatalog) ->
     assert ([1, 3], [1]) == (ids(catalog.load_table("sales.orders")), ids(catalog.load_table("sales.items")))
 
 
-def test_a_transaction_expires_metadata_only_after_its_commit(catalog: TrinityLakeCatalog) -> None:
+def test_no_commit_deletes_old_metadata_and_a_cleaning_does(catalog: TrinityLakeCatalog) -> None:
+    """The log of old metadata is text that others wrote: it named the live metadata of another table."""
     properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
-    with_table(catalog, "sales.orders", 1, properties=properties)
-    before = _files(catalog)
+    table = with_table(catalog, "sales.orders", 1, properties=properties)
+    catalog.drop_table("sales.orders")
+    catalog.register_table("sales.again", table.metadata_location)
+    catalog.drop_table("sales.again")
+    dropped = catalog.register_table("sales.orders", table.metadata_location)
+    before = {path for path in _files(catalog) if path.endswith((".json", ".avro", ".parquet"))}
+    for number in (2, 3, 4):
+        dropped.append(rows(number))
     with catalog.transaction() as txn:
-        txn.load_table("sales.orders").append(rows(2))
-        txn.load_table("sales.orders").append(rows(3))
-        assert before <= _files(catalog)
-    assert not before <= _files(catalog)
-    assert [1, 2, 3] == ids(catalog.load_table("sales.orders"))
+        txn.load_table("sales.orders").append(rows(5))
+    assert before <= _files(catalog)
+    old = path_below(catalog.lakehouse.root, table.metadata_location)
+    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
+    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
+    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
+    how = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    assert () == tables_clean.run(catalog.lakehouse, how).doubts
+    assert old not in _files(catalog)
+    assert [1, 2, 3, 4, 5] == ids(catalog.load_table("sales.orders"))
 
 
 # -- maintenance beside it, and the past ---------------------------------------------------------------

@@ -38,7 +38,7 @@ def respell_data(table: Table, spelling: Spelling) -> None:
 
     for snapshot in table.metadata.snapshots:
         for manifest in snapshot.manifests(table.io):
-            _rewrite(local(manifest.manifest_path), change)
+            rewrite_avro(local(manifest.manifest_path), change)
     respell_manifests(table, lambda uri: uri)
 
 
@@ -50,7 +50,7 @@ def respell_manifests(table: Table, spelling: Spelling) -> None:
         row["manifest_path"], row["manifest_length"] = spelling(row["manifest_path"]), path.stat().st_size
 
     for snapshot in table.metadata.snapshots:
-        _rewrite(local(snapshot.manifest_list), change)
+        rewrite_avro(local(snapshot.manifest_list), change)
 
 
 def respell_lists(table: Table, spelling: Spelling) -> None:
@@ -69,7 +69,7 @@ def respell_all(table: Table, spelling: Spelling) -> None:
     respell_lists(table, spelling)
 
 
-def _rewrite(file: Path, change: Callable[[Any], None]) -> None:
+def rewrite_avro(file: Path, change: Callable[[Any], None]) -> None:
     """Change each row of an Avro file, and leave its schema, its columns and their numbers as they are."""
     with file.open("rb") as stream:
         reader = fastavro.reader(stream)

@@ -17,10 +17,11 @@ from trinitylake_core import clock
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
 from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.file_identity import LocalLinks, ends_in_area
+from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import files_in, manifests_in
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import Located, area_path, full_uri, path_below
+from trinitylake_core.tables import Located, TablePlaces, area_path, full_uri, path_below
 from trinitylake_core.versions import RootRows
 
 _NAMED: Final = 3
@@ -41,6 +42,7 @@ class _Added:
     location: str
     is_own: bool
     is_here: bool
+    places: TablePlaces
 
     def new_lists(self) -> set[str]:
         """Return the manifest lists that only the new metadata name; the simulation takes this repair out."""
@@ -60,9 +62,16 @@ class AddedFiles:
     """What one commit adds to tables."""
 
     def __init__(self, storage: Storage, refuse: Callable[[str, Iterable[str]], None] | None = None) -> None:
-        """``refuse`` is called with each file before it is read, and with the locations of the tables before."""
+        """``refuse`` is called with each file that clients add, and with the places of its table.
+
+        It raises ``TableForbidden``.
+        """
         self._storage = storage
         self._refuse = refuse
+        self._places: dict[str, TablePlaces] = {}
+        self._contents: dict[str, list[str] | Exception] = {}
+        self._old: set[str] = set()
+        self._is_proof = False
         self._located = Located(storage)
         self._tables: list[_Added] = []
         self._paths: set[str] | None = None
@@ -70,17 +79,37 @@ class AddedFiles:
         self._certain: set[str] = set()
 
     def add(
-        self, before: TableMetadata | None, after: TableMetadata | None, location: str, *, is_own: bool = True
+        self,
+        before: TableMetadata | None,
+        after: TableMetadata | None,
+        location: str,
+        *,
+        is_own: bool = True,
+        known: Iterable[str] = (),
     ) -> None:
         """Note a metadata file, with those of a table before and after, of a view with none of both.
 
         One that lies elsewhere may name files of this lakehouse, which a cleaning marks and removes like all others.
 
-        ``is_own`` means that this commit wrote the file itself.
+        ``is_own`` means that this commit wrote the file itself; ``known`` are metadata files that the table had.
         """
         is_here = path_below(self._storage.root, location) is not None
-        self._tables.append(_Added(before, after, location, is_own, is_here))
+        prefixes: list[str] = []
+        for each in (location, *known):
+            prefixes += TablePlaces.of(self._storage, each).prefixes
+        places = TablePlaces(self._storage.root, tuple(dict.fromkeys(prefixes)))
+        self._tables.append(_Added(before, after, location, is_own, is_here, places))
         self._paths = None
+
+    def refuse_outside(self) -> None:
+        """Refuse files that clients add and that do not lie in the places of their table; nothing else is asked.
+
+        One ``get`` for each new manifest list, its parent and each manifest in which they differ: two round trips.
+        """
+        if self._refuse is not None:
+            self._is_proof = False  # a file that is missing is no reason, where no cleaning was
+            for _ in self._find_added():
+                pass
 
     def refuse_void(self, base: RootRows) -> None:
         """Refuse files that a cleaning up to ``base`` may have removed.
@@ -97,6 +126,7 @@ class AddedFiles:
         if not fence:
             return
         if self._paths is None:
+            self._is_proof = True
             self._paths = set(self._find_added())
         unknown = [path for path in self._paths if path not in self._stored_at]
         self._stored_at |= dict(self._storage.map(unknown, self._time_of))
@@ -145,23 +175,34 @@ class AddedFiles:
         elsewhere: set[str] = set()
         found: set[str] = set()
         for table in self._tables:
+            for uri in (*table.new_lists(), *table.parent_lists()):
+                self._note_places(uri, table.places)
             new_lists |= table.new_lists()
             elsewhere |= set() if table.is_here else table.new_lists()
             parent_lists |= table.parent_lists()
             found.add(table.location)
             found |= _statistics(table.after) - _statistics(table.before)
+        self._old |= parent_lists
         # What this process cannot read of a table elsewhere stops each cleaning that meets it.
         lenient = parent_lists | elsewhere
         manifests_by_list = dict(self._read(new_lists | parent_lists, manifests_in, lenient=lenient))
+        for uri, inner in manifests_by_list.items():
+            for each in inner:
+                self._note_places(each, self._places[uri])
         newer = _union(manifests_by_list[uri] for uri in new_lists)
         older = _union(manifests_by_list[uri] for uri in parent_lists)
         new_manifests = newer - older
         replaced = older - newer
+        self._old |= replaced
         lenient = replaced | _union(manifests_by_list[uri] for uri in elsewhere)
         files_by_manifest = dict(self._read(new_manifests | replaced, _uris_in, lenient=lenient))
         named = _union(files_by_manifest[uri] for uri in new_manifests)
         # A manifest that merges or rewrites others names files that its parents have named.
         taken_over = _union(files_by_manifest[uri] for uri in replaced)
+        if self._refuse is not None:
+            for manifest in new_manifests:
+                for uri in set(files_by_manifest[manifest]) - taken_over:
+                    self._refuse(uri, self._places[manifest].prefixes)
         return self._in_area(found | new_lists | new_manifests | (named - taken_over))
 
     def _kept_by_base(self, void: set[str]) -> set[str]:
@@ -171,8 +212,15 @@ class AddedFiles:
         """
         if not void:
             return set()
+        for table in self._tables:
+            for uri in _lists(table.before):
+                self._note_places(uri, table.places)
         lists = _union(_lists(each.before) for each in self._tables)
-        manifests = _union(found for _, found in self._read(lists, manifests_in, lenient=lists))
+        manifests: set[str] = set()
+        for uri, found in self._read(lists, manifests_in, lenient=lists):
+            for each in found:
+                self._note_places(each, self._places[uri])
+            manifests.update(found)
         kept = void.intersection(self._in_area(lists | manifests))
         for _, found in self._read(manifests, _uris_in, lenient=manifests):
             kept |= void.intersection(self._in_area(found))
@@ -193,27 +241,48 @@ class AddedFiles:
             elif path_below(self._storage.root, uri) is None:
                 yield from ends_in_area(uri)
 
+    def _note_places(self, uri: str, places: TablePlaces) -> None:
+        """Note whose file it is: that of a table in whose places it lies, if there is one."""
+        known = self._places.get(uri)
+        if known is None or known.prefix_of(uri) is None:
+            self._places[uri] = places
+
     def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield what is in files, side by side; of a ``lenient`` one that cannot be read, nothing."""
-        known = [each.before.location for each in self._tables if each.before is not None]
 
         def read(uri: str) -> tuple[str, list[str]]:
-            if self._refuse is not None:
-                self._refuse(uri, known)
-            try:
-                storage, path = self._located.find(uri)
-                return uri, list(parse(read_file(storage, path, uri), uri))
-            except (FileMissing, Corrupt, InvalidInput, StorageError) as error:
-                if isinstance(error, StorageError) and self._located.is_own(uri):
-                    raise
-                if uri in lenient:
-                    return uri, []
-                raise TableFilesVoid(
-                    f"this commit refers to {uri}, which is missing or cannot be read ({error}): files of this commit "
-                    "were written before the last cleaning of tables; write them again"
-                ) from error
+            if uri not in self._contents:
+                self._contents[uri] = self._content(uri, parse)
+            found = self._contents[uri]
+            if not isinstance(found, Exception):
+                return uri, found
+            if uri in lenient or not self._is_proof:
+                return uri, []
+            raise TableFilesVoid(
+                f"this commit refers to {uri}, which is missing or cannot be read ({found}): files of this commit "
+                "were written before the last cleaning of tables; write them again"
+            ) from found
 
         return self._storage.map(sorted(uris), read)
+
+    def _content(self, uri: str, parse: Parse) -> list[str] | Exception:
+        """Return what is in a file, or why it is not read. One ``get``. Raises ``TableForbidden``, ``StorageError``."""
+        places = self._places[uri]
+        located = self._located.within(places)
+        try:
+            if self._refuse is not None:
+                self._refuse(uri, places.prefixes)
+                located = self._located
+            storage, path = located.find(uri)
+            return list(parse(read_file(storage, path, uri), uri))
+        except TableForbidden as error:
+            if uri not in self._old:
+                raise
+            return error
+        except (FileMissing, Corrupt, InvalidInput, StorageError) as error:
+            if isinstance(error, StorageError) and self._located.is_own(uri):
+                raise
+            return error
 
 
 def _uris_in(data: bytes, location: str) -> Iterable[str]:

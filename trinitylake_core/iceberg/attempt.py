@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -14,9 +14,10 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.iceberg.added import AddedFiles
+from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.table_index import Identities, Identity, TableIndex, full_name
+from trinitylake_core.iceberg.table_index import NOBODY, Identities, Identity, TableIndex, full_name
 from trinitylake_core.transactions.made import note_version
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root
@@ -32,15 +33,19 @@ class Claims:
         self._lock = threading.Lock()
         self._taken: dict[str, object] = {}
 
-    def take(self, identity: Identity, owner: object) -> None:
-        """Take an identity until it is released. Raises ``CommitFailedException``: another attempt has it."""
-        wanted = [each for each in (identity.uuid, identity.metadata) if each]
+    def take(self, identity: Identity, directories: Iterable[str], owner: object) -> None:
+        """Take an identity and directories until they are released.
+
+        Raises ``CommitFailedException``: another attempt has it, or one of these directories, one in it or above it.
+        """
+        wanted = [each for each in (identity.uuid, identity.metadata, *directories) if each]
         with self._lock:
+            others = [each for each, whose in self._taken.items() if whose is not owner]
             for each in wanted:
-                if self._taken.get(each, owner) is not owner:
+                if any(_overlap(each, other) for other in others):
                     raise CommitFailedException(
-                        "another request that is under way creates or registers a table with the same UUID or the same "
-                        "metadata file: see what became of it, and retry"
+                        "another request that is under way creates or registers a table with the same UUID, the same "
+                        "metadata file or the same directory: see what became of it, and retry"
                     )
             self._taken.update(dict.fromkeys(wanted, owner))
 
@@ -50,12 +55,19 @@ class Claims:
             self._taken = {what: each for what, each in self._taken.items() if each is not owner}
 
 
-class _Claim(NamedTuple):
-    """What an attempt requires that no other object has; ``name`` is for people."""
+def _overlap(one: str, other: str) -> bool:
+    """Whether two are the same, or one of them is a directory above the other."""
+    return (
+        one == other or (one.endswith("/") and other.startswith(one)) or (other.endswith("/") and one.startswith(other))
+    )
 
-    name: str
+
+class _Claim(NamedTuple):
+    """What an attempt requires that no other object has."""
+
+    name: ObjectName
     identity: Identity
-    directory: str | None
+    directories: tuple[str, ...]
 
 
 class Attempt:
@@ -75,7 +87,7 @@ class Attempt:
         self._in_base: dict[str, TableMetadata | None] = {}
         self._identities = Identities()
         self._claimed: list[_Claim] = []
-        self._added = AddedFiles(places.storage, places.refuse_unreadable if places.serves_clients else None)
+        self._added = AddedFiles(places.storage, places.refuse_added if places.serves_clients else None)
         txn.require(self._added.refuse_void)
         txn.require(self._refuse_taken)
 
@@ -87,7 +99,8 @@ class Attempt:
         """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
         path = self.places.write(metadata, location)
         known = self._note_base(location, before)
-        self._added.add(known, None if isinstance(metadata, ViewMetadata) else metadata, location)
+        files = () if before is None else (before.metadata_location,)
+        self._added.add(known, None if isinstance(metadata, ViewMetadata) else metadata, location, known=files)
         if path is not None:
             self._written.append(path)
 
@@ -114,34 +127,45 @@ class Attempt:
         """Note which identity an object has after this attempt; ``None``: there is none of this name."""
         self._identities.put(full_name(*name), identity)
 
-    def claim(self, name: ObjectName, identity: Identity, directory: str | None = None) -> None:
+    def claim(self, name: ObjectName, identity: Identity = NOBODY, directories: Iterable[str] = ()) -> None:
         """Require that no object but this one has an identity, at the base and in any race. It is noted afterwards.
 
-        With ``directory`` also that the metadata of no other one lie there. Costs what ``TableIndex.names_of`` does.
+        Nor one of these directories, one in it, or one above it. Costs what ``TableIndex.names_of`` does; nothing where
+        nothing is claimed.
 
         Raises:
-            TableAlreadyExistsError: another one has it.
+            TableAlreadyExistsError: another one has the identity, or such a directory.
+            TableForbidden: only directories were claimed, and another one has such a directory.
             CommitFailedException: another attempt of this process claims the same.
         """
-        claim = _Claim(str(name), identity, directory)
+        claim = _Claim(name, identity, tuple(directories))
+        if identity == NOBODY and not claim.directories:
+            return
         self._refuse_others(claim, self.txn.change.base, {full_name(*name)})
-        self._claims.take(identity, self)
+        self._claims.take(identity, claim.directories, self)
         self._claimed.append(claim)
 
     def _refuse_taken(self, base: Root) -> None:
         """Refuse what another object of a version, or of this attempt, has. Raises ``TableAlreadyExistsError``."""
         for claim in self._claimed:
-            own = sorted(self._identities.names_like(claim.identity))
+            own = sorted(self._identities.names_like(claim.identity)) or [full_name(*claim.name)]
             self._refuse_others(claim, base, set(own[:1]))
 
     def _refuse_others(self, claim: _Claim, base: Root, own: set[str]) -> None:
-        others = self._index.names_of(claim.identity, base, claim.directory)
+        others = self._index.names_of(claim.identity, base, claim.directories)
         others -= self._identities.names()  # of these it is known what they are after this attempt
         others |= self._identities.names_like(claim.identity)
+        for each in claim.directories:
+            others |= self._identities.names_over(each)
         others -= own
         if not others:
             return
         which = "another table" if self.places.serves_clients else min(others).replace("\0", ".")
+        if claim.identity == NOBODY:
+            raise TableForbidden(
+                f"{claim.name}: a place that it names is the directory of {which}, lies in it, or is above it; each "
+                "directory has one owner: choose another one"
+            )
         raise TableAlreadyExistsError(
             f"{claim.name}: {which} has the same UUID, metadata file or directory; a table has one name: rename it, or "
             "drop it first"
@@ -163,8 +187,14 @@ class Attempt:
             CommitConflict, TransactionExpired: it did not happen.
             TableFilesVoid: nor would it if it were tried again.
             TableAlreadyExistsError: another table has an identity that this claims.
+            TableForbidden: it adds a file that does not lie in the places of its table.
             CommitStateUnknownException: the storage failed; it may have happened.
         """
+        try:
+            self._added.refuse_outside()
+        except BaseException:
+            self.discard()
+            raise
         self._written.clear()
         with self._release_claims_after():
             try:

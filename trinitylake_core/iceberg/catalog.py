@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from pyiceberg.catalog import METADATA, URI, WAREHOUSE_LOCATION, MetastoreCatalog, PropertiesUpdateSummary, delete_files
+from pyiceberg.catalog import URI, WAREHOUSE_LOCATION, MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.exceptions import (
     CommitFailedException,
     ForbiddenError,
@@ -32,7 +32,6 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
-from pyiceberg.utils.properties import property_as_bool
 from pyiceberg.view.metadata import ViewVersion
 
 from trinitylake_core.catalog import CatalogView
@@ -233,10 +232,6 @@ class TrinityLakeCatalog(MetastoreCatalog):
             return result
         raise CommitFailedException(f"{reason}: {ATTEMPTS} races were lost to other writers; last: {lost}") from lost
 
-    def _after_commit(self, act: Callable[[], Any]) -> None:
-        """Call a function once what was changed so far is committed."""
-        act()
-
     def lifetime_of_keys(self) -> int:
         """Return for how many milliseconds a client may send a request again. No request."""
         definition = self._backend.definition(self._backend.newest_seen)
@@ -403,9 +398,10 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """
         staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
         name, new = new_name_of(identifier), Stored(staged.metadata, staged.metadata_location)
+        own = self._staged.directories_of(name, new.metadata) or []
         self._staged.forget(new.metadata)
         with translate_errors():
-            self._change(partial(tables.create_table, name=name, new=new), f"create table {name}")
+            self._change(partial(tables.create_table, name=name, new=new, own=own), f"create table {name}")
             return self._table(name, new)
 
     def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:  # noqa: FBT001, FBT002 - PyIceberg's signature
@@ -430,6 +426,16 @@ class TrinityLakeCatalog(MetastoreCatalog):
             )
             return self._table(name, self._change(register, f"register table {name}"))
 
+    def made_for(self, location: str) -> Identifier | None:
+        """Return the table or view for whose name this catalog made the directory of a file; ``None``: for none.
+
+        What cannot stand in a path is another character in it. No request. Raises ``ForbiddenError``, ``ValueError``.
+        """
+        with translate_errors():
+            self._places.refuse_unreadable(location)
+            found = self._places.locations.made_for(location)
+        return None if found is None else (*found[0].split("."), found[1])
+
     def stage_table(
         self,
         identifier: str | Identifier,
@@ -449,8 +455,19 @@ class TrinityLakeCatalog(MetastoreCatalog):
             raise TableAlreadyExistsError(f"Table already exists: {name}")
         staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
         with translate_errors():
+            own = self._staged.directories_of(name, staged.metadata) or ()
+            self._refuse_taken(name, self._places.refuse_new(staged.metadata, own))
             self._places.make_directory(staged.metadata_location)
         return staged
+
+    def _refuse_taken(self, name: ObjectName, directories: Sequence[str]) -> None:
+        """Refuse directories that another table has. No request without one. Raises ``TableForbidden``."""
+        if directories:
+            attempt = self._begin(f"stage table {name}")
+            try:
+                attempt.claim(name, directories=directories)
+            finally:
+                attempt.discard()
 
     def _create_staged_table(
         self,
@@ -472,7 +489,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             self._places.refuse_new(metadata, own)
             metadata_location = self._places.new_metadata_file(metadata)
             io = self._places.file_io(metadata_location)
-        self._staged.add(name, metadata)
+        self._staged.add(name, metadata, own)
         return StagedTable(name.identifier, metadata, metadata_location, io, self)
 
     def _location_of_new(self, name: ObjectName, given: str | None) -> tuple[str, list[str]]:
@@ -486,7 +503,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         if parent:
             self._places.locations.refuse_outside([Place(f"the location of namespace {name.namespace}", parent)])
         made = self._places.locations.new_directory(name, parent)
-        return made, [made]
+        return made, [made] if self._places.locations.is_made_here(made) else []
 
     # -- tables: changing ----------------------------------------------------------------------
 
@@ -609,25 +626,10 @@ class TrinityLakeCatalog(MetastoreCatalog):
             self._change(partial(tables.drop_table, name=name), f"{what} table {name}")
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
-        """Delete metadata files by the table's own properties, once the commit is made.
+        """Delete nothing: the metadata log is text that others wrote, and may name files of any table.
 
-        Only those in the directory of the newest ones: the metadata log is text, and may name any file.
+        A cleaning of tables removes old metadata files, and asks all retained versions before.
         """
-        is_wanted = property_as_bool(
-            metadata.properties,
-            TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED,
-            TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED_DEFAULT,
-        )
-        if not is_wanted or not metadata.metadata_log:
-            return
-        kept = {each.metadata_file for each in metadata.metadata_log}
-        directory = f"{metadata.metadata_log[-1].metadata_file.rpartition('/')[0]}/"
-        old: set[str] = set()
-        for entry in base.metadata_log:
-            place, _, file = entry.metadata_file.rpartition("/")
-            if f"{place}/" == directory and file.endswith(".metadata.json") and entry.metadata_file not in kept:
-                old.add(entry.metadata_file)
-        self._after_commit(lambda: delete_files(io, old, METADATA))
 
     # -- views ---------------------------------------------------------------------------------
 
@@ -683,8 +685,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             where, own = self._location_of_new(name, location)
             metadata = views.new_view(schema, view_version, where, properties)
-            self._places.refuse_new_view(metadata, own)
-            return self._create_view(name, NewView(metadata))
+            return self._create_view(name, NewView(metadata), self._places.refuse_new_view(metadata, own))
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
         """Create a view that is equal to the newest version in a file of view metadata.
@@ -696,11 +697,12 @@ class TrinityLakeCatalog(MetastoreCatalog):
             self._places.refuse_unreadable(metadata_location)
             metadata = border.view_metadata(self._places.content(metadata_location), metadata_location)
             own = self._places.own_directory(metadata_location)
-            self._places.refuse_registered_view(metadata, [] if own is None else [own])
-            return self._create_view(name, NewView(metadata, metadata_location))
+            directories = self._places.refuse_registered_view(metadata, [] if own is None else [own])
+            return self._create_view(name, NewView(metadata, metadata_location), directories)
 
-    def _create_view(self, name: ObjectName, new: NewView) -> StoredView:
-        return self._change(partial(views.create_view, name=name, new=new), f"create view {name}")
+    def _create_view(self, name: ObjectName, new: NewView, directories: list[str]) -> StoredView:
+        create = partial(views.create_view, name=name, new=new, directories=directories)
+        return self._change(create, f"create view {name}")
 
     def commit_view(self, identifier: str | Identifier, commit: ViewCommit) -> StoredView:
         """Apply updates to a view, if it still meets the requirements. One ``put`` more than a commit of the lakehouse.
@@ -755,7 +757,6 @@ class CatalogTransaction(TrinityLakeCatalog):
         self._staged = catalog._staged  # noqa: SLF001
         self._catalog = catalog
         self._pending = pending
-        self._deferred: list[Callable[[], Any]] = []
         self.version: int | None = None
 
     @property
@@ -782,9 +783,6 @@ class CatalogTransaction(TrinityLakeCatalog):
                 raise
             raise CommitFailedException(f"version {began}, at which this began, has expired; run it again") from error
 
-    def _after_commit(self, act: Callable[[], Any]) -> None:
-        self._deferred.append(act)
-
     def commit(self) -> int:
         """Commit and return the version.
 
@@ -794,15 +792,11 @@ class CatalogTransaction(TrinityLakeCatalog):
         """
         with translate_errors():
             self.version = self._pending.commit()
-        for act in self._deferred:
-            act()
-        self._deferred.clear()
         return self.version
 
     def abort(self) -> None:
         """Give all changes up."""
         self._pending.discard()
-        self._deferred.clear()
 
     def __enter__(self) -> Self:
         return self

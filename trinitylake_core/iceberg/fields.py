@@ -15,6 +15,7 @@ from pyiceberg.transforms import IdentityTransform
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.iceberg.schemas import schema_from_iceberg
 from trinitylake_core.tables import (
+    ELSEWHERE,
     METADATA_LOCATION,
     PREVIOUS_METADATA_LOCATION,
     SNAPSHOT_BYTES,
@@ -22,6 +23,7 @@ from trinitylake_core.tables import (
     SNAPSHOT_MILLIS,
     SNAPSHOT_ROWS,
     TABLE_UUID,
+    full_uri,
 )
 
 
@@ -36,6 +38,7 @@ def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef
         METADATA_LOCATION: location,
         PREVIOUS_METADATA_LOCATION: None if old is None else old.format_properties.get(METADATA_LOCATION),
         TABLE_UUID: str(metadata.table_uuid),
+        ELSEWHERE: None if _is_beside(metadata.location, location) else full_uri(metadata.location),
         SNAPSHOT_ID: None if snapshot is None else str(snapshot.snapshot_id),
         SNAPSHOT_MILLIS: None if snapshot is None else str(snapshot.timestamp_ms),
         SNAPSHOT_ROWS: _total(snapshot, "total-records"),
@@ -53,6 +56,13 @@ def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef
         "properties": properties,
         **_keys(metadata),
     }
+
+
+def _is_beside(location: str, metadata_location: str) -> bool:
+    """Whether the metadata file of a table lies below its location, by the end of both: one is a path below a root."""
+    directory = metadata_location.rpartition("/")[0]
+    inner = directory.removesuffix("/metadata")
+    return full_uri(location).rstrip("/").endswith(full_uri(inner).rstrip("/"))
 
 
 def _total(snapshot: Snapshot | None, name: str) -> str | None:

@@ -19,6 +19,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, as_directory, base_uri, full_uri, path_below
 
@@ -27,6 +28,9 @@ METADATA_PATH: Final = "write.metadata.path"
 _NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
 """Properties by which engines choose where they write files of a table."""
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
+IN_AREA: Final = re.compile(rf"/{OWN_DIRECTORY}/")
+"""In the directory of a table below ``tables/`` of a lakehouse."""
+_MADE_HERE: Final = re.compile(r"([^/]+)/([^/]+)-[0-9a-f]{12}/")
 _LABEL_MAX: Final = 80
 
 
@@ -108,6 +112,26 @@ class Locations:
         digits = full_uri(location).removeprefix(beginning)
         return re.fullmatch(r"[0-9a-f]{12}", digits) is not None
 
+    def is_made_here(self, location: str) -> bool:
+        """Whether a location is that of a table where this catalog makes directories by itself."""
+        directory = as_directory(location)
+        return any(_MADE_HERE.fullmatch(directory.removeprefix(each)) for each in self._made_here())
+
+    def made_for(self, location: str) -> tuple[str, str] | None:
+        """Return the namespace and the name, as words in a path, for which this catalog made the directory of a file.
+
+        ``None``: it made none there. Raises ``InvalidLocation``.
+        """
+        directory = as_directory(self._canonical(location))
+        for each in self._made_here():
+            match = _MADE_HERE.match(directory.removeprefix(each)) if directory.startswith(each) else None
+            if match is not None:
+                return match[1], match[2]
+        return None
+
+    def _made_here(self) -> list[str]:
+        return [f"{self.base}{DIRECTORY}", *([self.warehouse] if self.warehouse else [])]
+
     # -- refusals ------------------------------------------------------------------------------
 
     def refuse_outside(self, places: Iterable[Place], own: Iterable[str] = ()) -> None:
@@ -127,6 +151,33 @@ class Locations:
                     f"{', and ' if self._prefixes else ''}{' and '.join(self._prefixes)}; leave it out, or have the "
                     "operator allow its prefix (docs/rest.md, docs/iceberg.md)"
                 )
+
+    def shared_ground(self, places: Iterable[Place], own: Iterable[str] = ()) -> list[str]:
+        """Refuse places as :meth:`refuse_outside`, and those of other tables; return the directories of the rest.
+
+        Those are outside ``own`` directories: whether another table has one, only an index of all tables can say.
+        Where this catalog makes directories for tables their names say it. No request.
+        """
+        places = list(places)
+        own = list(own)
+        self.refuse_outside(places, own)
+        directories = tuple(as_directory(self._canonical(each)) for each in own)
+        found: dict[str, None] = {}
+        for place in places:
+            directory = as_directory(self._canonical(place.location))
+            if directory.startswith(directories):
+                continue
+            for each in self._made_here():
+                below = directory.removeprefix(each)
+                if each.startswith(directory) or (
+                    below != directory and (_MADE_HERE.match(below) or below.count("/") == 1)
+                ):
+                    raise TableForbidden(
+                        f"{place.what} is the directory of another table, lies in it, or is above those of tables; "
+                        "each directory has one owner: choose another one"
+                    )
+            found[directory] = None
+        return list(found)
 
     def _canonical(self, location: str) -> str:
         """Return a location as it is spelled by the root of this catalog, where it lies below that: also by a link."""

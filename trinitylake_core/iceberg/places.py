@@ -75,47 +75,45 @@ class Places:
 
     # -- what metadata may name ----------------------------------------------------------------
 
-    def refuse_new(self, metadata: TableMetadata, own: Iterable[str] = ()) -> None:
+    def refuse_new(self, metadata: TableMetadata, own: Iterable[str] = ()) -> list[str]:
         """Refuse metadata of a new table that name a place outside ``own`` directories and what is allowed.
 
-        Raises as ``Locations.refuse_outside``.
+        Return the directories that no other table may have. Raises as ``Locations.shared_ground``.
         """
-        own = list(own)
-        self.locations.refuse_outside(directories_of(metadata), own)
-        self.locations.refuse_outside(files_of(metadata), own)
+        return self.locations.shared_ground([*directories_of(metadata), *files_of(metadata)], own)
 
     def refuse_ambiguous(self, metadata: TableMetadata) -> None:
         """Refuse metadata that name a place which may be any. Raises ``ValidationError``, ``InvalidLocation``."""
         for place in (*directories_of(metadata), *files_of(metadata)):
             refuse_ambiguous(place)
 
-    def refuse_new_view(self, metadata: ViewMetadata, own: Iterable[str]) -> None:
-        """Refuse a new view that names a place outside ``own`` directories and what is allowed."""
-        self.locations.refuse_outside(directories_of(metadata), own)
+    def refuse_new_view(self, metadata: ViewMetadata, own: Iterable[str]) -> list[str]:
+        """Refuse a new view that names a place outside ``own`` directories and what is allowed: see `refuse_new`."""
+        return self.locations.shared_ground(directories_of(metadata), own)
 
-    def refuse_registered_view(self, metadata: ViewMetadata, own: Iterable[str]) -> None:
+    def refuse_registered_view(self, metadata: ViewMetadata, own: Iterable[str]) -> list[str]:
         """Refuse a view that is registered and names a place that it may not; the operator's may be anywhere."""
         if self.serves_clients:
-            self.locations.refuse_outside(directories_of(metadata), own)
-            return
+            return self.refuse_new_view(metadata, own)
         for place in directories_of(metadata):
             refuse_ambiguous(place)
+        return []
 
-    def refuse_change(self, new: Stored, current: Stored) -> None:
+    def refuse_change(self, new: Stored, current: Stored) -> list[str]:
         """Refuse a place that metadata name anew: what the current metadata name stays as it is.
 
         That is outside what is allowed, and outside the table's own directory. An EXTERNAL table may also be where it
         is already. A MANAGED one that says that it is elsewhere was copied with its lakehouse: the original writes
         there.
 
-        Raises as ``Locations.refuse_outside``.
+        Return the directories that no other table may have. Raises as ``Locations.shared_ground``.
         """
         own = self._directories_of_current(current)
         known = {each.location for each in (*directories_of(current.metadata), *files_of(current.metadata))}
         known.add(current.metadata_location)
         places = [*directories_of(new.metadata), *files_of(new.metadata)]
-        self.locations.refuse_outside([each for each in places if each.location not in known], own)
-        self.locations.refuse_outside([Place("the new metadata file", new.metadata_location)], own)
+        named = [each for each in places if each.location not in known]
+        return self.locations.shared_ground([*named, Place("the new metadata file", new.metadata_location)], own)
 
     def _directories_of_current(self, current: Stored) -> list[str]:
         """Return the directories in which a table that is here already may name any place."""
@@ -143,6 +141,13 @@ class Places:
     def own_directory(self, metadata_location: str) -> str | None:
         """Return the directory of a table or a view by one of its metadata files; ``None`` where others share it."""
         return own_directory(self.storage.root, metadata_location)
+
+    def refuse_added(self, uri: str, own: Iterable[str]) -> None:
+        """Refuse a file that a client adds, outside the places of its table and what is allowed. No request.
+
+        Raises as ``Locations.shared_ground``.
+        """
+        self.locations.shared_ground([Place(f"the file {full_uri(uri)}", uri)], own)
 
     def refuse_unreadable(self, location: str, known: Iterable[str] = ()) -> None:
         """Refuse to read a file for a client, but below the root, in directories that are known, or where it may.

@@ -22,19 +22,23 @@ class StagedTables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_uuid: OrderedDict[str, tuple[ObjectName, str]] = OrderedDict()
+        self._by_uuid: OrderedDict[str, tuple[ObjectName, str, list[str]]] = OrderedDict()
 
-    def add(self, name: ObjectName, metadata: TableMetadata) -> None:
-        """Note a table that a client may create."""
+    def add(self, name: ObjectName, metadata: TableMetadata, own: list[str]) -> None:
+        """Note a table that a client may create, with the directories that were made for it."""
         with self._lock:
-            self._by_uuid[str(metadata.table_uuid)] = name, metadata.location
+            self._by_uuid[str(metadata.table_uuid)] = name, metadata.location, own
             while len(self._by_uuid) > _MOST:
                 self._by_uuid.popitem(last=False)
 
-    def has(self, name: ObjectName, metadata: TableMetadata) -> bool:
-        """Whether a table was staged here, under this name, at this location, and was not created yet."""
+    def directories_of(self, name: ObjectName, metadata: TableMetadata) -> list[str] | None:
+        """Return the directories that were made for a table; perhaps none, where a client chose the place.
+
+        ``None``: none was staged here under this name and at this location, or it was created since.
+        """
         with self._lock:
-            return self._by_uuid.get(str(metadata.table_uuid)) == (name, metadata.location)
+            *known, own = self._by_uuid.get(str(metadata.table_uuid), (None, None, []))
+            return own if known == [name, metadata.location] else None
 
     def forget(self, metadata: TableMetadata) -> None:
         """Note that a table is created, or may be: a second one must not get its UUID."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, KeysView
+from collections.abc import Callable, Iterable, Iterator, KeysView
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,10 +17,13 @@ from pyiceberg.table.metadata import TableMetadata
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.iceberg.locations import IN_AREA, directories_in
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.tables import (
+    ELSEWHERE,
     TABLE_UUID,
+    as_directory,
     base_uri,
     full_uri,
     metadata_uri,
@@ -41,11 +44,22 @@ class Identity:
         uuid: the UUID in a table's metadata; empty where the definition has none, and for a view.
         metadata: the location of the newest metadata file; empty where there is none.
         directory: its own directory; empty where it shares one.
+        others: further directories in which its files are: those of its properties, and its location.
     """
 
     uuid: str = ""
     metadata: str = ""
     directory: str = ""
+    others: frozenset[str] = frozenset()
+
+    @property
+    def directories(self) -> frozenset[str]:
+        """All directories that are its own, each with a slash at its end."""
+        return self.others | {self.directory} if self.directory else self.others
+
+
+NOBODY: Final = Identity()
+"""The identity of nothing."""
 
 
 def identity_of(root: str, definition: TableDef | ViewDef) -> Identity:
@@ -55,9 +69,20 @@ def identity_of(root: str, definition: TableDef | ViewDef) -> Identity:
             uuid, metadata = "", view_metadata_uri(root, definition) or ""
         else:
             uuid, metadata = definition.format_properties.get(TABLE_UUID, ""), metadata_uri(root, definition) or ""
-        return Identity(uuid, metadata, own_directory(root, metadata) or "")
+        own = own_directory(root, metadata) or ""
+        return Identity(uuid, metadata, own, frozenset(_others_of(definition, own)))
     except InvalidLocation:
         return Identity()
+
+
+def _others_of(definition: TableDef | ViewDef, own: str) -> Iterator[str]:
+    """Yield the directories of a table or a view that do not lie in its own one."""
+    named = [each.location for each in directories_in(definition.properties)]
+    if isinstance(definition, TableDef):
+        named.append(definition.format_properties.get(ELSEWHERE, ""))
+    for each in filter(None, named):
+        if not own or not as_directory(each).startswith(own):
+            yield as_directory(each)
 
 
 def identity_of_metadata(root: str, metadata: TableMetadata, location: str) -> Identity:
@@ -97,14 +122,28 @@ class Identities:
         same_file = self._names.get(("metadata", identity.metadata), set())
         return same_uuid | same_file
 
-    def names_in(self, directory: str) -> set[str]:
-        """Return the names of objects that have a directory of their own, and this is it."""
-        return set(self._names.get(("directory", directory), ()))
+    def names_over(self, directory: str) -> set[str]:
+        """Return the names of objects with a directory of their own that is this one, is above it, or lies in it."""
+        found = set(self._names.get(("below", directory), ()))
+        for each in (directory, *_above(directory)):
+            found |= self._names.get(("directory", each), set())
+        return found
 
 
 def _parts_of(identity: Identity) -> Iterator[tuple[str, str]]:
-    parts = (("uuid", identity.uuid), ("metadata", identity.metadata), ("directory", identity.directory))
-    return (each for each in parts if each[1])
+    yield from (each for each in (("uuid", identity.uuid), ("metadata", identity.metadata)) if each[1])
+    for directory in identity.directories:
+        yield "directory", directory
+        if not IN_AREA.search(directory):  # nothing may be above those, whoever asks
+            yield from (("below", each) for each in _above(directory))
+
+
+def _above(directory: str) -> Iterator[str]:
+    """Yield the directories above one, the nearest first, each with a slash at its end."""
+    above = directory.rstrip("/").rpartition("/")[0]
+    while above.count("/") > 1:
+        yield f"{above}/"
+        above = above.rpartition("/")[0]
 
 
 class TableIndex:
@@ -119,8 +158,10 @@ class TableIndex:
         self._root: Root | None = None
         self._identities = Identities()
 
-    def names_of(self, identity: Identity, base: Root, directory: str | None = None) -> set[str]:
-        """Return the names of those in a version with the same UUID or metadata file, or whose directory this is.
+    def names_of(self, identity: Identity, base: Root, directories: Iterable[str] = ()) -> set[str]:
+        """Return the names of those in a version with the same UUID or metadata file, or with one of these directories.
+
+        Also with one above it, or in it.
 
         The first time one ``get`` for each node and for each definition of a table or a view, side by side; then those
         of what changed since the version of the question before.
@@ -128,8 +169,8 @@ class TableIndex:
         with self._lock:
             self._move_to(base)
             found = self._identities.names_like(identity)
-            if directory is not None:
-                found |= self._identities.names_in(directory)
+            for each in directories:
+                found |= self._identities.names_over(each)
             return found
 
     def _move_to(self, base: Root) -> None:

@@ -120,12 +120,13 @@ def load_tables(view: CatalogView, places: Places, names: Sequence[ObjectName]) 
 # -- creating ----------------------------------------------------------------------------------------
 
 
-def create_table(attempt: Attempt, name: ObjectName, new: Stored) -> None:
-    """Write the metadata of a new table, and add its definition.
+def create_table(attempt: Attempt, name: ObjectName, new: Stored, own: Sequence[str] = ()) -> None:
+    """Write the metadata of a new table, and add its definition. ``own`` are directories that were made for it.
 
-    Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``.
+    Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``, ``TableForbidden``.
     """
     make_namespace(attempt, name.namespace)
+    attempt.claim(name, directories=attempt.places.refuse_new(new.metadata, own))
     _add_definition(attempt, name, new)
     attempt.write_metadata(new.metadata, new.metadata_location)
 
@@ -141,34 +142,39 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     places = attempt.places
     require_namespace(attempt.txn, name.namespace)
     new = Stored(places.read(metadata_location), metadata_location)
-    _refuse_unregistrable(places, name, new)
+    directories = _refuse_unregistrable(places, name, new)
     replaced = None
     if overwrite:
         with suppress(*UNREADABLE):
             replaced = load_table(attempt.txn, places, name)
     _claim(attempt, name, new)
+    attempt.claim(name, directories=directories)
     _put_definition(attempt, name, new, overwrite=overwrite)
     attempt.take_over(new.metadata, metadata_location, replaced)
     return new
 
 
-def _refuse_unregistrable(places: Places, name: ObjectName, new: Stored) -> None:
-    """Refuse metadata of which this catalog could not serve the table afterwards, or which reach beyond the table."""
+def _refuse_unregistrable(places: Places, name: ObjectName, new: Stored) -> list[str]:
+    """Refuse metadata of which this catalog could not serve the table afterwards, or which reach beyond the table.
+
+    Return the directories that no other table may have.
+    """
     if not places.serves_clients:
         places.refuse_ambiguous(new.metadata)
-        return
+        return []
     former = places.former_root(new)
     if former:
         raise refusal_of_moved(str(name), places.storage.root, former)
     own = places.own_directory(new.metadata_location)
-    places.refuse_new(new.metadata, [] if own is None else [own])
+    directories = places.refuse_new(new.metadata, [] if own is None else [own])
     border.as_json(new.metadata)  # which is what clients get of it
+    return directories
 
 
 def _claim(attempt: Attempt, name: ObjectName, new: Stored) -> None:
     """Require that no other table has the UUID, the metadata file, or what a client says is its own directory."""
     identity = identity_of_metadata(attempt.places.storage.root, new.metadata, new.metadata_location)
-    attempt.claim(name, identity, identity.directory or None if attempt.places.serves_clients else None)
+    attempt.claim(name, identity, identity.directories if attempt.places.serves_clients else ())
 
 
 def _add_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
@@ -240,7 +246,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     if new.metadata == current.metadata:
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
         return current
-    attempt.places.refuse_change(new, current)
+    attempt.claim(commit.name, directories=attempt.places.refuse_change(new, current))
     _refuse_lost_vectors(attempt.places, commit.name, current, new)
     attempt.write_metadata(new.metadata, new.metadata_location, current)
     _change_definition(attempt, commit.name, new)
@@ -259,12 +265,15 @@ def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) ->
     name, places = commit.name, attempt.places
     new = _update_metadata(places, commit, None)
     directory = f"{new.metadata.location.rstrip('/')}/"
-    is_ours = staged.has(name, new.metadata)
-    is_named_as_ours = places.locations.is_new_directory_of(name, new.metadata.location)
-    places.refuse_new(new.metadata, [directory] if is_ours or is_named_as_ours else [])
+    own = staged.directories_of(name, new.metadata)
+    is_ours = own is not None
+    if own is None:
+        own = [directory] if places.locations.is_new_directory_of(name, new.metadata.location) else []
+    directories = places.refuse_new(new.metadata, own)
     make_namespace(attempt, name.namespace)
     if not is_ours:
         _claim(attempt, name, new)
+    attempt.claim(name, directories=directories)
     _add_definition(attempt, name, new)
     attempt.write_metadata(new.metadata, new.metadata_location)
     return new

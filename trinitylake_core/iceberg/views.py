@@ -5,6 +5,7 @@ The definition is the view. A metadata file with the same content is written for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyiceberg.exceptions import ViewAlreadyExistsError
@@ -95,11 +96,12 @@ def new_view(schema: Schema, version: ViewVersion, location: str, properties: Pr
 # -- changing ----------------------------------------------------------------------------------------
 
 
-def create_view(attempt: Attempt, name: ObjectName, new: NewView) -> StoredView:
-    """Create the view that metadata describe.
+def create_view(attempt: Attempt, name: ObjectName, new: NewView, directories: Sequence[str] = ()) -> StoredView:
+    """Create the view that metadata describe, if no other object has one of some directories.
 
-    Raises ``ViewAlreadyExistsError``, ``NoSuchNamespaceError``, ``ValidationError``.
+    Raises ``ViewAlreadyExistsError``, ``NoSuchNamespaceError``, ``ValidationError``, ``TableForbidden``.
     """
+    attempt.claim(name, directories=directories)
     make_namespace(attempt, name.namespace)
     for kind, taken in ((TABLE, "Table with same name"), (VIEW, "View")):
         try:
@@ -108,7 +110,7 @@ def create_view(attempt: Attempt, name: ObjectName, new: NewView) -> StoredView:
             raise ViewAlreadyExistsError(f"{taken} already exists: {name}") from None
     if new.written is not None and attempt.places.serves_clients:
         identity = Identity("", new.written, attempt.places.own_directory(new.written) or "")
-        attempt.claim(name, identity, identity.directory or None)
+        attempt.claim(name, identity, identity.directories)
     location = new.written or attempt.places.new_metadata_file(new.metadata, new.metadata.current_version_id)
     made = attempt.txn.create_view(*name, **view_fields(new.metadata, _as_stored(attempt.places, location)))
     view = view_of(attempt.places, name, made)
@@ -140,7 +142,7 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
     if metadata == before.metadata:
         return before
     location = places.new_metadata_file(metadata, metadata.current_version_id)
-    _refuse_change(places, metadata, location, before)
+    attempt.claim(name, directories=_refuse_change(places, metadata, location, before))
     fields = view_fields(metadata, _as_stored(places, location))
     fields["properties"] = dict.fromkeys(old.properties) | fields["properties"]
     view = view_of(places, name, attempt.txn.replace_view(*name, **fields))
@@ -148,8 +150,11 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
     return view
 
 
-def _refuse_change(places: Places, metadata: ViewMetadata, location: str, before: StoredView) -> None:
-    """Refuse a place that a view names anew, outside what is allowed and where the view is already."""
+def _refuse_change(places: Places, metadata: ViewMetadata, location: str, before: StoredView) -> list[str]:
+    """Refuse a place that a view names anew, outside what is allowed and where the view is already.
+
+    Return the directories that no other object may have.
+    """
     directories = []
     own = places.own_directory(f"{before.metadata.location.rstrip('/')}/metadata/_")
     if own is not None:
@@ -162,7 +167,7 @@ def _refuse_change(places: Places, metadata: ViewMetadata, location: str, before
     for each in directories_of(metadata):
         if each.location not in known:
             named.append(each)
-    places.locations.refuse_outside(named, directories)
+    return places.locations.shared_ground(named, directories)
 
 
 def rename_view(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:

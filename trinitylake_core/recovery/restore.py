@@ -219,6 +219,10 @@ class Restore:
         """Return the changes whose definitions come back. REQUIRES: :meth:`plan` was called."""
         return [change for change in self._changes if change.new_path is not None]
 
+    def changes(self) -> Sequence[Change]:
+        """Return all changes. REQUIRES: :meth:`plan` was called."""
+        return self._changes
+
     def refuse_damaged(self, violations: Iterable[Violation]) -> None:
         """Refuse definitions that are missing or damaged, as :func:`trinitylake_core.recovery.plan.refuse_damaged`."""
         refuse_damaged(self.here.backend, self.there.root, violations, of_other=self.copies)

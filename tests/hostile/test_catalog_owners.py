@@ -1,0 +1,267 @@
+"""A right on a name is a right on its own places: what lies in another table's directory is refused by every way."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pipelines import restore, verify
+from tests.core.test_rest import Answer, Client
+from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
+from tests.support.icebergs import ids
+from tests.support.opened_files import watched
+from tests.support.respelled import local, rewrite_avro
+from trinitylake_core.errors import Refused
+from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
+from trinitylake_core.rest import Principals, Warehouses, application
+from trinitylake_core.rest.principals import Principal, hash_token
+from trinitylake_core.rest.serving import running
+from trinitylake_core.storage.base import BaseStorage
+
+_TABLES: Final = f"/v1/lake/namespaces/{NAMESPACE}/tables"
+_FIELDS: Final = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+_NUMBERS: Final = count(77)
+_VIEW: Final = {
+    "version-id": 1,
+    "timestamp-ms": 1,
+    "schema-id": -1,
+    "summary": {},
+    "default-namespace": [NAMESPACE],
+    "representations": [{"type": "sql", "sql": "SELECT 1 x", "dialect": "spark"}],
+}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    return new_lakehouse(tmp_path)
+
+
+@contextmanager
+def _served(catalog: TrinityLakeCatalog, properties: dict[str, str] | None = None, **rights: Any) -> Iterator[Client]:
+    known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in rights.items()})
+    warehouses = Warehouses({"lake": lambda: catalog.lakehouse}, properties)
+    with running(application(warehouses, known if rights else None)) as uri:
+        yield Client(uri, next(iter(rights), None))
+
+
+def _snapshot(location: str) -> dict[str, Any]:
+    snapshot = {
+        "snapshot-id": next(_NUMBERS),
+        "sequence-number": 9,
+        "timestamp-ms": 2_000_000_000_000,
+        "manifest-list": location,
+        "summary": {"operation": "append"},
+        "schema-id": 0,
+    }
+    return {"action": "add-snapshot", "snapshot": snapshot}
+
+
+def _commit(call: Client, name: str, *updates: dict[str, Any]) -> Answer:
+    return call("POST", f"{_TABLES}/{name}", {"requirements": [], "updates": list(updates)})
+
+
+# -- what a commit adds --------------------------------------------------------------------------------
+
+
+def _forged_list(catalog: TrinityLakeCatalog, place: str, level: str) -> str:
+    """Write a manifest list in the table's own directory that leads to a file elsewhere, at a level; return its URI."""
+    snapshot = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").current_snapshot()
+    assert snapshot is not None
+    listed = local(snapshot.manifest_list)
+    forged = listed.with_name("forged-list.avro")
+    shutil.copy(listed, forged)
+    manifest = listed.with_name("forged-manifest.avro")
+
+    def name_data(row: Any) -> None:
+        row["data_file"]["file_path"] = place
+        row["data_file"]["content"] = 1 if level == "delete file" else 0
+
+    def name_manifest(row: Any) -> None:
+        if level == "manifest":
+            row["manifest_path"] = place
+            return
+        shutil.copy(local(row["manifest_path"]), manifest)
+        rewrite_avro(manifest, name_data)
+        row["manifest_path"], row["manifest_length"] = manifest.as_uri(), manifest.stat().st_size
+
+    rewrite_avro(forged, name_manifest)
+    return forged.as_uri()
+
+
+@pytest.mark.parametrize("level", ["data file", "delete file", "manifest"])
+def test_a_commit_adds_no_file_of_another_place(level: str, catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    table = catalog.load_table(f"{NAMESPACE}.{SOUND[0]}")
+    theirs = local(str(table.inspect.files()["file_path"][0]))
+    outside = tmp_path / "outside.parquet"
+    shutil.copy(theirs, outside)
+    version = catalog.lakehouse.version
+    with _served(catalog) as call, watched([theirs, outside]) as opened:
+        for place in (
+            theirs.as_uri(),
+            outside.as_uri(),
+            "/etc/passwd",
+            "s3://other/x.parquet",
+            f"{table.location()}-x/y",
+        ):
+            forged = _forged_list(catalog, place, level)
+            before = set(tmp_path.rglob("*.metadata.json"))
+            answer = _commit(call, HOSTILE, _snapshot(forged))
+            assert (403, "ForbiddenException") == answer.problem, f"{place}: {answer.text}"
+            assert "the file " in answer.text
+            assert before == set(tmp_path.rglob("*.metadata.json"))
+        own = f"{metadata_file(catalog).parents[1].as_uri()}/data/own.parquet"
+        forged = _forged_list(catalog, own, level)
+        assert 200 == _commit(call, HOSTILE, _snapshot(forged)).status
+    assert ([], version + 1) == (opened, catalog.lakehouse.version)
+
+
+def test_what_a_commit_to_a_table_adds_costs_two_round_trips(catalog: TrinityLakeCatalog) -> None:
+    """The new list and its parent, then the manifests in which they differ; without a snapshot it costs nothing."""
+    with _served(catalog) as call:
+        storage = catalog.lakehouse.storage
+        forged = _forged_list(catalog, f"{metadata_file(catalog).parents[1].as_uri()}/data/own.parquet", "data file")
+        assert 200 == _commit(call, HOSTILE, {"action": "set-properties", "updates": {"a": "b"}}).status
+        before = storage.counts.snapshot()
+        assert 200 == _commit(call, HOSTILE, {"action": "set-properties", "updates": {"a": "c"}}).status
+        plain = (storage.counts - before).requests()
+        before = storage.counts.snapshot()
+        assert 200 == _commit(call, HOSTILE, _snapshot(forged)).status
+        assert plain + 2 >= (storage.counts - before).requests()
+
+
+# -- shared ground -------------------------------------------------------------------------------------
+
+
+def _set(**properties: str) -> dict[str, Any]:
+    return {
+        "action": "set-properties",
+        "updates": {name.replace("_", "."): value for name, value in properties.items()},
+    }
+
+
+def _ways_in(call: Client, place: str) -> Iterator[tuple[str, Answer]]:
+    """Yield the answers to all ways to have a place."""
+    yield "create", call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": place})
+    staged = call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": place, "stage-create": True})
+    yield "stage", staged
+    for name in ("write_data_path", "write_metadata_path", "write_object-storage_path"):
+        yield name, _commit(call, HOSTILE, _set(**{name: place}))
+    yield "location", _commit(call, HOSTILE, {"action": "set-location", "location": place})
+    yield "list", _commit(call, HOSTILE, _snapshot(f"{place}/snap-77.avro"))
+    view = {"name": "v", "schema": _FIELDS | {"schema-id": 0}, "view-version": _VIEW, "properties": {}}
+    yield "view", call("POST", f"/v1/lake/namespaces/{NAMESPACE}/views", view | {"location": place})
+    call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"updates": {"location": place}})
+    yield "namespace", call("POST", _TABLES, {"name": "newer", "schema": _FIELDS})
+    call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"removals": ["location"]})
+
+
+@pytest.mark.parametrize("ground", ["warehouse", ALLOWED_LOCATIONS])
+def test_a_directory_in_an_allowed_prefix_has_one_owner(
+    ground: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    call: Client
+    with _served(catalog, {ground: allowed}) as call:
+        call("POST", "/v1/lake/namespaces", {"namespace": ["hr"]})
+        asked = {"name": "people", "schema": _FIELDS}
+        if ground != "warehouse":
+            asked |= {"location": f"{allowed}/deep/hr/people", "properties": {"write.data.path": f"{allowed}/data/p"}}
+        made = call("POST", "/v1/lake/namespaces/hr/tables", asked).json()["metadata"]
+        version = catalog.lakehouse.version
+        theirs = made["location"]
+        above = theirs.rpartition("/")[0]
+        places = {"theirs": theirs, "in it": f"{theirs}/data/x", "above it": above, "above all": allowed}
+        if ground != "warehouse":
+            places |= {"their data": f"{allowed}/data/p/x", "above their data": f"{allowed}/data"}
+        for what, place in places.items():
+            for way, answer in _ways_in(call, place):
+                above_ours = "above" in what and way in {"list", "namespace"}  # a file, or a new directory, beside it
+                if not above_ours:
+                    assert answer.status in {403, 409}, f"{what}, {way}: {answer.text}"
+        assert theirs not in str([catalog.load_table(f"{NAMESPACE}.{HOSTILE}").metadata.location])
+        # Another endpoint, which has not seen the table being made, knows it as well.
+    with _served(catalog, {ground: allowed}) as call:
+        assert 403 == call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": f"{theirs}/x"}).status
+        free = f"{allowed}/free/{uuid.uuid4().hex[:6]}/t"
+        made = call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": free})
+        assert 200 == made.status, made.text
+    assert catalog.lakehouse.version > version
+
+
+def test_own_places_cost_no_question_to_the_other_tables(catalog: TrinityLakeCatalog) -> None:
+    storage, asked = catalog.lakehouse.storage, []
+    assert isinstance(storage, BaseStorage)
+
+    def note(kind: str, path: str, act: Callable[[], Any]) -> Any:
+        asked.append(path)
+        return act()
+
+    with _served(catalog) as call:
+        storage.interceptor = note
+        assert 200 == call("POST", _TABLES, {"name": "new", "schema": _FIELDS}).status
+        assert 200 == _commit(call, "new", {"action": "set-properties", "updates": {"a": "b"}}).status
+    assert asked
+    assert not [each for each in asked if "-table-" in each and "-new-" not in each]
+
+
+# -- what comes back -----------------------------------------------------------------------------------
+
+
+def test_what_was_dropped_comes_back_to_those_who_may_manage_it(catalog: TrinityLakeCatalog) -> None:
+    """Who may read the table knows its metadata file, and may not take it over by that."""
+    taken = metadata_file(catalog).as_uri()
+    rights = {"manage": ["a.*"], "read": ["*"]}
+    catalog.create_namespace("a")
+    with _served(catalog, reader=rights) as call:
+        for dropped in (False, True):
+            if dropped:
+                catalog.drop_table(f"{NAMESPACE}.{HOSTILE}")
+            for kind in ("register", "register-view"):
+                body = {"name": HOSTILE, "metadata-location": taken}
+                answer = call("POST", f"/v1/lake/namespaces/a/{kind}", body)
+                assert (403, f"reader may not manage '{NAMESPACE}.{HOSTILE}'") == (
+                    answer.status, answer.json()["error"]["message"],
+                )  # fmt: skip
+    with _served(catalog, owner={"manage": [f"{NAMESPACE}.*"]}) as call:
+        body = {"name": "again", "metadata-location": taken}
+        assert 200 == call("POST", f"/v1/lake/namespaces/{NAMESPACE}/register", body).status
+
+
+@pytest.mark.parametrize("how", ["registered", "renamed"])
+def test_a_restore_brings_no_table_back_that_another_definition_is_by_now(
+    how: str, catalog: TrinityLakeCatalog
+) -> None:
+    version, name = catalog.lakehouse.version, f"{NAMESPACE}.{HOSTILE}"
+    if how == "registered":
+        location = catalog.load_table(name).metadata_location
+        catalog.drop_table(name)
+        catalog.register_table(f"{NAMESPACE}.taken", location)
+    else:
+        catalog.rename_table(name, f"{NAMESPACE}.taken")
+    config = restore.Config(only=[name], version=version, reason="it is gone", engine="local")
+    with pytest.raises(Refused, match=f"{name} cannot come back: {NAMESPACE}.taken has its UUID or directory by now"):
+        restore.run(catalog.lakehouse, config)
+    catalog.drop_table(f"{NAMESPACE}.taken")
+    restore.run(catalog.lakehouse, config)
+    assert [1] == ids(catalog.load_table(name))
+
+
+def test_a_pair_of_tables_is_found_and_a_renamed_table_is_none(catalog: TrinityLakeCatalog) -> None:
+    how = verify.Config(tables=1.0, deep=True, versions="all", engine="local")
+    catalog.rename_table(f"{NAMESPACE}.{SOUND[0]}", f"{NAMESPACE}.renamed")
+    assert [] == verify.run(catalog.lakehouse, how).findings
+    lake = catalog.lakehouse
+    stored = lake.table(NAMESPACE, HOSTILE)
+    with lake.transaction() as txn:
+        facts = {"format_properties": dict(stored.format_properties), "properties": dict(stored.properties)}
+        txn.create_table("sales", "twin", schema=stored.schema, table_type=stored.table_type, **facts)
+    findings = verify.run(catalog.lakehouse, how).findings
+    assert {"I22"} == {each.invariant for each in findings}
+    assert all(f"'{NAMESPACE}.{HOSTILE}' and '{NAMESPACE}.twin'" in each.message for each in findings)
