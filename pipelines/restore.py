@@ -223,31 +223,46 @@ def _refuse_taken(restore: Restore, config: Config, spark: Session) -> None:
     Only a table that differs between the two versions can. One ``get`` for each that comes back, and for each other
     one that differs; the versions are compared once more. Raises ``Refused``.
     """
-    here, coming = restore.here, {}
+    here = restore.here
+    root = here.backend.storage.root
+    coming: dict[str, str] = {}
     tables = [each for each in restore.coming_back() if each.kind == TABLE]
     for each, table in _decode_tables(restore.there.backend.storage, tables, "new_path"):
-        coming.update(dict.fromkeys(marks_of(here.backend.storage.root, table), each))
+        name = f"{each.namespace}.{each.name}"
+        for mark in marks_of(root, table):
+            coming[mark] = name
     if not coming:
         return
-    known = {(each.namespace, each.name) for each in restore.changes()}
-    local = diff.Config("local" if config.engine == "local" else "auto")
-    there = Lakehouse(restore.there.backend, restore.there.root)
     with restore.still_kept():
-        differing = diff.run(Lakehouse(here.backend, here.root), there, local, spark)
-        others = (
-            each
-            for each in differing
-            if each.kind == TABLE and each.old_path is not None and (each.namespace, each.name) not in known
-        )
+        others = _others(restore, config, spark)
         while part := list(islice(others, _TAKEN_TOGETHER)):
             for other, table in _decode_tables(here.backend.storage, part, "old_path"):
-                for mark in marks_of(here.backend.storage.root, table):
+                for mark in marks_of(root, table):
                     if mark in coming:
-                        mine = coming[mark]
+                        has = f"{other.namespace}.{other.name} has its UUID or directory by now ({mark})"
                         raise Refused(
-                            f"{mine.namespace}.{mine.name} cannot come back: {other.namespace}.{other.name} has its "
-                            f"UUID or directory by now ({mark}); rename that one, or drop it, and run it again"
+                            f"{coming[mark]} cannot come back: {has}; rename that one, or drop it, and run it again"
                         )
+
+
+def _others(restore: Restore, config: Config, spark: Session) -> Iterator[Change]:
+    """Yield the tables that differ between the two versions, and that the restore does not change."""
+    known: set[tuple[str, str | None]] = set()
+    for change in restore.changes():
+        known.add((change.namespace, change.name))
+    engine = "local" if config.engine == "local" else "auto"
+    here = Lakehouse(restore.here.backend, restore.here.root)
+    there = Lakehouse(restore.there.backend, restore.there.root)
+    for each in diff.run(
+        here,
+        there,
+        diff.Config(engine),
+        spark,
+    ):
+        name = (each.namespace, each.name)
+        is_here = each.kind == TABLE and each.old_path is not None
+        if is_here and name not in known:
+            yield each
 
 
 def _decode_tables(storage: Storage, changes: Sequence[Change], side: str) -> Iterator[tuple[Change, TableDef]]:

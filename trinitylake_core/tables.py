@@ -158,10 +158,16 @@ def metadata_uri(root: str, table: TableDef) -> str | None:
 
 def marks_of(root: str, table: TableDef) -> Iterator[str]:
     """Yield what no two tables have: the UUID of a table, and the directory of its metadata, as far as it has one."""
-    yield from filter(None, [table.format_properties.get(TABLE_UUID)])
+    uuid = table.format_properties.get(TABLE_UUID)
+    if uuid:
+        yield uuid
+    own = None
     with suppress(InvalidLocation):
         uri = metadata_uri(root, table)
-        yield from filter(None, [own_directory(root, uri) if uri else None])
+        if uri is not None:
+            own = own_directory(root, uri)
+    if own is not None:
+        yield own
 
 
 def named_in_area(root: str, definition: NamespaceDef | TableDef | ViewDef) -> str | None:
@@ -238,11 +244,15 @@ def _allowed_for(root: str, option: object, own: str) -> Iterator[str]:
         match = _ALLOWED.fullmatch(each)
         if match is None:
             raise InvalidInput(f"storage option {ALLOWED_LOCATIONS}: {each!r} is neither PREFIX nor DIRECTORY=PREFIX")
-        tables = match[1] or ""
-        if tables and "://" not in tables and not tables.startswith("/"):
+        tables, prefix = match.groups()
+        if tables is None:
+            yield as_directory(prefix)
+            continue
+        is_path = "://" not in tables and not tables.startswith("/")
+        if is_path:
             tables = base_uri(root) + tables
-        if not tables or own.startswith(as_directory(tables)):
-            yield as_directory(match[2])
+        if own.startswith(as_directory(tables)):
+            yield as_directory(prefix)
 
 
 def as_directory(location: str) -> str:
@@ -265,9 +275,13 @@ class TablePlaces:
     def of(cls, storage: Storage, metadata: str) -> TablePlaces:
         """Return those of the table with a metadata file, by the URI of that. Raises ``InvalidInput``."""
         _, options = storage.spec()
-        own = own_directory(storage.root, metadata) or ""
-        allowed = _allowed_for(storage.root, options.get(ALLOWED_LOCATIONS) or "", own)
-        return cls(storage.root, (*([own] if own else ()), *allowed))
+        option = options.get(ALLOWED_LOCATIONS) or ""
+        own = own_directory(storage.root, metadata)
+        found = []
+        if own is not None:
+            found.append(own)
+        found += _allowed_for(storage.root, option, own or "")
+        return cls(storage.root, tuple(found))
 
     def prefix_of(self, uri: str) -> str | None:
         """Return the prefix that holds a file; ``None``: it is not in these places. No request."""
@@ -275,10 +289,17 @@ class TablePlaces:
             path = path_below(self.root, uri)
         except InvalidLocation:
             return None
-        spelled = full_uri(uri) if path is None else base_uri(self.root) + path
-        if path is None and not {".", ".."}.isdisjoint(spelled.split("/")):
-            return None
-        return next((each for each in self.prefixes if spelled.startswith(each)), None)
+        if path is None:
+            spelled = full_uri(uri)
+            segments = spelled.split("/")
+            if "." in segments or ".." in segments:
+                return None
+        else:
+            spelled = base_uri(self.root) + path
+        for each in self.prefixes:
+            if spelled.startswith(each):
+                return each
+        return None
 
     def require(self, uri: str) -> str:
         """Return the prefix that holds a file. Raises ``OutsidePlaces``."""
@@ -323,11 +344,18 @@ class Located:
 
         Where the location is below another root, the table was written there, and its files are here now.
         """
-        return self.within(TablePlaces.of(self.storage, metadata), former_root(self.storage.root, metadata, location))
+        places = TablePlaces.of(self.storage, metadata)
+        former = former_root(self.storage.root, metadata, location)
+        return self.within(places, former)
 
     def within(self, places: TablePlaces, former: str = "") -> Located:
         """Return those of a table with these places."""
-        return Located(self.storage, places, former, self._others)
+        return Located(
+            self.storage,
+            places,
+            former,
+            self._others,
+        )
 
     def is_own(self, uri: str) -> bool:
         """Whether a file lies below the root of the lakehouse."""
@@ -335,7 +363,10 @@ class Located:
 
     def require(self, uri: str) -> str | None:
         """Return the prefix of the table's places that holds a file. No request. Raises ``OutsidePlaces``."""
-        return None if self._places is None else self._places.require(here(self.storage.root, uri, self._former))
+        if self._places is None:
+            return None
+        uri = here(self.storage.root, uri, self._former)
+        return self._places.require(uri)
 
     def find(self, uri: str) -> tuple[Storage, str]:
         """Return the storage of a file, and its path there. No request.
@@ -353,10 +384,13 @@ class Located:
             return self.storage, inside
         uri = full_uri(uri)
         scheme, _, rest = uri.partition("://")
-        above = f"{scheme}://{rest.partition('/')[0]}/"
+        authority, _, _ = rest.partition("/")
+        above = f"{scheme}://{authority}/"
         opened = above
         if scheme == "file" and prefix is not None:  # no link leads out of a directory that is opened as one
-            above, opened = prefix, Path(prefix.removeprefix("file://")).as_uri()
+            directory = Path(prefix.removeprefix("file://"))
+            above = prefix
+            opened = directory.as_uri()
         if above not in self._others:
             storage = open_storage(opened, options_for(opened, *self.storage.spec()))
             storage.gives_up = True

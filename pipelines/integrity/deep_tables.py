@@ -172,7 +172,12 @@ def _add_findings(
     found.count_more(findings.count() - len(rows))
 
 
-def _add_pairs(engine: Engine, walked: Walk, tables: TableWalk, found: Found) -> None:
+def _add_pairs(
+    engine: Engine,
+    walked: Walk,
+    tables: TableWalk,
+    found: Found,
+) -> None:
     """Add tables of one version that have one UUID or one directory (I22).
 
     Only where definitions of several names have it in one version, as those of a renamed table seem to while a message
@@ -191,17 +196,35 @@ def _add_pairs(engine: Engine, walked: Walk, tables: TableWalk, found: Found) ->
     query = """SELECT k.mark, k.label, k.definition, d.first, d.last FROM marks k JOIN shared s ON s.mark = k.mark
         JOIN definitions d ON d.path = k.definition"""
     named = {"marks": marks, "shared": shared, "definitions": definitions}
-    rows = list_counted(engine, "tables of one mark", query, "mark, label, definition, first, last", **named)
-    paths = {row["definition"] for row in rows}
+    rows = list_counted(
+        engine,
+        "tables of one mark",
+        query,
+        "mark, label, definition, first, last",
+        **named,
+    )
+    paths: set[str] = set()
+    by_mark: dict[str, set[str]] = {}
+    for row in rows:
+        mark = row["mark"]
+        path = row["definition"]
+        paths.add(path)
+        by_mark.setdefault(mark, set()).add(path)
     names_at: dict[int, dict[str, str]] = {}
     for mark, version in sorted(_meetings(rows)):
         if version not in names_at:
             names_at[version] = _names_at(walked.storage, version, paths)
-        here = {names_at[version].get(row["definition"], "") for row in rows if row["mark"] == mark} - {""}
+        names = names_at[version]
+        definitions_of_mark = sorted(by_mark[mark])
+        here: set[str] = set()
+        for path in definitions_of_mark:
+            if path in names:
+                here.add(repr(names[path]))
         if len(here) > 1:
-            what = f"tables {' and '.join(map(repr, sorted(here)))} have one UUID or directory: {mark}"
-            path = min(row["definition"] for row in rows if row["mark"] == mark)
-            found.add(violation("I22", path, what), version, version)
+            several = " and ".join(sorted(here))
+            what = f"tables {several} have one UUID or directory: {mark}"
+            finding = violation("I22", definitions_of_mark[0], what)
+            found.add(finding, version, version)
 
 
 def _meetings(rows: Sequence[Row]) -> set[tuple[str, int]]:
@@ -209,17 +232,22 @@ def _meetings(rows: Sequence[Row]) -> set[tuple[str, int]]:
     spans: dict[str, dict[str, _Span]] = {}
     newest = 0
     for row in rows:
-        of_mark = spans.setdefault(row["mark"], {})
-        label, span = row["label"], _Span(row["first"], row["last"])
-        of_mark[label] = span.joined_with(of_mark.get(label, span))
+        mark = row["mark"]
+        label = row["label"]
+        span = _Span(row["first"], row["last"])
+        of_mark = spans.setdefault(mark, {})
+        known = of_mark.get(label, span)
+        of_mark[label] = span.joined_with(known)
         if span.last < FOREVER:
             newest = max(newest, span.last)
     found: set[tuple[str, int]] = set()
     for mark, of_mark in spans.items():
         for one, other in combinations(of_mark.values(), 2):
+            first = max(one.first, other.first)
             last = min(one.last, other.last, newest)
-            if last >= max(one.first, other.first):
-                found.add((mark, last))
+            if first <= last:
+                meeting = (mark, last)
+                found.add(meeting)
     return found
 
 
@@ -231,15 +259,20 @@ class _Span(NamedTuple):
 
     def joined_with(self, other: _Span) -> _Span:
         """Return the span from the beginning of the one to the end of the other."""
-        return _Span(min(self.first, other.first), max(self.last, other.last))
+        first = min(self.first, other.first)
+        last = max(self.last, other.last)
+        return _Span(first, last)
 
 
 def _names_at(storage: Storage, version: int, paths: AbstractSet[str]) -> dict[str, str]:
     """Return the names of those tables of a version that have some definitions; none where it cannot be read."""
+    names: dict[str, str] = {}
     with suppress(TrinityLakeError):  # a damaged tree is a finding of its own
         lake = Lakehouse.open(storage).at(version=version)
-        return {each.path: f"{each.namespace}.{each.name}" for each in lake.objects(kind=TABLE) if each.path in paths}
-    return {}
+        for each in lake.objects(kind=TABLE):
+            if each.path in paths:
+                names[each.path] = f"{each.namespace}.{each.name}"
+    return names
 
 
 def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:

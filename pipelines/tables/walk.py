@@ -598,17 +598,29 @@ class _Names:
     ) -> Found:
         """Yield files, given as role, URI and size, that ``parent`` names; those outside of ``places`` as such."""
         label = "" if places is None else json.dumps(places.prefixes)
-        own = {each.rstrip("/").rpartition("/")[2] for each in (() if places is None else places.prefixes)}
+        prefixes = () if places is None else places.prefixes
+        own = set()
+        for prefix in prefixes:
+            _, _, name = prefix.rstrip("/").rpartition("/")
+            own.add(name)
         for role, uri, size in files:
             path = _spell(self.root, uri, former)
-            if places is None or places.prefix_of(uri_of(self.root, path)) is not None:
-                yield role, path, parent, "" if role == LIVE else label, former, size
+            outside = ""
+            if places is not None and places.prefix_of(uri_of(self.root, path)) is None:
+                outside = f"its {_WORDS.get(role, role)} {places.refusal(path)}"
+            if outside:
+                yield OUTSIDE, path, parent, role, outside, size
+            elif role == LIVE:
+                yield role, path, parent, "", former, size
             else:
-                yield OUTSIDE, path, parent, role, f"its {_WORDS.get(role, role)} {places.refusal(path)}", size
+                yield role, path, parent, label, former, size
             for each in self.aliases(role, path, parent, size):
                 _, key, _, _, _, _ = each
-                is_own = places is None or key.partition("/")[0] in own
-                yield each if is_own else (ALIAS, key, parent, OUTSIDE, path, size)
+                directory, _, _ = key.partition("/")
+                if places is None or directory in own:
+                    yield each
+                else:
+                    yield ALIAS, key, parent, OUTSIDE, path, size
             yield from _beside(self.root, path) if role == LIVE else ()
 
     def aliases(self, role: str, path: str, parent: str, size: int | None = None) -> Found:

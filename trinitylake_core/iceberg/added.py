@@ -96,8 +96,10 @@ class AddedFiles:
         is_here = path_below(self._storage.root, location) is not None
         prefixes: list[str] = []
         for each in (location, *known):
-            prefixes += TablePlaces.of(self._storage, each).prefixes
-        places = TablePlaces(self._storage.root, tuple(dict.fromkeys(prefixes)))
+            places = TablePlaces.of(self._storage, each)
+            prefixes += places.prefixes
+        distinct = tuple(dict.fromkeys(prefixes))
+        places = TablePlaces(self._storage.root, distinct)
         self._tables.append(_Added(before, after, location, is_own, is_here, places))
         self._paths = None
 
@@ -175,9 +177,12 @@ class AddedFiles:
         elsewhere: set[str] = set()
         found: set[str] = set()
         for table in self._tables:
-            for uri in (*table.new_lists(), *table.parent_lists()):
+            added = table.new_lists()
+            for uri in added:
                 self._note_places(uri, table.places)
-            new_lists |= table.new_lists()
+            for uri in table.parent_lists():
+                self._note_places(uri, table.places)
+            new_lists |= added
             elsewhere |= set() if table.is_here else table.new_lists()
             parent_lists |= table.parent_lists()
             found.add(table.location)
@@ -201,8 +206,10 @@ class AddedFiles:
         taken_over = _union(files_by_manifest[uri] for uri in replaced)
         if self._refuse is not None:
             for manifest in new_manifests:
-                for uri in set(files_by_manifest[manifest]) - taken_over:
-                    self._refuse(uri, self._places[manifest].prefixes)
+                places = self._places[manifest]
+                files = set(files_by_manifest[manifest])
+                for uri in files - taken_over:
+                    self._refuse(uri, places.prefixes)
         return self._in_area(found | new_lists | new_manifests | (named - taken_over))
 
     def _kept_by_base(self, void: set[str]) -> set[str]:

@@ -38,9 +38,13 @@ class Claims:
 
         Raises ``CommitFailedException``: another attempt has it, or one of these directories, one in it or above it.
         """
-        wanted = [each for each in (identity.uuid, identity.metadata, *directories) if each]
+        named = (identity.uuid, identity.metadata, *directories)
+        wanted = [each for each in named if each]
         with self._lock:
-            others = [each for each, whose in self._taken.items() if whose is not owner]
+            others = []
+            for each, whose in self._taken.items():
+                if whose is not owner:
+                    others.append(each)
             for each in wanted:
                 if any(_overlap(each, other) for other in others):
                     raise CommitFailedException(
@@ -57,9 +61,11 @@ class Claims:
 
 def _overlap(one: str, other: str) -> bool:
     """Whether two are the same, or one of them is a directory above the other."""
-    return (
-        one == other or (one.endswith("/") and other.startswith(one)) or (other.endswith("/") and one.startswith(other))
-    )
+    if one == other:
+        return True
+    is_above = one.endswith("/") and other.startswith(one)
+    is_below = other.endswith("/") and one.startswith(other)
+    return is_above or is_below
 
 
 class _Claim(NamedTuple):

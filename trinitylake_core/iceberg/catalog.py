@@ -434,7 +434,10 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             self._places.refuse_unreadable(location)
             found = self._places.locations.made_for(location)
-        return None if found is None else (*found[0].split("."), found[1])
+        if found is None:
+            return None
+        namespace, table = found
+        return (*namespace.split("."), table)
 
     def stage_table(
         self,
@@ -685,7 +688,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             where, own = self._location_of_new(name, location)
             metadata = views.new_view(schema, view_version, where, properties)
-            return self._create_view(name, NewView(metadata), self._places.refuse_new_view(metadata, own))
+            directories = self._places.refuse_new_view(metadata, own)
+            return self._create_view(name, NewView(metadata), directories)
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
         """Create a view that is equal to the newest version in a file of view metadata.

@@ -62,7 +62,9 @@ def _is_beside(location: str, metadata_location: str) -> bool:
     """Whether the metadata file of a table lies below its location, by the end of both: one is a path below a root."""
     directory = metadata_location.rpartition("/")[0]
     inner = directory.removesuffix("/metadata")
-    return full_uri(location).rstrip("/").endswith(full_uri(inner).rstrip("/"))
+    named = full_uri(location).rstrip("/")
+    found = full_uri(inner).rstrip("/")
+    return named.endswith(found)
 
 
 def _total(snapshot: Snapshot | None, name: str) -> str | None:

@@ -124,9 +124,13 @@ class Locations:
         """
         directory = as_directory(self._canonical(location))
         for each in self._made_here():
-            match = _MADE_HERE.match(directory.removeprefix(each)) if directory.startswith(each) else None
+            if not directory.startswith(each):
+                continue
+            below = directory.removeprefix(each)
+            match = _MADE_HERE.match(below)
             if match is not None:
-                return match[1], match[2]
+                namespace, name = match.groups()
+                return namespace, name
         return None
 
     def _made_here(self) -> list[str]:
@@ -161,23 +165,34 @@ class Locations:
         places = list(places)
         own = list(own)
         self.refuse_outside(places, own)
-        directories = tuple(as_directory(self._canonical(each)) for each in own)
+        directories = []
+        for each in own:
+            directories.append(as_directory(self._canonical(each)))
         found: dict[str, None] = {}
         for place in places:
             directory = as_directory(self._canonical(place.location))
-            if directory.startswith(directories):
+            if directory.startswith(tuple(directories)):
                 continue
-            for each in self._made_here():
-                below = directory.removeprefix(each)
-                if each.startswith(directory) or (
-                    below != directory and (_MADE_HERE.match(below) or below.count("/") == 1)
-                ):
-                    raise TableForbidden(
-                        f"{place.what} is the directory of another table, lies in it, or is above those of tables; "
-                        "each directory has one owner: choose another one"
-                    )
+            if self._is_others(directory):
+                raise TableForbidden(
+                    f"{place.what} is the directory of another table, lies in it, or is above those of tables; "
+                    "each directory has one owner: choose another one"
+                )
             found[directory] = None
         return list(found)
+
+    def _is_others(self, directory: str) -> bool:
+        """Whether a directory that is not a table's own is, by its name, above those made for tables, or in one."""
+        for each in self._made_here():
+            if each.startswith(directory):
+                return True
+            if not directory.startswith(each):
+                continue
+            below = directory.removeprefix(each)
+            is_namespace = below.count("/") == 1
+            if is_namespace or _MADE_HERE.match(below):
+                return True
+        return False
 
     def _canonical(self, location: str) -> str:
         """Return a location as it is spelled by the root of this catalog, where it lies below that: also by a link."""

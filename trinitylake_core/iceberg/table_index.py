@@ -80,9 +80,13 @@ def _others_of(definition: TableDef | ViewDef, own: str) -> Iterator[str]:
     named = [each.location for each in directories_in(definition.properties)]
     if isinstance(definition, TableDef):
         named.append(definition.format_properties.get(ELSEWHERE, ""))
-    for each in filter(None, named):
-        if not own or not as_directory(each).startswith(own):
-            yield as_directory(each)
+    for each in named:
+        if not each:
+            continue
+        directory = as_directory(each)
+        is_inside = own and directory.startswith(own)
+        if not is_inside:
+            yield directory
 
 
 def identity_of_metadata(root: str, metadata: TableMetadata, location: str) -> Identity:
@@ -124,18 +128,25 @@ class Identities:
 
     def names_over(self, directory: str) -> set[str]:
         """Return the names of objects with a directory of their own that is this one, is above it, or lies in it."""
-        found = set(self._names.get(("below", directory), ()))
-        for each in (directory, *_above(directory)):
-            found |= self._names.get(("directory", each), set())
+        found: set[str] = set()
+        found.update(self._names.get(("below", directory), ()))
+        found.update(self._names.get(("directory", directory), ()))
+        for above in _above(directory):
+            found.update(self._names.get(("directory", above), ()))
         return found
 
 
 def _parts_of(identity: Identity) -> Iterator[tuple[str, str]]:
-    yield from (each for each in (("uuid", identity.uuid), ("metadata", identity.metadata)) if each[1])
+    if identity.uuid:
+        yield "uuid", identity.uuid
+    if identity.metadata:
+        yield "metadata", identity.metadata
     for directory in identity.directories:
         yield "directory", directory
-        if not IN_AREA.search(directory):  # nothing may be above those, whoever asks
-            yield from (("below", each) for each in _above(directory))
+        if IN_AREA.search(directory):  # nothing may be above those, whoever asks
+            continue
+        for above in _above(directory):
+            yield "below", above
 
 
 def _above(directory: str) -> Iterator[str]:

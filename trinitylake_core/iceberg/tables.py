@@ -126,7 +126,8 @@ def create_table(attempt: Attempt, name: ObjectName, new: Stored, own: Sequence[
     Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``, ``TableForbidden``.
     """
     make_namespace(attempt, name.namespace)
-    attempt.claim(name, directories=attempt.places.refuse_new(new.metadata, own))
+    directories = attempt.places.refuse_new(new.metadata, own)
+    attempt.claim(name, directories=directories)
     _add_definition(attempt, name, new)
     attempt.write_metadata(new.metadata, new.metadata_location)
 
@@ -246,7 +247,8 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     if new.metadata == current.metadata:
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
         return current
-    attempt.claim(commit.name, directories=attempt.places.refuse_change(new, current))
+    directories = attempt.places.refuse_change(new, current)
+    attempt.claim(commit.name, directories=directories)
     _refuse_lost_vectors(attempt.places, commit.name, current, new)
     attempt.write_metadata(new.metadata, new.metadata_location, current)
     _change_definition(attempt, commit.name, new)

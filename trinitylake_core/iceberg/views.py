@@ -142,7 +142,8 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
     if metadata == before.metadata:
         return before
     location = places.new_metadata_file(metadata, metadata.current_version_id)
-    attempt.claim(name, directories=_refuse_change(places, metadata, location, before))
+    directories = _refuse_change(places, metadata, location, before)
+    attempt.claim(name, directories=directories)
     fields = view_fields(metadata, _as_stored(places, location))
     fields["properties"] = dict.fromkeys(old.properties) | fields["properties"]
     view = view_of(places, name, attempt.txn.replace_view(*name, **fields))
