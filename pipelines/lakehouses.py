@@ -51,7 +51,7 @@ def named_file() -> Path | None:
 def read(path: Path) -> str:
     """Return the text of the file. Raises ``ConfigError``."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"cannot read {path} ({error.strerror}); see docs/dagster.md, or set {VARIABLE} to another file"

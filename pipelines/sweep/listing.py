@@ -67,7 +67,8 @@ TABLE_FILES: Final = frozenset({"metadata", "manifest", "statistics", "data"})
 _TABLE_DIRECTORY: Final = re.compile(rf"{DIRECTORY}([^/]+)/([^/]+)-[0-9a-f]{{12}}/")
 _TABLE_FILE: Final = re.compile(
     rf"{_TABLE_DIRECTORY.pattern}(?:metadata/(?:(?P<metadata>[^/]+\.metadata\.json)|(?P<manifest>[^/]+\.avro)|"
-    r"(?P<statistics>[^/]+\.(?:stats|puffin)))|data/(?P<data>.+\.(?:parquet|orc|avro|puffin)))(?:\.crc)?"
+    r"(?P<statistics>[^/]+\.(?:stats|puffin)))|data/"
+    r"(?P<data>.+\.(?:parquet|parq|orc|avro|puffin)|(?:.+/)?\d{6}_\d+(?:_copy_\d+)?))(?:\.crc)?"
 )
 """What writers of Iceberg name their files, in the directory that this catalog gave a table; by kind."""
 SCHEMA: Final = pa.schema({"path": TEXT, "bytes": LONG, "modified_millis": LONG, "kind": TEXT, "version": LONG})

@@ -58,6 +58,7 @@ from trinitylake_core.tables import (
     DIRECTORY,
     EXTERNAL,
     ICEBERG,
+    METADATA_LOCATION,
     VIEW_METADATA_LOCATION,
     Located,
     TablePlaces,
@@ -426,6 +427,8 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool) -> Fo
         if location:
             why = "it has a location and names no metadata, so nothing tells its files"
             yield DOUBT, location, path, label, why, None
+        elif METADATA_LOCATION in table.format_properties:
+            yield DOUBT, "", path, label, "its metadata location is empty, so its files may be any below tables/", None
         return
     if table.table_type == EXTERNAL and (held := directory_of(file) or location):
         yield DOUBT, held, path, label, _EXTERNAL, None

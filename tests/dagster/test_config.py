@@ -182,7 +182,7 @@ def test_the_environment_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv(config.ENV_FILE, str(path))
     with pytest.raises(ConfigError, match=r"cannot read .*mine\.yaml .*docs/dagster\.md"):
         load()
-    path.write_text(MINIMAL)
+    path.write_text(MINIMAL, encoding="utf-8-sig")  # some editors begin a file with a mark
     assert ["sales"] == [each.name for each in load().lakehouses]
 
 

@@ -114,7 +114,7 @@ def test_an_external_table_whose_metadata_cannot_be_read_ends_the_cleaning_unles
     assert 0 < clean(catalog, apart=(directory,)).deleted
 
 
-@pytest.mark.parametrize("location", ["../v1.metadata.json", "tables//x/v1.metadata.json", "/etc/v1.metadata.json"])
+@pytest.mark.parametrize("location", ["", "../v1.metadata.json", "tables//x/v1.metadata.json", "/etc/v1.metadata.json"])
 def test_a_metadata_location_that_is_no_path_ends_the_cleaning(catalog: TrinityLakeCatalog, location: str) -> None:
     lender(catalog)
     with_table(catalog, "sales.odd", 1)
@@ -239,3 +239,13 @@ def test_a_claim_of_all_tables_claims_none(catalog: TrinityLakeCatalog, where: s
 def test_a_wish_is_no_failure(catalog: TrinityLakeCatalog) -> None:
     with_table(catalog, "sales.kept", 1, properties={"gc.enabled": "false"})
     assert 0 == main(["tables", "clean", catalog.lakehouse.root, "--older-than", "0s", "--allow-recent", "--yes"])
+
+
+@pytest.mark.parametrize("name", ["a.parq", "p=1/000000_0", "000012_1_copy_2"])
+def test_data_files_of_hive_and_impala_go_once_nothing_names_them(catalog: TrinityLakeCatalog, name: str) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    orphan = local(f"{table.location()}/data/{name}")
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.write_bytes(b"x")
+    assert 1 == clean(catalog).deleted
+    assert not orphan.exists()

@@ -183,6 +183,10 @@ def _allow_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+_IDLE_SECONDS: Final = 75
+"""Longer than the pools of clients and proxies keep a connection: who is cut off while he sends sees an error."""
+
+
 class _Server(uvicorn.Server):
     """A server that others wait for, and that ends by a signal as it ends otherwise."""
 
@@ -195,6 +199,7 @@ class _Server(uvicorn.Server):
         quiet["server_header"] = False
         quiet["proxy_headers"] = False  # who connects is known; whom a header names is what a client says
         quiet["backlog"] = _ACCEPTED_AT_ONCE
+        quiet["timeout_keep_alive"] = _IDLE_SECONDS
         super().__init__(uvicorn.Config(app, http=connection, timeout_graceful_shutdown=seconds, **quiet, **more))
         self._app = app
         self.is_up = threading.Event()

@@ -71,7 +71,7 @@ def _read_members(path: Path, call: Call) -> Iterator[Member]:
         yield from surveys.members_of(path, call.options_for)
         return
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from None
     for line in lines:
