@@ -189,7 +189,7 @@ def engine_lines(port: int = 8181) -> Iterator[str]:
     yield f"  ATTACH '{NAME}' AS {NAME} (TYPE iceberg, ENDPOINT '{uri}', AUTHORIZATION_TYPE 'none');"
     yield f"  {query};"
     yield "Spark:"
-    yield "  spark-sql --packages org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0 \\"
+    yield "  spark-sql --packages org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 \\"
     yield f"    --conf spark.sql.catalog.{NAME}=org.apache.iceberg.spark.SparkCatalog \\"
     for setting, value in (("type", "rest"), ("uri", uri), ("warehouse", NAME)):
         yield f"    --conf spark.sql.catalog.{NAME}.{setting}={value} \\"

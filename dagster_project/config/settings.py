@@ -37,7 +37,7 @@ Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
 class Spark(Model):
     """Which Spark runs the jobs: this machine, a cluster, or a Spark Connect server.
 
-    ``iceberg`` is the release of Iceberg whose procedures compact tables, such as 1.11.0: its runtime comes from Maven
+    ``iceberg`` is the release of Iceberg whose procedures compact tables, such as 1.12.0: its runtime comes from Maven
     Central when the session starts. A Spark Connect server brings its own. ``secret`` is what a standalone cluster
     authenticates by.
     """

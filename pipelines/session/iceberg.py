@@ -13,7 +13,7 @@ from trinitylake_core.extras import install_command
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
 
-TESTED: Final = "1.11.0"
+TESTED: Final = "1.12.0"
 """The release of Iceberg that the tests run."""
 PACKAGES: Final = "spark.jars.packages"
 EXTENSIONS: Final = "spark.sql.extensions"
@@ -27,7 +27,7 @@ def iceberg_settings(release: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a session with Iceberg's runtime, beside those that it has. Nothing is downloaded.
 
     Args:
-        release: of Iceberg, such as ``1.11.0``.
+        release: of Iceberg, such as ``1.12.0``.
         conf: further settings: packages and extensions in it stay.
 
     Raises:

@@ -60,7 +60,7 @@ def _files(lake: Lakehouse) -> dict[str, set[str]]:
 
 
 def _compact(root: str, at: NamedEndpoint | None, ready: Callable[[], None]) -> dict[str, str]:
-    spark = get_session(SessionConfig(master="local[2]", iceberg="1.11.0", conf={"spark.ui.enabled": "false"}))
+    spark = get_session(SessionConfig(master="local[2]", iceberg="1.12.0", conf={"spark.ui.enabled": "false"}))
     ready()
     config = tables_compact.Config(
         engine="spark", rules=GroupRules(min_files=2), settings=Settings(prove="hash", endpoint=at)

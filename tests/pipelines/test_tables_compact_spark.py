@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -85,7 +85,7 @@ class _Spark:
 @contextmanager
 def _started(root: str) -> Iterator[_Spark]:
     lake = Lakehouse.open(root)
-    spark = get_session(SessionConfig(master="local[2]", iceberg="1.11.0"))
+    spark = get_session(SessionConfig(master="local[2]", iceberg="1.12.0"))
     with endpoint(lake) as at:
         catalog = SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
         found = _Spark(lake, spark, catalog)
@@ -308,6 +308,30 @@ def _run_the_job(root: str) -> None:
 
 def test_auto_gives_spark_what_this_process_cannot_rewrite(lake: Lakehouse) -> None:
     _with_spark(lake, _run_the_job)
+
+
+def _keep_ids(root: str) -> None:
+    with _started(root) as spark:
+        spark.run("CREATE TABLE l.a.ids (id INT, p INT) PARTITIONED BY (p) TBLPROPERTIES ('format-version' = '3')")
+        for number, partition in ((0, 1), (1, 1), (2, 1), (10, 2)):
+            spark.run(f"INSERT INTO l.a.ids VALUES ({number}, {partition})")
+        asked = "SELECT id, p, _row_id, _last_updated_sequence_number FROM l.a.ids ORDER BY id"
+        before = spark.run(asked)
+        assert [(0, 1, 0), (1, 1, 1), (2, 1, 2), (10, 2, 3)] == [tuple(row)[:3] for row in before]
+        planned = spark.plan("ids")
+        assert 1 == len(planned.groups)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(SparkCatalog, "keeps_rows_of_manifests", lambda catalog: False)
+            [only] = spark.compact(replace(planned, groups=(), manifests=4), prove=model.HASH)
+            assert model.UNSUPPORTED == only.outcome
+            assert "gives rows of format version 3 other IDs" in only.reason
+        [done] = spark.compact(planned, prove=model.HASH)
+        assert (model.DONE, model.HASH, "") == (done.outcome, done.proved, done.reason), done
+        assert before == spark.run(asked)
+
+
+def test_no_row_of_format_version_3_gets_another_id(lake: Lakehouse) -> None:
+    _with_spark(lake, _keep_ids)
 
 
 _SIDE: Final = 16

@@ -14,7 +14,7 @@ import pyspark
 
 from trinitylake_core.rest import Served
 
-_ICEBERG: Final = "1.11.0"
+_ICEBERG: Final = "1.12.0"
 _EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 

@@ -155,7 +155,7 @@ def in_spark(served: dict[str, str]) -> Iterator[SparkCatalog]:
     spark = get_session(
         SessionConfig(
             master="local[2]",
-            iceberg="1.11.0",
+            iceberg="1.12.0",
             log_level="OFF",
             conf={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"},
         )

@@ -70,7 +70,7 @@ _HOW: Final = (
         help="local (this process), spark (Iceberg's procedures), or auto: local for all that it can rewrite. Default: "
         "spark where --master or --remote is given, else auto",
     ),
-    option("--iceberg", metavar="RELEASE", help="the release of Iceberg that Spark loads from Maven Central: 1.11.0"),
+    option("--iceberg", metavar="RELEASE", help="the release of Iceberg that Spark loads from Maven Central: 1.12.0"),
     option(
         "--endpoint",
         metavar="URL",

@@ -37,6 +37,12 @@ from trinitylake_core.tables import Located
 _GROUP_BYTES: Final = 1 << 30
 """Spark rewrites so many bytes as one job at the least; Iceberg's own default is 100 GB, which fills disks."""
 _LONGEST: Final = 300
+_WITH_LINEAGE: Final = 3
+"""From this version of the table format on each row has an ID."""
+_LINEAGE: Final = ("_row_id", "_last_updated_sequence_number")
+_OLD_ICEBERG: Final = (
+    "its manifests were left: an Iceberg before 1.12, or on a server, gives rows of format version 3 other IDs there"
+)
 KEPT_PREFIX: Final = "before-compaction-"
 """Snapshots of the lakehouse that keep what an unproved rewrite replaced begin so; the version follows."""
 _RACES: Final = (
@@ -217,12 +223,17 @@ class _TableRewrite:
         try:
             if self._table.groups:
                 self._rewrite_files(before)
-            self._call("rewrite_manifests", "use_caching => false")
+            if self._merges_manifests():
+                self._call("rewrite_manifests", "use_caching => false")
         except StatementTimeout as error:
             return replace(self._failed, outcome=model.TIMEOUT, reason=str(error))
         except StatementFailed as error:
             return self._outcome_of(error)
         return None
+
+    def _merges_manifests(self) -> bool:
+        """Whether manifests are written again: not if that would give the rows of other files new IDs."""
+        return self._table.format_version < _WITH_LINEAGE or self._catalog.keeps_rows_of_manifests()
 
     def _rewrite_files(self, before: SnapshotReader) -> None:
         """Have the files of the plan rewritten, and delete files that apply to nothing any more dropped."""
@@ -332,7 +343,9 @@ class _TableRewrite:
             conflicts=left,
             manifests=self._table.manifests,
         )
-        if left and not done.reason:
+        if not (done.reason or self._merges_manifests()):
+            done = replace(done, reason=_OLD_ICEBERG)
+        if left and not stopped:
             done = replace(done, reason=f"{left} of {len(self._table.groups)} partitions were lost to writers")
         if self._settings.prove == model.UNPROVED:
             return done
@@ -368,6 +381,8 @@ class _TableRewrite:
 
     def _say_why_nothing(self, left: int) -> Outcome:
         """Return the outcome of a table of which no snapshot was made, and no error was raised."""
+        if not left and not self._table.groups and not self._merges_manifests():
+            return replace(self._failed, outcome=model.UNSUPPORTED, reason=_OLD_ICEBERG)
         if not left:
             return replace(self._failed, outcome=model.DONE, reason="nothing was left to rewrite")
         try:
@@ -508,7 +523,16 @@ def _hashes_of_rows(reader: SnapshotReader, run: _Run) -> tuple[str, str]:
         elif kind == old_kind:
             first += _hash_terms(old_name, kind)
             second += _hash_terms(name, kind)
+    if reader.document["format-version"] >= _WITH_LINEAGE and _has_lineage(reader, run.parent):
+        first += _LINEAGE
+        second += _LINEAGE
     return _sums_of(first), _sums_of(second)
+
+
+def _has_lineage(reader: SnapshotReader, number: int) -> bool:
+    """Whether the rows of a snapshot have IDs: those of an older version of the format have none."""
+    snapshot = reader.snapshot(number) or {}
+    return "first-row-id" in snapshot
 
 
 _SQL_TYPES: Final = {"long": "BIGINT"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from pipelines.session.spark import is_connect
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
 
+_RELEASE: Final = re.compile(r"(\d{1,3})\.(\d{1,3})")
+_KEEPS_ROWS: Final = (1, 12)
 _ASK_SECONDS: Final = 0.5
 """How often it is asked whether the job shall stop while a statement runs."""
 
@@ -115,6 +118,17 @@ class SparkCatalog:
             self._spark.interruptTag(tag)
         else:
             self._spark.sparkContext.cancelJobsWithTag(tag)
+
+    def keeps_rows_of_manifests(self) -> bool:
+        """Whether this Iceberg keeps the IDs of rows where it writes manifests again: none before 1.12 does.
+
+        Of a server's Iceberg nobody here knows.
+        """
+        if self._is_connect:
+            return False
+        java: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to Java
+        release = _RELEASE.match(str(java.org.apache.iceberg.IcebergBuild.version()))
+        return release is not None and (int(release[1]), int(release[2])) >= _KEEPS_ROWS
 
     def table(self, identifier: tuple[str, ...]) -> str:
         """Return the name of a table in SQL."""
