@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
     ForbiddenError,
     NamespaceNotEmptyError,
     NoSuchTableError,
+    RESTError,
     TableAlreadyExistsError,
     UnauthorizedError,
 )
@@ -454,6 +455,26 @@ def test_a_principal_sees_and_changes_what_patterns_allow_and_is_the_author(lake
         assert 403 == reader("DELETE", "/v1/lake/namespaces/sales/tables/public").status
         assert [401, 401] == [Client(client.uri, token)("GET", "/v1/config").status for token in (None, "x")]
     assert "etl" == lake.refresh().info().summary["author"]
+
+
+def test_what_is_frozen_is_not_taken_for_what_exists(served: Served, lake: Lakehouse) -> None:
+    """A client that creates "if it is not there" would go on as if it was."""
+    catalog = _client(served)
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", SCHEMA)
+    lake.refresh().freeze(reason="incident")
+    with pytest.raises(RESTError, match="is frozen"):
+        catalog.create_namespace_if_not_exists("b")
+    with pytest.raises(RESTError, match="is frozen"):
+        catalog.create_table_if_not_exists("a.new", SCHEMA)
+    with pytest.raises(CommitFailedException, match="is frozen"):
+        catalog.load_table("a.t").transaction().set_properties(a="b").commit_transaction()
+    for answer in (
+        Client(served.uri, served.token)("DELETE", "/v1/lake/namespaces/a"),
+        Client(served.uri, served.token)("POST", "/v1/lake/namespaces/a/views", _view("v", ("spark", "select 1"))),
+    ):
+        assert answer.status in {409, 503}
+        assert "CommitFailedException" != answer.problem[1]
 
 
 @pytest.mark.s3

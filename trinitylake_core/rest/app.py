@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
+from pyiceberg.exceptions import CommitFailedException
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -67,6 +68,19 @@ HANDLERS: Final[dict[tuple[str, str], Handler]] = {
 """What each method and path of the specification does, the most frequent first. The endpoint offers nothing else."""
 
 
+_FREE_OF_CONFLICTS: Final = frozenset(
+    {
+        namespace_routes.create_namespace,
+        namespace_routes.drop_namespace,
+        table_routes.create_table,
+        table_routes.register_table,
+        table_routes.rename_table,
+        view_routes.create_view,
+        view_routes.register_view,
+        view_routes.rename_view,
+    }
+)
+"""Of these clients take 409 for "it is there already", or "it is not empty", and so perhaps for success."""
 _UNREAD: Final = (503, "ServiceUnavailableException", "the storage did not answer in time; try again later")
 _UNKNOWN: Final = (
     504,
@@ -197,6 +211,10 @@ class _Endpoint:
         with acting_as(asking.principal.name), asked_by(key), collect_versions() as asking.asked.versions:
             try:
                 return handler(request)
+            except CommitFailedException as error:
+                if handler not in _FREE_OF_CONFLICTS:
+                    raise
+                raise Problem(503, "ServiceUnavailableException", str(problem_of(error))) from error
             except Repeated as done:
                 asking.asked.versions.append(done.version)
                 return again(done, key, request, handler, self._warehouses)
