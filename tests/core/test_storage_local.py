@@ -41,6 +41,7 @@ from trinitylake_core.storage import (
     FileInfo,
     Storage,
     check_conformance,
+    disk_deleting,
     disk_files,
     disk_lock,
     disk_opening,
@@ -48,6 +49,7 @@ from trinitylake_core.storage import (
     normalise_root,
     open_storage,
 )
+from trinitylake_core.storage.disk_deleting import MOST_THREADS, Pace
 from trinitylake_core.storage.failures import sanitise
 
 
@@ -902,6 +904,7 @@ def test_a_directory_of_another_user_is_told_with_both_names(tmp_path: Path, mon
                 storage.write(path, b"2")
 
 
+@pytest.mark.usefixtures("all_threads")
 def test_many_deletions_at_once_say_what_became_of_each_file(tmp_path: Path) -> None:
     """Of 600 files in 30 directories and at the root, by several threads: deleted, gone before, not a file."""
     storage = open_storage(f"file://{tmp_path}")
@@ -926,6 +929,13 @@ def test_many_deletions_at_once_say_what_became_of_each_file(tmp_path: Path) -> 
     assert (storage.counts - before).delete == 1
 
 
+@pytest.fixture
+def all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete with as many threads as there may be, from the first file on."""
+    monkeypatch.setattr(disk_deleting, "_FEWEST", 4)
+    monkeypatch.setattr(Pace, "threads", property(lambda _: MOST_THREADS, lambda *_: None), raising=False)
+
+
 def _with_files(tmp_path: Path, number: int) -> tuple[Storage, list[str]]:
     storage = open_storage(f"file://{tmp_path}", {"durable": False})
     names = [f"d{each % 50}/e/{each}" for each in range(number)]
@@ -941,6 +951,7 @@ def test_a_file_that_is_named_twice_is_deleted_once(tmp_path: Path) -> None:
     assert ([], {}) == (result.missing, result.failed)
 
 
+@pytest.mark.usefixtures("all_threads")
 @pytest.mark.parametrize("started", [0, 3])
 def test_deletions_do_without_threads(tmp_path: Path, started: int) -> None:
     """A system may refuse to start them, and a process that ends starts none."""
@@ -951,6 +962,7 @@ def test_deletions_do_without_threads(tmp_path: Path, started: int) -> None:
     assert started == len(begun)
 
 
+@pytest.mark.usefixtures("all_threads")
 def test_deletions_share_the_last_descriptors(tmp_path: Path) -> None:
     """Threads that find none leave their files to the end, when one after the other is deleted."""
     storage, names = _with_files(tmp_path, 2000)
@@ -974,6 +986,44 @@ def test_deletions_share_the_last_descriptors(tmp_path: Path) -> None:
 
 def _descriptors() -> list[int]:
     return [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("waits", "helpful", "threads"), [(0.0, 8, 1), (0.002, 1, 1), (0.002, 2, 2), (0.002, 8, 8), (0.1, 99, MOST_THREADS)]
+)
+def test_as_many_threads_delete_as_help(waits: float, helpful: int, threads: int) -> None:
+    """Of disks on which a deletion computes 20 µs, and waits, for as many threads at a time as ``helpful``."""
+
+    def delete_on(disk_waits: float, at_once: int, rounds: int) -> Counter[int]:
+        used: Counter[int] = Counter()
+        for _ in range(rounds):
+            files = pace.round_files()
+            used[pace.threads] += 1
+            busy = files * 0.00002
+            pace.note(files, max(busy, files * (0.00002 + disk_waits) / min(pace.threads, at_once)), busy)
+        return used
+
+    pace = Pace()
+    assert 1 == max(delete_on(waits, helpful, 1))
+    delete_on(waits, helpful, 40)
+    assert [(threads, True)] == [(most, rounds > 90) for most, rounds in delete_on(waits, helpful, 100).most_common(1)]
+    delete_on(0.0, 8, 100)  # the disk does not wait any more
+    assert {1} == set(delete_on(0.0, 8, 20))
+
+
+def test_a_directory_is_opened_once_for_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, names = _with_files(tmp_path, 600)
+    opened: list[str] = []
+    open_directory = disk_deleting.open_directory
+
+    def count(root: str, path: str, *, with_links: bool) -> int:
+        opened.append(path)
+        return open_directory(root, path, with_links=with_links)
+
+    monkeypatch.setattr(disk_deleting, "open_directory", count)
+    monkeypatch.setattr(Pace, "round_files", lambda _: 1000)
+    assert 600 == len(storage.delete_many(names).deleted)
+    assert sorted({name.rpartition("/")[0] for name in names}) == opened
 
 
 def test_a_directory_that_is_moved_away_is_not_emptied_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
