@@ -23,6 +23,9 @@ from dagster_project.scope import FLEET, last_evaluation
 NAME: Final = "check_changes"
 _EVERY_SECONDS: Final = 30
 _WAITS_TOO_LONG_SECONDS: Final = 3600.0
+_FIRST_DAY_SECONDS: Final = 86_400.0
+_SINCE: Final = "since"
+"""The key of the cursor with the time of the first tick; those of problems have two words."""
 _AT_ONCE: Final = 50
 """So many changes are sent in one tick; the others wait for the next one."""
 _NOT_SENT: Final = frozenset({checks.REACHABLE, checks.DEBT, checks.NOT_FROZEN})
@@ -70,12 +73,13 @@ def check_sensors(
             about = f"{name} in lakehouses.yaml"
             survey.failing[f"stanza {name}"] = Problem(about, notifications.ERROR, text, "locations")
         repository = context.repository_def
-        if repository is not None:
-            add_assets_and_checks(survey, instance, repository, only_ours=only_ours)
-        add_waiting_runs(survey, instance, time.time())
         known = json.loads(context.cursor or "{}")
+        since = float(known.pop(_SINCE, 0 if context.cursor else time.time()))
+        if repository is not None:
+            add_assets_and_checks(survey, instance, repository, only_ours=only_ours, since=since)
+        add_waiting_runs(survey, instance, time.time())
         sent, failing = send_changes_of(survey, known, notify, context.log)
-        cursor = json.dumps(failing, sort_keys=True)
+        cursor = json.dumps({**failing, _SINCE: str(since)}, sort_keys=True)
         return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=cursor)
 
     return [send_changes]
@@ -90,9 +94,12 @@ def is_ours(asset: dg.AssetKey) -> bool:
 
 
 def add_assets_and_checks(
-    survey: Survey, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, *, only_ours: bool
+    survey: Survey, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, *, only_ours: bool, since: float
 ) -> None:
-    """Add what fails of the assets and checks of a code location."""
+    """Add what fails of the assets and checks of a code location.
+
+    ``since``: when the sensor first ticked. For a day after that nothing is late: a new deployment made nothing yet.
+    """
     graph = repository.asset_graph
     plain: list[dg.AssetCheckKey] = []
     partitioned: list[dg.AssetCheckKey] = []
@@ -104,7 +111,8 @@ def add_assets_and_checks(
     add_failed_checks(survey, instance, plain)
     add_failed_partitions(survey, instance, partitioned)
     assets = [key for key in graph.materializable_asset_keys if is_ours(key) or not only_ours]
-    add_overdue_assets(survey, instance, assets)
+    if time.time() - since >= _FIRST_DAY_SECONDS:
+        add_overdue_assets(survey, instance, assets)
 
 
 def add_failed_checks(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:

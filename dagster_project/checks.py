@@ -308,17 +308,17 @@ def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.Asset
     newest = max((each.created_at for each in snapshots), default=None)
     return _result(
         SNAPSHOTS_FRESH,
-        _describe_late(late, settings.slug) if late else f"every required snapshot exists: {', '.join(graces)}",
+        _describe_late(late) if late else f"every required snapshot exists: {', '.join(graces)}",
         passed=not late,
         missing=len(late),
         newest_snapshot=None if newest is None else dg.MetadataValue.timestamp(newest),
     )
 
 
-def _describe_late(late: Iterable[snapshot.Overdue], slug: str) -> str:
+def _describe_late(late: Iterable[snapshot.Overdue]) -> str:
     """Return which snapshots are missing, and what to do about it."""
     parts = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
-    parts.append(f"check the runs of {slug}_maintenance and its schedule, then launch it")
+    parts.append("check the runs of the maintenance of this lakehouse, and its schedule, then launch it")
     return "; ".join(parts)
 
 

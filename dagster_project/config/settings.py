@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from dagster_project.config.values import ByteSize, Cron, Duration, MaybeEnv, Model, Options, Owner, TimeZone
+from dagster_project.config.values import ByteSize, Cron, Duration, MaybeEnv, Model, Options, Owner, Timeout, TimeZone
 from pipelines.lakehouses import look_up
 from pipelines.session import SessionConfig
 from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
@@ -104,7 +104,7 @@ class Compaction(Model):
     poll: Duration = timedelta(minutes=1)
     max_age: Duration = _DAY
     engine: Engine = "spark"
-    timeout: Duration = timedelta(hours=6)
+    timeout: Timeout = timedelta(hours=6)
 
 
 class Health(Model):
@@ -324,7 +324,7 @@ class LakehouseSettings(Model):
     assets: tuple[str, ...] = ()
     backup: Backup | None = None
     export: Export = Export()
-    timeout: Duration = timedelta(hours=6)
+    timeout: Timeout = timedelta(hours=6)
 
     @field_validator("name")
     @classmethod

@@ -80,6 +80,15 @@ def format_duration(duration: timedelta) -> str:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
+
+
+def _refuse_nothing(duration: timedelta) -> timedelta:
+    if not duration:
+        raise ValueError("must be longer than 0s: the work would be stopped before it began")
+    return duration
+
+
+Timeout = Annotated[Duration, AfterValidator(_refuse_nothing)]
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 Options = Annotated[dict[str, Any], BeforeValidator(parse_options)]
 MaybeEnv = Annotated[Any, BeforeValidator(parse_value)]

@@ -110,7 +110,9 @@ def test_the_snapshots_that_are_missing_are_named(
 ) -> None:
     late = checked(local, assets.SNAPSHOTS, "snapshots_fresh", instance)
     assert (False, dg.AssetCheckSeverity.WARN, 1) == (late.passed, late.severity, values(late)["missing"])
-    assert "is missing; newest daily snapshot: none; check the runs of sales_eu_maintenance" in str(late.description)
+    assert "is missing; newest daily snapshot: none; check the runs of the maintenance of this lakehouse" in str(
+        late.description
+    )
     snapshot.run(lake, {"daily": 2})
     assert checked(local, assets.SNAPSHOTS, "snapshots_fresh", instance).passed
 

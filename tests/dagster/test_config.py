@@ -81,6 +81,8 @@ lakehouses:
             "{name: a, root: 'file:///x', schedules: {maintenance: '0 0 31 2 *'}}",
             "schedules.maintenance: '0 0 31 2 *' is not a valid cron schedule, or never fires",
         ),
+        ("{name: a, root: 'file:///x', timeout: 0s}", "timeout: must be longer than 0s"),
+        ("{name: a, root: 'file:///x', compaction: {timeout: 0s}}", "compaction.timeout: must be longer than 0s"),
         ("{name: a, root: 'file:///x', schedules: {timezone: Mars}}", "schedules.timezone: 'Mars' is not a valid time"),
         (
             "{name: a, root: 'file:///x', compaction: {min_interval: 5}}",
