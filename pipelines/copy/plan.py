@@ -183,20 +183,16 @@ class CopyPlan:
             target=there.files,
         ).keep(repeatable=True)
         others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep(repeatable=True)
-        looked_up = self.engine.map(
-            _look_up,
-            others,
-            _LOOKED_UP,
-            self.source,
-            self.target,
-        ).keep("path")
-        compared = self.engine.sql(
-            """SELECT l.path, l.kind, l.times, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
-            coalesce(l.there, o.there) AS there
-            FROM listed l LEFT JOIN others o ON o.path = l.path""",
-            listed=listed,
-            others=looked_up,
-        ).keep(repeatable=True)
+        compared = listed
+        if others.count():  # hardly ever; looking none up takes four jobs of Spark
+            looked_up = self.engine.map(_look_up, others, _LOOKED_UP, self.source, self.target).keep("path")
+            compared = self.engine.sql(
+                """SELECT l.path, l.kind, l.times, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
+                coalesce(l.there, o.there) AS there
+                FROM listed l LEFT JOIN others o ON o.path = l.path""",
+                listed=listed,
+                others=looked_up,
+            ).keep(repeatable=True)
         kinds = self._sum_kinds(named, compared)
         walked.drop()
         self._refuse_missing(compared, sum(each["lost"] for each in kinds if each["kind"] == DEFINITION))

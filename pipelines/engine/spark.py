@@ -239,15 +239,18 @@ class SparkRows:
         schema: pa.Schema | None = None,
         *,
         held: DataFrame | None = None,
+        is_computed: bool = False,
         queries: int = 0,
     ) -> None:
         """Stand for a frame; ``given`` are its rows, of ``schema``, if they came from the driver.
 
         ``kept`` are the frames that the engine drops when it is closed, ``held`` is the one of them that has the rows
-        of this one. ``queries`` is how many queries the plan of the frame contains.
+        of this one, and ``is_computed`` says that it was computed when it was made. ``queries`` is how many queries the
+        plan of the frame contains.
         """
         self.frame = frame
         self.queries = queries
+        self.is_computed = is_computed
         self._held = held
         self._kept = [] if kept is None else kept
         self.given = given
@@ -264,7 +267,8 @@ class SparkRows:
             yield from self.list()
             return
         kept = self if self._held is not None else self.keep(repeatable=True)
-        kept.count()
+        if not kept.is_computed:
+            kept.count()
         with own_errors():
             for row in kept.frame.toLocalIterator():
                 yield row.asDict(recursive=True)
@@ -311,7 +315,7 @@ class SparkRows:
                 held = compat.computed_once(self.frame, copies=1 if on_one_machine(session) else _COPIES)
             self._kept.append(held)
             if not may_be_repeated:
-                return SparkRows(held, self._kept, held=held)
+                return SparkRows(held, self._kept, held=held, is_computed=True)
             if has_long_plan:
                 return SparkRows(compat.without_plan(held), self._kept, held=held)
         return SparkRows(held, self._kept, held=held, queries=_TEXTS * (self.queries + 1))
