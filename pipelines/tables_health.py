@@ -161,7 +161,7 @@ def run(
         spans = _spans_of_tables(lake, pattern, work)
         measure = CountedWork(partial(_healths, tree=TreeRoot.of(lake), pattern=pattern), _HEALTH, "lo")
         found = work.map(measure, work.table(spans, SPAN), with_counts(_HEALTH), lake.storage, each=1)
-        measured = without_counts("ranges of keys", ask_of_given(spans, "lo"), found.stream())
+        measured = without_counts("ranges of keys", ask_of_given(spans, "lo"), found.stream(few=True))
         for done, row in enumerate(measured):
             tell("tables", done + 1, None)
             if row["failure"] is not None:
