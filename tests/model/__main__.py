@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.model.processes import run_all
-from tests.model.runner import Budget, Found, again, describe, run, summary
+from tests.model.runner import SIZES, Budget, Found, again, describe, run, summary
 
 
 def main() -> int:
@@ -42,6 +42,7 @@ def main() -> int:
         options.shorten,
         worlds=options.worlds,
         first=options.first,
+        sizes=SIZES if options.tested else (),
     )
     began = time.monotonic()
     spent, found = run(budget, lambda line: print(line, flush=True), options.keep)
