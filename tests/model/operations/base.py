@@ -260,12 +260,17 @@ class Draw:
         model = self.world.model
         return self.chance.randrange(min(self.chance.choice((2, 5, 1000)), model.newest - model.boundary + 1))
 
-    def between(self, *without: str, often: float = 0.2) -> Args:
-        """Return the arguments for what happens between plan and commit; mostly nothing."""
+    def between(self, *without: str, often: float = 0.2, prefer: str | None = None) -> Args:
+        """Return the arguments for what happens between plan and commit; mostly nothing.
+
+        Half of it is the operation that is preferred: one that changes what the job is about.
+        """
         if self.nested or not self.share(often):
             return {}
         steps = []
         for _ in range(self.chance.choice((1, 1, 2))):
+            if prefer is not None and self.share(0.5):
+                without = tuple(each for each in OPERATIONS if each != prefer)
             step = draw_step(self.world, self.chance, nested=True, without=without, focus=self.used)
             if step is not None:
                 steps.append(step)

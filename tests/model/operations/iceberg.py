@@ -200,8 +200,8 @@ class Table(Operation):
                     "branch": 1,
                     "tag": 1,
                     "unref": 1,
-                    "drop": 1.2,
-                    "rename": 1.2,
+                    "drop": 4 if draw.nested else 1.2,
+                    "rename": 4 if draw.nested else 1.2,
                     "create": 0.3,
                     "abandon": 1,
                 }
@@ -405,7 +405,7 @@ class TablesCompact(Operation):
         if not draw.world.size.tables:
             return None
         by = draw.pick({"job": 5, "command": 1})
-        return {"by": by} if by == "command" else {"by": by, **draw.between(often=0.5)}
+        return {"by": by} if by == "command" else {"by": by, **draw.between(often=0.5, prefer="table")}
 
     def do(self, world: World, args: Args) -> str:
         """Compact, one version for one or more tables."""
@@ -451,7 +451,11 @@ class TablesExpire(Operation):
         """Keep some."""
         if not draw.world.size.tables:
             return None
-        return {"keep": draw.chance.choice((1, 1, 3)), "by": draw.pick({"job": 5, "command": 1}), **draw.between()}
+        return {
+            "keep": draw.chance.choice((1, 1, 3)),
+            "by": draw.pick({"job": 5, "command": 1}),
+            **draw.between(prefer="table"),
+        }
 
     def do(self, world: World, args: Args) -> str:
         """Expire."""
@@ -489,7 +493,7 @@ class TablesClean(Operation):
         if not draw.world.size.tables:
             return None
         by = draw.pick({"job": 5, "command": 1})
-        return {"by": by} if by == "command" else {"by": by, **draw.between("tables_clean", often=0.3)}
+        return {"by": by} if by == "command" else {"by": by, **draw.between("tables_clean", often=0.3, prefer="table")}
 
     def do(self, world: World, args: Args) -> str:
         """Clean, and look at the files."""
