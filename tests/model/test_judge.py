@@ -98,9 +98,9 @@ def test_what_the_judge_once_found_is_mended(path: Path) -> None:
 def test_the_judge_finds_nothing(seed: int, record_property: Callable[[str, object], None]) -> None:
     """Random public operations on lakehouses of many sizes: about a minute of one core for each seed.
 
-    Repeat one with `python -m tests.model --tested --operations 200 --worlds 9 --seed SEED`.
+    Repeat one with `python -m tests.model --tested --operations 120 --worlds 9 --seed SEED`.
     """
-    spent, found = run(Budget(seconds=3600, seed=seed, shorten=60, operations=200, worlds=len(SIZES), sizes=SIZES))
+    spent, found = run(Budget(seconds=3600, seed=seed, shorten=60, operations=120, worlds=len(SIZES), sizes=SIZES))
     assert [] == [each.sentence for each in found]
     done = {name for name, _ in spent.outcomes}
     assert OPERATIONS.keys() == done
