@@ -115,10 +115,8 @@ def _visits(
             if leaf is None or plain is None:
                 try:
                     visited = list(_visit(asked, data, files=files, figures=figures))
-                except CorruptNode:
-                    if copy is None:
-                        raise
-                    visited = _visit_copy(asked, copy, files=files, figures=figures)
+                except CorruptNode as damage:
+                    visited = _visit_copy(asked, copy, damage, files=files, figures=figures)
                 yield from visited
                 continue
             yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
@@ -141,11 +139,21 @@ def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tup
     return ((NAMED, name, None, first, lasts[name], None) for name, first in firsts.items())
 
 
-def _visit_copy(asked: Row, copy: Storage, *, files: bool, figures: bool) -> list[tuple[Any, ...]]:
-    """Return what a walk keeps of a node that cannot be read, by its copy. One ``get``. Raises as :func:`_visit`."""
+def _visit_copy(
+    asked: Row, copy: Storage | None, damage: CorruptNode, *, files: bool, figures: bool
+) -> list[tuple[Any, ...]]:
+    """Return what a walk keeps of a damaged node, by its copy. One ``get``.
+
+    Raises the ``damage`` where no copy has the node either.
+    """
+    if copy is None:
+        raise damage
     path = asked["path"]
     ((_, data),) = copy.read_many([path])
-    visited = list(_visit(asked, data, files=files, figures=figures))
+    try:
+        visited = list(_visit(asked, data, files=files, figures=figures))
+    except CorruptNode:
+        raise damage from None
     return [*visited, (FROM_COPY, path, None, asked["first"], asked["last"], None)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.lakes import FAST
+from tests.support.lakes import FAST, save_outlived
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
 from trinitylake_core.commits import commit as commit_module
@@ -117,7 +117,7 @@ def _let_pass(clock: Clock, lake: Lakehouse, part: float) -> None:
 def test_a_saved_transaction_past_its_time_to_live_is_not_resumed(disk: Place) -> None:
     """Its files are left for orphan removal."""
     lake = _with_objects(disk)
-    saved = _stalled(lake, 1.1).save()
+    saved = save_outlived(lake, lambda txn: txn.alter_table("ns", "t", properties={"by": txn.id}))
     with pytest.raises(TransactionExpired):
         _open(disk).resume_transaction(saved)
     assert 1 == _open(disk).version

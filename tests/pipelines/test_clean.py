@@ -26,7 +26,7 @@ from pipelines.sweep.sweep import Sweep
 from tests.support.clock import Clock
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
-from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened, save_outlived
 from tests.support.surgery import Surgery, directory_of, files_of, listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
@@ -573,14 +573,14 @@ def test_an_inventory_says_when_in_several_ways(tmp_path: Path, written: str, mo
 
 def test_a_dead_transaction_goes_with_its_files_and_a_live_one_stays(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
-    now = now_millis()
     lives = {}
-    ttl = lake.definition.txn_ttl_millis
-    for name, began in (("live", now), ("dead", now - 2 * ttl)):
-        txn = Transaction(lake.backend, lake.root_node, began_at_millis=began)
-        txn.create_table("ns0", name)
-        before = set(files_of(lake))
-        lives[name] = (txn.save(), set(files_of(lake)) - before)
+    before = set(files_of(lake))
+    with lake.transaction() as txn:
+        txn.create_table("ns0", "live")
+        lives["live"] = (txn.save(), set(files_of(lake)) - before)
+    before = set(files_of(lake))
+    dead = save_outlived(lake, lambda txn: txn.create_table("ns0", "dead"))
+    lives["dead"] = (dead, set(files_of(lake)) - before)
     report = clean(lake, later())
     assert (1, 1, 3) == (report.transactions, report.dead_transactions, report.deleted)
     left = set(files_of(lake))

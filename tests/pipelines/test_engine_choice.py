@@ -63,8 +63,9 @@ def test_auto_is_spark_on_other_machines_from_so_much_work_on(config: SessionCon
     spark = LazySession(config)
     engines = [expected_engine("auto", spark, amount, 1_000) for amount in (999, 1_000, 1 << 40)]
     assert ["local", *(2 * ["spark" if elsewhere else "local"])] == engines
-    for engine in ("local", "spark"):
-        assert {engine} == {expected_engine(engine, spark, amount, 1_000) for amount in (0, 1 << 40)}
+    assert {"local"} == {expected_engine("local", spark, amount, 1_000) for amount in (0, 1 << 40)}
+    by_name = [expected_engine("spark", spark, amount, 1_000) for amount in (0, 1, None, 1 << 40)]
+    assert ["local", "spark", "spark", "spark"] == by_name  # nothing to do starts no Spark
 
 
 def test_without_a_session_auto_is_this_process() -> None:
@@ -98,7 +99,7 @@ def test_the_choice_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) 
 def test_spark_by_name_is_refused_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do: not after a job has reported an engine that never ran."""
     monkeypatch.setattr("pipelines.session.spark.find_spec", lambda _: None)
-    with pytest.raises(InvalidInput, match=r"pip install 'trinitylake-maintenance\[spark\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install 'trinitylake-maintenance\[spark\] @ "):
         choose_engine("spark", None, 0, 1)
     assert "local" == choose_engine("auto", LazySession(SessionConfig()), 0, 1).name
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pipelines import expire
-from tests.support.lakes import FAST, compacted, new_lake
+from tests.support.lakes import FAST, compacted, new_lake, save_outlived
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.clock import now_millis
@@ -201,10 +201,7 @@ def _save(case: Case, draw: random.Random) -> None:
 
 
 def _save_dead(case: Case, draw: random.Random) -> None:
-    began = now_millis() - 2 * case.lake.definition.txn_ttl_millis
-    txn = Transaction(case.lake.backend, case.lake.root_node, began_at_millis=began)
-    _change(txn, draw)
-    case.dead.append(txn.save())
+    case.dead.append(save_outlived(case.lake, lambda txn: _change(txn, draw)))
 
 
 def _resume(case: Case, draw: random.Random) -> None:

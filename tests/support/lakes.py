@@ -14,7 +14,10 @@ from trinitylake_core.catalog import settle_counts
 from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import CompactionChange, commit_summary
 from trinitylake_core.commits.commit import commit
+from trinitylake_core.definitions import decode_transaction
+from trinitylake_core.locations import transaction_path
 from trinitylake_core.storage import open_storage
+from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import dirty_children
@@ -30,6 +33,22 @@ TINY: Final = 4500
 def in_memory() -> str | None:
     """Return a directory that needs no disk, where there is one: processes are killed here, not machines."""
     return next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
+
+
+def save_outlived(lake: Lakehouse, change: Callable[[Transaction], object]) -> str:
+    """Save a transaction, and let its file say that its time to live is long over; return its ID.
+
+    One that is past its time already cannot be saved.
+    """
+    txn = lake.transaction()
+    change(txn)
+    identity = txn.save()
+    path = transaction_path(identity)
+    saved = decode_transaction(lake.backend.storage.read(path), path)
+    saved.began_at_millis -= 2 * lake.definition.txn_ttl_millis
+    saved.expire_at_millis -= 2 * lake.definition.txn_ttl_millis
+    lake.backend.storage.write(path, saved.SerializeToString(deterministic=True))
+    return identity
 
 
 @dataclass(frozen=True, slots=True)
