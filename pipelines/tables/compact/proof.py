@@ -16,7 +16,6 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg.file_figures import ColumnFigures
@@ -83,6 +82,8 @@ def hash_file(data: bytes, columns: Sequence[int]) -> RowsHash:
 
     Arrow's dataset scanner reads it, which no rewrite uses. Memory: a row group, whose size was measured before.
     """
+    from pyarrow import dataset  # it imports pandas, and Dagster loads this module for its options
+
     fragment = dataset.ParquetFileFormat().make_fragment(pa.BufferReader(data))
     places: dict[int, int] = {}
     for number, field in enumerate(fragment.physical_schema):
