@@ -7,12 +7,18 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from pipelines import tables_compact
 from pipelines.job import NEVER_CANCELLED
@@ -173,3 +179,39 @@ def test_no_byte_of_a_file_crashes_or_hangs_what_measures_it() -> None:
                 parquet_pages.measure(changed, footer)
             except parquet_pages.Malformed:
                 continue
+
+
+def written(rows: int, columns: int, groups: int = 1, **asked: str) -> int:
+    """Return how long a new file is of columns with bloom filters, by some properties of each."""
+    names = [f"c{number}" for number in range(columns)]
+    properties = {f"write.parquet.bloom-filter-enabled.column.{each}": "true" for each in names}
+    properties |= {f"write.parquet.bloom-filter-fpp.column.{each}": asked.get("fpp", "0.01") for each in names}
+    properties |= {
+        "write.parquet.bloom-filter-max-bytes": asked.get("most", "1048576"),
+        "write.parquet.row-group-size-bytes": "1",
+    }
+    fields = [NestedField(number, each, LongType(), required=False) for number, each in enumerate(names, 1)]
+    metadata = new_table_metadata(
+        Schema(*fields), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, "file:///nowhere/t", properties
+    )
+    arrow = [pa.field(each, pa.int64(), metadata={"PARQUET:field_id": f"{at}"}) for at, each in enumerate(names, 1)]
+    batch = pa.RecordBatch.from_arrays([pa.array(range(rows), pa.int64())] * columns, schema=pa.schema(arrow))
+    like: Any = SimpleNamespace(replaced_by=lambda *_: None)
+    found = data_files.RowWriter(metadata).write([batch] * groups, like)
+    assert found is not None
+    return len(found[1])
+
+
+def test_a_bloom_filter_is_no_larger_than_the_properties_allow_and_no_property_makes_it_huge() -> None:
+    assert written(1, 1, fpp="1e-300") < 4096
+    least = written(50_000, 1, most="32")
+    assert 4000 < written(50_000, 1, most="4096", fpp="0.000001") - least < 4200
+    assert 65_000 < written(50_000, 1) - least < 66_000
+
+
+def test_bloom_filters_of_all_columns_and_row_groups_have_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "_BLOOM_MOST", 1 << 20)
+    assert written(50_000, 4) > 0
+    for columns, groups in ((20, 1), (2, 10)):
+        with pytest.raises(data_files.NeedsSpark, match="bloom filters of more than"):
+            written(50_000, columns, groups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -223,8 +224,12 @@ _PARQUET: Final = "write.parquet."
 _BLOOM: Final = f"{_PARQUET}bloom-filter-enabled.column."
 _BLOOM_SHARE: Final = f"{_PARQUET}bloom-filter-fpp.column."
 _BLOOM_SHARE_DEFAULT: Final = 0.01
-_BLOOM_BITS: Final = 10
-"""Bits of a bloom filter for each value: about one in a hundred values that are not there seems to be."""
+_BLOOM_SHARE_LEAST: Final = 1e-6
+"""A filter that is wrong less often is larger than what it saves; there is no end to how large a property makes it."""
+_BLOOM_LEAST: Final = 32
+"""Bytes of the smallest bloom filter that Arrow makes; the others are powers of two."""
+_BLOOM_MOST: Final = 128 << 20
+"""Bytes of the bloom filters of all row groups that one writer makes: they are in memory until their file is closed."""
 _WRITER_OPTIONS: Final = inspect.signature(parquet.ParquetWriter.__init__).parameters
 """What this release of Arrow can be told."""
 
@@ -242,6 +247,7 @@ class RowWriter:
         self._properties = {name: str(value) for name, value in metadata.properties.items()}
         self._refuse_others()
         self._packing = self._options()
+        self._bloom_left = _BLOOM_MOST
 
     def write(self, batches: Iterable[pa.RecordBatch], like: DataFile) -> tuple[DataFile, bytes] | None:
         """Return a new file with all rows of some batches, and its content; ``None`` if there are no rows.
@@ -252,8 +258,14 @@ class RowWriter:
         nans = NanCounts(self._schema)
         stream = io.BytesIO()
         writer: Any = None
+        bloom: dict[str, Any] = {}
+        size = 0
         for gathered in _gather(batches, self._number("row-group-size-bytes", _ROW_GROUP_BYTES)):
-            bloom = {} if writer else self._bloom_filters(sum(each.num_rows for each in gathered))
+            if writer is None:
+                bloom, size = self._bloom_filters(sum(each.num_rows for each in gathered))
+            self._bloom_left -= size
+            if self._bloom_left < 0:
+                raise NeedsSpark(f"its properties ask for bloom filters of more than {_BLOOM_MOST:,} bytes")
             with in_our_words("the new data file"):
                 if writer is None:
                     writer = parquet.ParquetWriter(stream, gathered[0].schema, **self._packing, **bloom)
@@ -329,29 +341,38 @@ class RowWriter:
                 found.append(name.removeprefix(_BLOOM))
         return found
 
-    def _bloom_filters(self, rows: int) -> dict[str, Any]:
-        """Return for which columns bloom filters are written. Raises ``NeedsSpark``: one is no column of a file."""
+    def _bloom_filters(self, rows: int) -> tuple[dict[str, Any], int]:
+        """Return for which columns bloom filters are written, and their bytes in a row group, at the most.
+
+        Raises ``NeedsSpark``: one is no column of a file.
+        """
         columns = self._bloom_columns()
         if not columns:
-            return {}
+            return {}, 0
         leaves = parquet_path_to_id_mapping(self._schema)
-        most = self._number("bloom-filter-max-bytes", 1 << 20) * 8 // _BLOOM_BITS
+        asked = self._number("bloom-filter-max-bytes", 1 << 20)
+        most = 1 << max(asked, _BLOOM_LEAST).bit_length() - 1
         options: dict[str, Any] = {}
+        size = 0
         for each in columns:
             if each not in leaves:
                 raise NeedsSpark(f"its properties ask for a bloom filter of {each!r}, which is no column of a file")
-            share = self._properties.get(f"{_BLOOM_SHARE}{each}", "0.01")
-            options[each] = {"ndv": max(1, min(most, rows)), "fpp": _share(share)}
-        return {"bloom_filter_options": options}
+            share = _share(self._properties.get(f"{_BLOOM_SHARE}{each}", ""))
+            bits = -8 / math.log1p(-(share**0.125))
+            values = max(1, min(int(most * 8 / bits), rows))
+            options[each] = {"ndv": values, "fpp": share}
+            needed = math.ceil(values * bits / 8)
+            size += max(_BLOOM_LEAST, 1 << (needed - 1).bit_length())
+        return {"bloom_filter_options": options}, size
 
 
 def _share(text: str) -> float:
-    """Return a share in a property; a hundredth where it is none."""
+    """Return a share in a property; a hundredth where it is none, or one that takes too large a filter."""
     try:
         share = float(text)
     except ValueError:
         return _BLOOM_SHARE_DEFAULT
-    return share if 0 < share < 1 else _BLOOM_SHARE_DEFAULT
+    return share if _BLOOM_SHARE_LEAST <= share < 1 else _BLOOM_SHARE_DEFAULT
 
 
 def _gather(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
