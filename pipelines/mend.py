@@ -16,6 +16,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from trinitylake_core.commits.changes import MendedFences, NewDefinition, commit
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, measure_storage_time, show_time
 from trinitylake_core.definitions import LakehouseDef, altered_lakehouse, lost_versions
-from trinitylake_core.errors import InvalidInput, Refused
+from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, Refused
 from trinitylake_core.locations import parse
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.short_repr import ShortRepr, first_of
@@ -178,14 +179,13 @@ def _mend_files(
     copy = open_storage(source, config.source_options)
     _refuse_other(lake, copy)
     report = Report(root=lake.root, version=lake.version, dry_run=False, source=copy.root)
-    seen = set[str]()
     while True:
         found = verify.run(
             storage, verify.Config("all", definitions=True, engine=config.engine), spark, progress=progress
         )
-        names = [each for each in _files_in(found) if each not in seen]
-        seen.update(names)
+        names = [each for each in _files_in(found) if each not in report.files]
         outcomes = {path: find_copy(storage, copy, path) for path in names}
+        report.left.clear()  # what was put back may prove more of it now
         report.left.update({path: why for path, (data, why) in outcomes.items() if why})
         to_put = [path for path, (data, _) in outcomes.items() if data is not None]
         planned = replace(report, dry_run=True, files=to_put)
@@ -207,8 +207,23 @@ def _mend_files(
 
 def _refuse_other(lake: Lakehouse, copy: Storage) -> None:
     there = Lakehouse.open(copy, damaged=True)
-    if same_place(copy.root, lake.root) or there.definition.id != lake.definition.id:
+    if same_place(copy.root, lake.root) or there.definition.id != _find_id(lake):
         raise InvalidInput(f"{copy.root} is no backup of {lake.root}: it is the same place, or another lakehouse")
+
+
+def _find_id(lake: Lakehouse) -> str:
+    """Return the ID in the newest version whose lakehouse definition is here: the root may be one of another lakehouse.
+
+    A ``list`` of the roots, and two ``get`` a version until one is found.
+    """
+    versions = lake.backend.versions
+    for version in sorted(listed_versions(versions), reverse=True):
+        (root,) = versions.readable_roots([version])
+        if root is None or root.unreadable is not None:
+            continue
+        with suppress(Corrupt, InvalidDefinition):
+            return versions.definition_file(root).id
+    return lake.definition.id
 
 
 def _files_in(found: verify.Report) -> list[str]:

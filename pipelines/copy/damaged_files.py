@@ -2,11 +2,15 @@
 
 A file of the lakehouse has one content for ever. So the copy of a file is that file if it proves that by itself: a
 node or a root by its checksum and by the path that it contains, a definition by its checksum and the unique name that
-it lies under. A root must also fit the versions around it, because roots of two lakehouses have the same names.
+it lies under. A root must also fit the versions around it, because roots of two lakehouses have the same names, and
+so have those of a copy that has gone on by itself, or of the time before a lakehouse was set back.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+from trinitylake_core import spec
 from trinitylake_core.definitions import DECODERS, decode_lakehouse, has_checksum
 from trinitylake_core.errors import AlreadyExists, Corrupt, FileMissing, InvalidDefinition, StorageError
 from trinitylake_core.keys import KINDS
@@ -39,7 +43,8 @@ def check_file(path: str, data: bytes) -> bool:
 def find_copy(storage: Storage, copy: Storage, path: str) -> tuple[bytes | None, str]:
     """Return the bytes to put back under a path that is missing or damaged, or ``None`` and the reason.
 
-    The reason is empty if the file is sound. Two ``get`` here, one at the copy; of a root two more.
+    The reason is empty if the file is sound. Two ``get`` here, one at the copy; of a root two more, and a
+    ``head`` for each file that it alone names, if no version after it can be read.
     Raises ``StorageError``: the file is not the same each time it is read.
     """
     if _read_sound(storage, path) is not None:
@@ -54,7 +59,7 @@ def find_copy(storage: Storage, copy: Storage, path: str) -> tuple[bytes | None,
         if parsed is not None and parsed.version is not None:
             refuse_stranger(Versions(storage), Versions(copy).decode(parsed.version, path, data))
     except (Corrupt, InvalidDefinition) as error:
-        return None, f"the file at {copy.root} is no better: {error}"
+        return None, f"the file at {copy.root} is not put back: {error}"
     return data, ""
 
 
@@ -77,12 +82,41 @@ def put_back(storage: Storage, path: str, data: bytes) -> None:
 
 
 def refuse_stranger(versions: Versions, root: Root) -> None:
-    """Raise ``Corrupt`` if a root does not fit the versions before and after it that can be read. Two ``get``."""
+    """Raise ``Corrupt`` if a root does not fit the versions before and after it that can be read, or nothing proves it.
+
+    The version after it proves it by its transaction. Else the files do that it alone names: their names are random,
+    and whoever makes a root stores them before it. Two ``get``, and a ``head`` for each of these files.
+    """
     before, after = (_readable(versions, root.version + step) for step in (-1, 1))
     if before is not None and (not root.follows(before) or root.created_at_millis <= before.created_at_millis):
         raise Corrupt(f"it was not committed on top of version {before.version}", path=root.path, invariant="I14")
     if after is not None and (not after.follows(root) or after.created_at_millis <= root.created_at_millis):
         raise Corrupt(f"version {after.version} was not committed on top of it", path=root.path, invariant="I14")
+    if after is not None and root.txn is not None and after.system.get(spec.PREVIOUS_TXN) == root.txn:
+        return
+    own = _files_of(root)
+    if before is not None:
+        own -= _files_of(before)
+    elif root.version > 0:  # what the one before it named is not known
+        own = set(filter(None, root.own_messages().values))
+    if not own or not all(versions.storage.map(sorted(own), partial(_is_there, versions.storage))):
+        raise Corrupt(
+            f"nothing proves that it is version {root.version} of this lakehouse", path=root.path, invariant="I14"
+        )
+
+
+def _files_of(root: Root) -> set[str]:
+    """Return the definitions and nodes that a root names."""
+    node = root.node
+    return {root.definition_path, *node.children, *filter(None, (*node.values, *node.buffer.values))}
+
+
+def _is_there(storage: Storage, path: str) -> bool:
+    try:
+        storage.info(path)
+    except FileMissing:
+        return False
+    return True
 
 
 def _readable(versions: Versions, version: int) -> Root | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
-from trinitylake_core.errors import ClocksDisagree, CommitConflict, Refused
+from trinitylake_core.errors import ClocksDisagree, CommitConflict, InvalidInput, Refused
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 YEAR = 365 * 86_400_000
@@ -162,3 +163,71 @@ def test_a_cleaning_in_between_stops_the_mending(catalog: TrinityLakeCatalog, mo
     monkeypatch.setattr(lake.storage, "create", first)
     with pytest.raises(CommitConflict, match="a cleaning came in between"):
         mend.run(lake, mend.Config(reason="r"))
+
+
+# -- whose a file is ---------------------------------------------------------------------------------------
+
+
+def _commit(lake: Lakehouse, name: str) -> str:
+    """Create a namespace; return the path of the new root."""
+    with lake.transaction() as txn:
+        txn.create_namespace(name)
+    return lake.refresh().root_node.path
+
+
+def _backed_up(tmp_path: Path, *names: str) -> tuple[Lakehouse, str]:
+    lake = Lakehouse.create((tmp_path / "lake").as_uri())
+    for name in names:
+        _commit(lake, name)
+    backup = (tmp_path / "backup").as_uri()
+    assert 0 == main(["export", lake.root, backup, "--history", "--engine", "local"])
+    return lake, backup
+
+
+def _mend_from(root: str, backup: str) -> mend.Report:
+    damaged = Lakehouse.open(root, damaged=True)
+    return mend.run(damaged, mend.Config(reason="r", source=backup, engine="local"))
+
+
+@pytest.mark.parametrize("other", ["goes on", "drops", "before it was set back"])
+def test_a_root_of_another_branch_does_not_take_the_place_of_the_newest_version(other: str, tmp_path: Path) -> None:
+    """What was acknowledged here would be gone, and each invariant would hold."""
+    lake, backup = _backed_up(tmp_path, "a", "b")
+    if other == "goes on":
+        _commit(Lakehouse.open(backup), "elsewhere")
+    elif other == "drops":
+        with Lakehouse.open(backup).transaction() as txn:
+            txn.drop_namespace("a")
+    else:
+        shutil.copytree(tmp_path / "lake", tmp_path / "old")
+        _commit(lake, "before")
+        assert 0 == main(["export", lake.root, backup, "--history", "--engine", "local"])
+        shutil.rmtree(tmp_path / "lake")
+        (tmp_path / "old").rename(tmp_path / "lake")
+        lake = Lakehouse.open(lake.root)
+    path = _commit(lake, "acknowledged")
+    lake.storage.replace(path, b"garbage")
+    done = _mend_from(lake.root, backup)
+    assert ([], [path]) == (done.files, list(done.left))
+    assert "nothing proves that it is version 3 of this lakehouse" in done.left[path]
+    assert b"garbage" == lake.storage.read(path)
+
+
+def test_two_newest_roots_are_put_back_though_neither_can_be_read(tmp_path: Path) -> None:
+    lake, backup = _backed_up(tmp_path, "a", "b", "c")
+    paths = [lake.backend.versions.path(version) for version in (2, 3)]
+    for path in paths:
+        lake.storage.replace(path, b"garbage")
+    assert set(paths) == set(_mend_from(lake.root, backup).files)
+    assert ["a", "b", "c"] == [each.namespace for each in Lakehouse.open(lake.root).objects()]
+
+
+def test_a_root_of_another_lakehouse_does_not_make_that_one_the_backup(tmp_path: Path) -> None:
+    lake, backup = _backed_up(tmp_path, "a", "b")
+    other = Lakehouse.create((tmp_path / "other").as_uri())
+    _commit(other, "x")
+    path = _commit(other, "y")
+    lake.storage.replace(path, other.storage.read(path))
+    with pytest.raises(InvalidInput, match="is no backup of"):
+        _mend_from(lake.root, other.root)
+    assert [] == _mend_from(lake.root, backup).files
