@@ -22,6 +22,7 @@ from trinitylake_core.errors import CommitConflict, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.added import AddedFiles, TableFilesVoid
 from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.names import ObjectName
 
 
 def _path(uri: str) -> Path:
@@ -152,9 +153,9 @@ def test_each_file_can_be_refused_before_it_is_read(catalog: TrinityLakeCatalog,
     """An endpoint opens no file that its operator has not allowed; the places of the table are known to it."""
     metadata, asked = table.metadata, []
 
-    def refuse(uri: str, known: Iterable[str]) -> None:
-        asked.append((uri, list(known)))
-        if uri == _manifests(table)[0]:
+    def refuse(_name: ObjectName | None, uris: Iterable[str], known: Iterable[str]) -> None:
+        asked.extend((uri, list(known)) for uri in uris)
+        if _manifests(table)[0] in uris:
             raise TableForbidden("not below an allowed place")
 
     fence(catalog, 1)

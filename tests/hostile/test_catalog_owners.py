@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from pipelines import restore, verify
 from tests.core.test_rest import Answer, Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
-from tests.support.icebergs import ids
+from tests.support.icebergs import ids, rows
 from tests.support.opened_files import watched
 from tests.support.respelled import local, rewrite_avro
 from trinitylake_core.errors import Refused
@@ -120,6 +121,35 @@ def test_a_commit_adds_no_file_of_another_place(level: str, catalog: TrinityLake
         forged = _forged_list(catalog, own, level)
         assert 200 == _commit(call, HOSTILE, _snapshot(forged)).status
     assert ([], version + 1) == (opened, catalog.lakehouse.version)
+
+
+@pytest.mark.parametrize("ground", ["warehouse", ALLOWED_LOCATIONS])
+def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
+    ground: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    catalog.create_namespace("hr")
+    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ground: allowed})
+    paths = {"write.data.path": f"{allowed}/data/deep/people"}
+    schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
+    people = operator.create_table("hr.people", schema, location=f"{allowed}/hr/people", properties=paths)
+    people.append(rows(4242))
+    snapshot = people.current_snapshot()
+    assert snapshot is not None
+    theirs = local(str(people.inspect.files()["file_path"][0]))
+    manifest = local(snapshot.manifests(people.io)[0].manifest_path)
+    with _served(catalog, {ground: allowed}, mallory={"write": [f"{NAMESPACE}.{HOSTILE}"]}) as call:
+        with watched([theirs, manifest]) as opened:
+            for level, place in (("data file", theirs), ("delete file", theirs), ("manifest", manifest)):
+                answer = _commit(call, HOSTILE, _snapshot(_forged_list(catalog, place.as_uri(), level)))
+                assert (403, "ForbiddenException") == answer.problem, f"{level}: {answer.text}"
+                assert "people" not in answer.text
+        assert [] == opened
+        loose = _forged_list(catalog, f"{allowed}/data/deep/loose.parquet", "data file")
+        assert 200 == _commit(call, HOSTILE, _snapshot(loose)).status, "nobody's, beside directories of tables"
+    with _served(catalog, {ground: allowed}) as call:
+        load_catalog("client", type="rest", uri=call.uri, warehouse="lake").load_table("hr.people").append(rows(4243))
+    assert [4242, 4243] == ids(operator.load_table("hr.people"))
 
 
 def test_what_a_commit_to_a_table_adds_costs_two_round_trips(catalog: TrinityLakeCatalog) -> None:

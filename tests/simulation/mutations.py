@@ -134,9 +134,9 @@ def _not_carried_on(base: Any, draft: Any, stamp: int, target_bytes: int) -> Any
     return node
 
 
-def _without_others(self: Any, before: Any, after: Any, location: str, *, is_own: bool = True) -> None:
+def _without_others(self: Any, before: Any, after: Any, location: str, *, is_own: bool = True, **more: Any) -> None:
     if is_own:
-        _add(self, before, after, location)
+        _add(self, before, after, location, **more)
 
 
 def _blind_claim(files: Any, to: int, seen: Any, known: Any) -> bytes:

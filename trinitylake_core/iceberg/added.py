@@ -18,6 +18,7 @@ from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
 from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.file_identity import LocalLinks, ends_in_area
 from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import files_in, manifests_in
 from trinitylake_core.storage import Storage
@@ -27,6 +28,7 @@ from trinitylake_core.versions import RootRows
 _NAMED: Final = 3
 _GONE: Final = -1
 Parse = Callable[[bytes, str], Iterable[str]]
+Refuse = Callable[[ObjectName | None, Iterable[str], Iterable[str]], None]
 
 
 class TableFilesVoid(CommitConflict):
@@ -43,6 +45,7 @@ class _Added:
     is_own: bool
     is_here: bool
     places: TablePlaces
+    name: ObjectName | None
 
     def new_lists(self) -> set[str]:
         """Return the manifest lists that only the new metadata name; the simulation takes this repair out."""
@@ -61,14 +64,14 @@ class _Added:
 class AddedFiles:
     """What one commit adds to tables."""
 
-    def __init__(self, storage: Storage, refuse: Callable[[str, Iterable[str]], None] | None = None) -> None:
-        """``refuse`` is called with each file that clients add, and with the places of its table.
+    def __init__(self, storage: Storage, refuse: Refuse | None = None) -> None:
+        """``refuse`` is called with the name of a table, files that clients add to it, and its places.
 
-        It raises ``TableForbidden``.
+        Without a name, if the table had named the files before. It raises ``TableForbidden``.
         """
         self._storage = storage
         self._refuse = refuse
-        self._places: dict[str, TablePlaces] = {}
+        self._tables_of: dict[str, _Added] = {}
         self._contents: dict[str, list[str] | Exception] = {}
         self._old: set[str] = set()
         self._is_proof = False
@@ -86,6 +89,7 @@ class AddedFiles:
         *,
         is_own: bool = True,
         known: Iterable[str] = (),
+        name: ObjectName | None = None,
     ) -> None:
         """Note a metadata file, with those of a table before and after, of a view with none of both.
 
@@ -100,7 +104,7 @@ class AddedFiles:
             prefixes += places.prefixes
         distinct = tuple(dict.fromkeys(prefixes))
         places = TablePlaces(self._storage.root, distinct)
-        self._tables.append(_Added(before, after, location, is_own, is_here, places))
+        self._tables.append(_Added(before, after, location, is_own, is_here, places, name))
         self._paths = None
 
     def refuse_outside(self) -> None:
@@ -179,9 +183,9 @@ class AddedFiles:
         for table in self._tables:
             added = table.new_lists()
             for uri in added:
-                self._note_places(uri, table.places)
+                self._note_table(uri, table)
             for uri in table.parent_lists():
-                self._note_places(uri, table.places)
+                self._note_table(uri, table)
             new_lists |= added
             elsewhere |= set() if table.is_here else table.new_lists()
             parent_lists |= table.parent_lists()
@@ -193,7 +197,7 @@ class AddedFiles:
         manifests_by_list = dict(self._read(new_lists | parent_lists, manifests_in, lenient=lenient))
         for uri, inner in manifests_by_list.items():
             for each in inner:
-                self._note_places(each, self._places[uri])
+                self._note_table(each, self._tables_of[uri])
         newer = _union(manifests_by_list[uri] for uri in new_lists)
         older = _union(manifests_by_list[uri] for uri in parent_lists)
         new_manifests = newer - older
@@ -206,10 +210,9 @@ class AddedFiles:
         taken_over = _union(files_by_manifest[uri] for uri in replaced)
         if self._refuse is not None:
             for manifest in new_manifests:
-                places = self._places[manifest]
+                table = self._tables_of[manifest]
                 files = set(files_by_manifest[manifest])
-                for uri in files - taken_over:
-                    self._refuse(uri, places.prefixes)
+                self._refuse(table.name, files - taken_over, table.places.prefixes)
         return self._in_area(found | new_lists | new_manifests | (named - taken_over))
 
     def _kept_by_base(self, void: set[str]) -> set[str]:
@@ -221,12 +224,12 @@ class AddedFiles:
             return set()
         for table in self._tables:
             for uri in _lists(table.before):
-                self._note_places(uri, table.places)
+                self._note_table(uri, table)
         lists = _union(_lists(each.before) for each in self._tables)
         manifests: set[str] = set()
         for uri, found in self._read(lists, manifests_in, lenient=lists):
             for each in found:
-                self._note_places(each, self._places[uri])
+                self._note_table(each, self._tables_of[uri])
             manifests.update(found)
         kept = void.intersection(self._in_area(lists | manifests))
         for _, found in self._read(manifests, _uris_in, lenient=manifests):
@@ -248,11 +251,11 @@ class AddedFiles:
             elif path_below(self._storage.root, uri) is None:
                 yield from ends_in_area(uri)
 
-    def _note_places(self, uri: str, places: TablePlaces) -> None:
+    def _note_table(self, uri: str, table: _Added) -> None:
         """Note whose file it is: that of a table in whose places it lies, if there is one."""
-        known = self._places.get(uri)
-        if known is None or known.prefix_of(uri) is None:
-            self._places[uri] = places
+        known = self._tables_of.get(uri)
+        if known is None or known.places.prefix_of(uri) is None:
+            self._tables_of[uri] = table
 
     def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield what is in files, side by side; of a ``lenient`` one that cannot be read, nothing."""
@@ -270,22 +273,33 @@ class AddedFiles:
                 "were written before the last cleaning of tables; write them again"
             ) from found
 
+        self._refuse_unread(uris)
         return self._storage.map(sorted(uris), read)
 
+    def _refuse_unread(self, uris: set[str]) -> None:
+        """Refuse files before they are read; what the table has named before is just not read."""
+        if self._refuse is None:
+            return
+        for uri in sorted(uris - self._contents.keys()):
+            table = self._tables_of[uri]
+            is_old = uri in self._old
+            try:
+                self._refuse(None if is_old else table.name, [uri], table.places.prefixes)
+            except TableForbidden as error:
+                if not is_old:
+                    raise
+                self._contents[uri] = error
+            except InvalidInput as error:
+                self._contents[uri] = error
+
     def _content(self, uri: str, parse: Parse) -> list[str] | Exception:
-        """Return what is in a file, or why it is not read. One ``get``. Raises ``TableForbidden``, ``StorageError``."""
-        places = self._places[uri]
-        located = self._located.within(places)
+        """Return what is in a file, or why it is not read. One ``get``. Raises ``StorageError``."""
+        located = self._located
+        if self._refuse is None:
+            located = located.within(self._tables_of[uri].places)
         try:
-            if self._refuse is not None:
-                self._refuse(uri, places.prefixes)
-                located = self._located
             storage, path = located.find(uri)
             return list(parse(read_file(storage, path, uri), uri))
-        except TableForbidden as error:
-            if uri not in self._old:
-                raise
-            return error
         except (FileMissing, Corrupt, InvalidInput, StorageError) as error:
             if isinstance(error, StorageError) and self._located.is_own(uri):
                 raise

@@ -93,27 +93,28 @@ class Attempt:
         self._in_base: dict[str, TableMetadata | None] = {}
         self._identities = Identities()
         self._claimed: list[_Claim] = []
-        self._added = AddedFiles(places.storage, places.refuse_added if places.serves_clients else None)
+        self._added = AddedFiles(places.storage, self._refuse_added if places.serves_clients else None)
         txn.require(self._added.refuse_void)
         txn.require(self._refuse_taken)
 
     # -- metadata files ------------------------------------------------------------------------
 
     def write_metadata(
-        self, metadata: TableMetadata | ViewMetadata, location: str, before: Stored | None = None
+        self, name: ObjectName, metadata: TableMetadata | ViewMetadata, location: str, before: Stored | None = None
     ) -> None:
         """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
         path = self.places.write(metadata, location)
         known = self._note_base(location, before)
         files = () if before is None else (before.metadata_location,)
-        self._added.add(known, None if isinstance(metadata, ViewMetadata) else metadata, location, known=files)
+        after = None if isinstance(metadata, ViewMetadata) else metadata
+        self._added.add(known, after, location, known=files, name=name)
         if path is not None:
             self._written.append(path)
 
-    def take_over(self, metadata: TableMetadata | None, location: str, before: Stored | None) -> None:
+    def take_over(self, name: ObjectName, metadata: TableMetadata | None, location: str, before: Stored | None) -> None:
         """Note a metadata file that another writer wrote, of a table in the place of ``before``. No request."""
         known = self._note_base(location, before)
-        self._added.add(known, metadata, location, is_own=False)
+        self._added.add(known, metadata, location, is_own=False, name=name)
 
     def _note_base(self, location: str, before: Stored | None) -> TableMetadata | None:
         """Return what the base version names of a table whose newest metadata are at ``location`` from now on.
@@ -150,6 +151,16 @@ class Attempt:
         self._refuse_others(claim, self.txn.change.base, {full_name(*name)})
         self._claims.take(identity, claim.directories, self)
         self._claimed.append(claim)
+
+    def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: Iterable[str]) -> None:
+        """Refuse files that a client adds, in no place of the table or in one of another table.
+
+        Those outside its own directory cost what :meth:`claim` does. Raises ``TableForbidden``, ``InvalidLocation``.
+        """
+        directories = self.places.refuse_added(uris, own)
+        claimed = {each for claim in self._claimed for each in claim.directories if claim.name == name}
+        if name is not None:
+            self.claim(name, directories=[each for each in directories if each not in claimed])
 
     def _refuse_taken(self, base: Root) -> None:
         """Refuse what another object of a version, or of this attempt, has. Raises ``TableAlreadyExistsError``."""

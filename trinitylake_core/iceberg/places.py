@@ -142,12 +142,15 @@ class Places:
         """Return the directory of a table or a view by one of its metadata files; ``None`` where others share it."""
         return own_directory(self.storage.root, metadata_location)
 
-    def refuse_added(self, uri: str, own: Iterable[str]) -> None:
-        """Refuse a file that a client adds, outside the places of its table and what is allowed. No request.
+    def refuse_added(self, uris: Iterable[str], own: Iterable[str]) -> list[str]:
+        """Refuse files that a client adds, outside the places of its table and what is allowed. No request.
 
+        Return one file, as a directory, of each directory that is not the table's own: it may lie in no other table's.
         Raises as ``Locations.shared_ground``.
         """
-        self.locations.shared_ground([Place(f"the file {full_uri(uri)}", uri)], own)
+        files = [Place(f"the file {full_uri(uri)}", uri) for uri in uris]
+        found = self.locations.shared_ground(files, own)
+        return list({each.rstrip("/").rpartition("/")[0]: each for each in found}.values())
 
     def refuse_unreadable(self, location: str, known: Iterable[str] = ()) -> None:
         """Refuse to read a file for a client, but below the root, in directories that are known, or where it may.

@@ -215,7 +215,7 @@ class _Registration:
         if here.format_properties.get(METADATA_LOCATION) == stored:
             self._report.tables_unchanged += 1
         elif here.format_properties.get(TABLE_UUID) == str(new.metadata.table_uuid):
-            self._attempt.txn.alter_table(*name, **self._fields(new, here))
+            self._attempt.txn.alter_table(*name, **self._fields(name, new, here))
             self._report.note("tables_changed", str(name))
         elif self._existing == REPLACE:
             self._claim(name, new)
@@ -232,9 +232,9 @@ class _Registration:
         self._attempt.claim(name, identity_of_metadata(root, new.metadata, new.metadata_location))
 
     def _create(self, name: ObjectName, new: Stored) -> None:
-        made = self._attempt.txn.create_table(*name, **self._fields(new))
+        made = self._attempt.txn.create_table(*name, **self._fields(name, new))
         self._attempt.note(name, identity_of(self._attempt.places.storage.root, made))
 
-    def _fields(self, new: Stored, old: TableDef | None = None) -> dict[str, Any]:
-        self._attempt.take_over(new.metadata, new.metadata_location, None)
+    def _fields(self, name: ObjectName, new: Stored, old: TableDef | None = None) -> dict[str, Any]:
+        self._attempt.take_over(name, new.metadata, new.metadata_location, None)
         return table_fields(new.metadata, self._attempt.places.type_and_location(new.metadata_location), old)

@@ -129,7 +129,7 @@ def create_table(attempt: Attempt, name: ObjectName, new: Stored, own: Sequence[
     directories = attempt.places.refuse_new(new.metadata, own)
     attempt.claim(name, directories=directories)
     _add_definition(attempt, name, new)
-    attempt.write_metadata(new.metadata, new.metadata_location)
+    attempt.write_metadata(name, new.metadata, new.metadata_location)
 
 
 def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *, overwrite: bool) -> Stored:
@@ -151,7 +151,7 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     _claim(attempt, name, new)
     attempt.claim(name, directories=directories)
     _put_definition(attempt, name, new, overwrite=overwrite)
-    attempt.take_over(new.metadata, metadata_location, replaced)
+    attempt.take_over(name, new.metadata, metadata_location, replaced)
     return new
 
 
@@ -250,7 +250,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     directories = attempt.places.refuse_change(new, current)
     attempt.claim(commit.name, directories=directories)
     _refuse_lost_vectors(attempt.places, commit.name, current, new)
-    attempt.write_metadata(new.metadata, new.metadata_location, current)
+    attempt.write_metadata(commit.name, new.metadata, new.metadata_location, current)
     _change_definition(attempt, commit.name, new)
     return new
 
@@ -277,7 +277,7 @@ def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) ->
         _claim(attempt, name, new)
     attempt.claim(name, directories=directories)
     _add_definition(attempt, name, new)
-    attempt.write_metadata(new.metadata, new.metadata_location)
+    attempt.write_metadata(name, new.metadata, new.metadata_location)
     return new
 
 
@@ -326,7 +326,7 @@ def expire_snapshots(
 
     def write(change: tuple[ObjectName, Stored, Stored]) -> tuple[ObjectName, Stored]:
         name, before, after = change
-        attempt.write_metadata(after.metadata, after.metadata_location, before)
+        attempt.write_metadata(name, after.metadata, after.metadata_location, before)
         return name, after
 
     for name, new in places.storage.map(changes, write):
@@ -357,7 +357,7 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
             return name, str(error)
         places.refuse_change(new, current)
         made.files.store()
-        attempt.write_metadata(new.metadata, new.metadata_location, current)
+        attempt.write_metadata(name, new.metadata, new.metadata_location, current)
         return name, new, made.number
 
     made: dict[ObjectName, tuple[Stored, int]] = {}

@@ -115,9 +115,9 @@ def create_view(attempt: Attempt, name: ObjectName, new: NewView, directories: S
     made = attempt.txn.create_view(*name, **view_fields(new.metadata, _as_stored(attempt.places, location)))
     view = view_of(attempt.places, name, made)
     if new.written is None:
-        attempt.write_metadata(view.metadata, location)
+        attempt.write_metadata(name, view.metadata, location)
         return view
-    attempt.take_over(None, new.written, None)
+    attempt.take_over(name, None, new.written, None)
     return view
 
 
@@ -147,7 +147,7 @@ def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> Store
     fields = view_fields(metadata, _as_stored(places, location))
     fields["properties"] = dict.fromkeys(old.properties) | fields["properties"]
     view = view_of(places, name, attempt.txn.replace_view(*name, **fields))
-    attempt.write_metadata(view.metadata, location)
+    attempt.write_metadata(name, view.metadata, location)
     return view
 
 
