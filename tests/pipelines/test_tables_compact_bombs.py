@@ -169,6 +169,66 @@ def test_a_row_that_unpacks_to_more_than_a_batch_may_is_too_large(
         parquet_pages.measure(data, parquet.read_metadata(io.BytesIO(data)))
 
 
+def number_of(length: int) -> bytes:
+    """Return a length as a footer has it."""
+    value, made = length << 1, b""
+    while value > 127:
+        made += bytes([value & 127 | 128])
+        value >>= 7
+    return made + bytes([value])
+
+
+def test_a_row_of_one_huge_value_is_too_large_whatever_little_is_stored() -> None:
+    short, long = number_of(1 << 27), number_of(1500 << 20)
+    data = forged(a=pa.array([None], pa.binary(1 << 27)))
+    assert len(short) == len(long)
+    assert 1 == data.count(short)
+    data = data.replace(short, long)
+    with pytest.raises(parquet_pages.TooLarge, match="a row"):
+        data_files.open_parquet("x", data)
+
+
+@pytest.mark.parametrize("depth", [1, 30])
+def test_lists_in_lists_are_measured_with_all_of_their_offsets(depth: int) -> None:
+    count = 20_000
+    values: pa.Array = numbers(count)
+    for _ in range(depth - 1):
+        values = pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), values)
+    data = forged(a=pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values))
+    opened, found = data_files.open_parquet("x", data)
+    [batch] = opened.iter_batches(found.batch_rows)
+    assert batch.nbytes <= found.largest_group <= 4 * batch.nbytes
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_what_is_looked_at_in_a_file_has_a_bound_that_all_row_groups_share(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_pages, "BATCH_BYTES", 1 << 10)
+    monkeypatch.setattr(parquet_pages, "_STEPS", 20_000)
+    stream = io.BytesIO()
+    table = pa.table({"a": [f"{number:05}" for number in range(1_000)] * groups})
+    parquet.write_table(table, stream, row_group_size=1_000)
+    if groups == 1:
+        data_files.open_parquet("x", stream.getvalue())
+        return
+    with pytest.raises(parquet_pages.TooLarge, match="too many"):
+        data_files.open_parquet("x", stream.getvalue())
+
+
+def test_columns_are_measured_no_further_than_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 2 << 20)
+    measured: list[Any] = []
+    measure_chunk = parquet_pages._measure_chunk
+    monkeypatch.setattr(parquet_pages, "_measure_chunk", lambda *given: measured.append(given) or measure_chunk(*given))
+    stream = io.BytesIO()
+    table = pa.table({f"c{number}": pa.array(range(100_000)) for number in range(20)})
+    parquet.write_table(table, stream, use_dictionary=False, compression="none", data_page_size=1 << 20)
+    with pytest.raises(parquet_pages.TooLarge, match="unpack"):
+        data_files.open_parquet("x", stream.getvalue())
+    assert len(measured) < 15
+
+
 def test_no_byte_of_a_file_crashes_or_hangs_what_measures_it() -> None:
     data = forged(a=pa.array(["x", "yy", None] * 100))
     footer = parquet.read_metadata(io.BytesIO(data))

@@ -26,6 +26,10 @@ _BATCH_ROWS: Final = 1 << 16
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _LEVELS: Final = 8
 """Bytes of a value besides itself, at the most: its levels, and its offset in Arrow."""
+_LIST_LEVELS: Final = 5
+"""Bytes of a value besides, for each further list around it: each has offsets and validity of its own."""
+_STEPS: Final = 16 << 20
+"""Headers of pages, by eight, and entries of dictionaries that are looked at in one file: some ten seconds."""
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _BY_DICTIONARY: Final = (2, 8)
 _SHARED_PREFIXES: Final = 7
@@ -66,20 +70,39 @@ def measure(data: bytes, footer: parquet.FileMetaData) -> Unpacked:
     """
     rows = _BATCH_ROWS
     largest = 0
+    steps = _Steps(_STEPS)
     for number in range(footer.num_row_groups):
-        chunks = list(_chunks(data, footer, number))
-        pages = sum(each.page for each in chunks)
-        nested = sum(each.bytes for each in chunks if each.is_nested)
-        if max(pages, nested) > MOST_BYTES:
-            raise TooLarge(f"its pages, or the nested values of a row group, unpack to more than {MOST_BYTES:,} bytes")
-        flat = sum(each.width for each in chunks if not each.is_nested)
+        pages = nested = flat = size = 0
+        for each in _chunks(data, footer, number, steps):
+            pages += each.page
+            size += each.bytes
+            if each.is_nested:
+                nested += each.bytes
+            else:
+                flat += each.width
+            if max(pages, nested, flat) > MOST_BYTES:
+                raise TooLarge(
+                    f"its pages, a row, or the nested values of rows unpack to more than {MOST_BYTES:,} bytes"
+                )
         in_group = max(1, footer.row_group(number).num_rows)
         per_row = flat + nested // in_group
         in_batch = BATCH_BYTES // max(1, per_row)
         rows = min(rows, max(1, in_batch))
-        size = sum(each.bytes for each in chunks)
         largest = max(largest, size)
     return Unpacked(rows, largest)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """What it takes to look at a file: steps that are left."""
+
+    left: int
+
+    def take(self, count: int) -> None:
+        """Use some up. Raises ``TooLarge``."""
+        self.left -= count
+        if self.left < 0:
+            raise TooLarge("its pages are too many, or its dictionaries have too many entries")
 
 
 @dataclass(slots=True)
@@ -91,9 +114,11 @@ class _Chunk:
         values: how many it has; ``by_dictionary`` of them name an entry of its dictionary.
         page: bytes of its largest page, unpacked.
         width: bytes of a value at the most, on average in a page; ``bytes`` of all values.
+        levels: bytes of a value besides itself.
     """
 
     is_nested: bool
+    levels: int
     values: int = 0
     by_dictionary: int = 0
     page: int = 0
@@ -102,11 +127,11 @@ class _Chunk:
 
     def add(self, values: int, width: int) -> None:
         """Count values of a width."""
-        self.width = max(self.width, width + _LEVELS)
-        self.bytes += values * (width + _LEVELS)
+        self.width = max(self.width, width + self.levels)
+        self.bytes += values * (width + self.levels)
 
 
-def _chunks(data: bytes, footer: parquet.FileMetaData, number: int) -> Iterator[_Chunk]:
+def _chunks(data: bytes, footer: parquet.FileMetaData, number: int, steps: _Steps) -> Iterator[_Chunk]:
     group = footer.row_group(number)
     columns = footer.schema
     for at in range(group.num_columns):
@@ -114,11 +139,15 @@ def _chunks(data: bytes, footer: parquet.FileMetaData, number: int) -> Iterator[
         described = columns.column(at)
         kind = column.physical_type
         fixed = described.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind, 0)
-        chunk = _Chunk(is_nested=described.max_repetition_level > 0)
-        yield _measure_chunk(data, column, chunk, fixed)
+        lists = described.max_repetition_level
+        levels = _LEVELS + _LIST_LEVELS * max(0, lists - 1) + described.max_definition_level // 8
+        chunk = _Chunk(is_nested=lists > 0, levels=levels)
+        yield _measure_chunk(data, column, chunk, fixed, steps)
 
 
-def _measure_chunk(data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chunk, fixed: int) -> _Chunk:
+def _measure_chunk(
+    data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chunk, fixed: int, steps: _Steps
+) -> _Chunk:
     """Go through the pages of a column; ``fixed`` is the width of a value, 0: each has its own."""
     starts = [column.data_page_offset]
     if column.dictionary_page_offset is not None:
@@ -130,6 +159,7 @@ def _measure_chunk(data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chu
     dictionary = b""
     longest = 0
     while chunk.values < column.num_values and at < end:
+        steps.take(8)
         header, body = _read_struct(data, at, _DEPTH)
         kind, unpacked, packed = (_number(header, field) for field in (1, 2, 3))
         at = body + packed
@@ -157,13 +187,13 @@ def _measure_chunk(data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chu
             else:
                 chunk.by_dictionary += values
     if chunk.by_dictionary * longest > BATCH_BYTES // 2:
-        longest = _longest_entry(dictionary, longest, column.compression)
+        longest = _longest_entry(dictionary, longest, column.compression, steps)
     if chunk.by_dictionary:
         chunk.add(chunk.by_dictionary, longest)
     return chunk
 
 
-def _longest_entry(packed: bytes, unpacked: int, codec: str) -> int:
+def _longest_entry(packed: bytes, unpacked: int, codec: str, steps: _Steps) -> int:
     """Return how long the longest text of a dictionary is; ``unpacked`` where that cannot be told."""
     if unpacked > MOST_BYTES:
         raise TooLarge(f"a dictionary unpacks to more than {MOST_BYTES:,} bytes")
@@ -172,9 +202,11 @@ def _longest_entry(packed: bytes, unpacked: int, codec: str) -> int:
         data = packed if name is None else pa.decompress(packed, unpacked, name, asbytes=True)
     except (pa.ArrowException, ValueError, OSError):
         return unpacked
+    steps.take(len(data) >> 7)
     longest = at = 0
     end = len(data) - 4
     while at <= end:
+        steps.take(1)
         size = int.from_bytes(data[at : at + 4], "little")
         longest = max(longest, size)
         at += 4 + size
