@@ -21,6 +21,7 @@ from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, with_table
 from tests.support.icebergs import rows as some_rows
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.locations import Locations
 
 DAY = 86_400_000
 STANZA = {"policies": {"sales.*": {"keep_last": 2, "older_than": "1s", "small_files": 3}}, "older_than": "1d"}
@@ -137,7 +138,9 @@ def test_what_is_wrong_with_tables_is_named_by_checks_and_the_others_go_on(
     holed = Path(grown(catalog, "sales.holed", 1).location().removeprefix("file://"))
     next(holed.glob("metadata/*-m0.avro")).unlink()
     shared = grown(catalog, "sales.shared", 1)
-    with_table(catalog, "sales.sharing", 1, location=shared.location())
+    with monkeypatch.context() as before_owners:
+        before_owners.setattr(Locations, "shared_ground", lambda *_: [])  # version 0.1.0 let a table be made there
+        with_table(catalog, "sales.sharing", 1, location=shared.location())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # where nothing answers
     away = {"metadata_location": "s3://elsewhere/away/metadata/1.metadata.json"}
     with catalog.lakehouse.transaction() as txn:
