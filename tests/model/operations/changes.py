@@ -14,6 +14,7 @@ from tests.support.faults import FaultPlan, attach, detach
 from trinitylake_core import AlreadyExists, CommitConflict, InvalidInput, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.errors import (
     LakehouseFrozen,
+    OutcomeUnknown,
     StorageError,
     TransactionExpired,
     TransactionNotFound,
@@ -326,7 +327,13 @@ def send(world: World, pending: Pending, hook: Any, options: dict[str, Any]) -> 
         ours = found and world.root_rows(world.model.newest + 1).get("txn") == pending.id
         if found and not ours:
             raise Finding(f"version {world.model.newest + 1} is of a transaction that nobody sent: {error}") from error
-        version = int(pending.txn.commit())
+        try:
+            version = int(pending.txn.commit())
+        except OutcomeUnknown as unknown:
+            if pending.base >= world.model.boundary:
+                raise Finding(f"the outcome of a commit based on version {pending.base} stays unknown") from unknown
+            # Its root may have taken the free name of a version that had expired: it says that it cannot tell.
+            raise TransactionExpired(f"{unknown}") from unknown
         if version != world.model.newest + 1:
             raise Finding(f"after {type(error).__name__} the same commit became version {version}") from error
         return version
