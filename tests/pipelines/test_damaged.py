@@ -177,7 +177,8 @@ def test_a_backup_copies_what_can_be_read_and_names_the_rest(
     assert list(here.history()) == list(there.history())
     for version in (0, 8):
         assert here.storage.read(root_path(version)) == there.storage.read(root_path(version))
-    assert backup.run(here, copy.as_uri(), backup.Config(engine="local")).ok
+    proved = backup.run(here, copy.as_uri(), backup.Config(engine="local"))
+    assert {("I1", 0), ("I14", 1), ("I1", 8)} == {(each.invariant, each.first_version) for each in proved.findings}
     code, out, _ = cli(copy.as_uri())
     assert (1, True) == (code, "nothing to copy" in out)
     with here.transaction() as txn:
