@@ -368,6 +368,12 @@ class Located:
         uri = here(self.storage.root, uri, self._former)
         return self._places.require(uri)
 
+    def own_path(self, uri: str) -> str | None:
+        """Return the path of a file of the table below the root; ``None``: it lies elsewhere. Raises as `require`."""
+        self.require(uri)
+        uri = here(self.storage.root, uri, self._former)
+        return path_below(self.storage.root, uri)
+
     def find(self, uri: str) -> tuple[Storage, str]:
         """Return the storage of a file, and its path there. No request.
 
@@ -381,7 +387,12 @@ class Located:
         prefix = None if self._places is None else self._places.require(uri)
         inside = path_below(self.storage.root, uri)
         if inside is not None:
-            return self.storage, inside
+            base = base_uri(self.storage.root)
+            # A link in a directory below tables/ leads nowhere else; in another own directory, only if it is opened.
+            is_opened = base.startswith("file:") and prefix is not None and len(prefix) > len(base)
+            if not is_opened or _OWN.match(inside):
+                return self.storage, inside
+            uri = base + inside
         uri = full_uri(uri)
         scheme, _, rest = uri.partition("://")
         authority, _, _ = rest.partition("/")
@@ -393,7 +404,7 @@ class Located:
             opened = directory.as_uri()
         if above not in self._others:
             storage = open_storage(opened, options_for(opened, *self.storage.spec()))
-            storage.gives_up = True
+            storage.gives_up = inside is None
             self._others[above] = storage
         return self._others[above], uri.removeprefix(above)
 

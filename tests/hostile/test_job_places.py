@@ -146,6 +146,42 @@ def test_no_job_opens_a_data_file_of_another_place(name: str, tmp_path: Path) ->
     assert [1] == ids(hostile.catalog.load_table(_THEIRS))
 
 
+@pytest.mark.parametrize("place", ["warehouse", "location"])
+def test_no_link_leads_out_of_an_own_directory_below_the_root_wherever_it_lies(place: str, tmp_path: Path) -> None:
+    """Outside ``tables/`` too: that of ``--tables`` below the root, and that of a location below it."""
+    root = (tmp_path / "lake").as_uri()
+    more = {"warehouse": f"{root}/wh"} if place == "warehouse" else {}
+    catalog = new_iceberg(tmp_path, **more)
+    for name in (_THEIRS, _MINE):
+        where = {} if more else {"location": f"{root}/other/{name}"}
+        with_table(catalog, name, 1, **where)
+    mine = catalog.load_table(_MINE)
+    mine.append(rows(2))
+    mine.append(rows(3))
+    secret = _secret(catalog)
+    sound = min(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+    inner = local(sound).with_name("inner.parquet")
+    inner.symlink_to(local(sound).name)
+    respell_data(mine, lambda uri: inner.as_uri() if uri == sound else uri)
+    lake = catalog.lakehouse.refresh()
+    how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+    assert {} == tables_compact.run(lake, how).failures
+    assert [1, 2, 3] == ids(catalog.load_table(_MINE))
+    for number in (4, 5):
+        mine = catalog.load_table(_MINE)
+        mine.append(rows(number))
+    first = min(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+    lake = catalog.lakehouse.refresh()
+    link = _link(catalog)
+    respell_data(mine, lambda uri: link.as_uri() if uri == first else uri)
+    with watched([secret]) as opened:
+        report = tables_compact.run(lake, how)
+        verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local"))
+    assert [] == opened
+    assert [_MINE] == list(report.failures)
+    assert "leads out" in report.failures[_MINE]
+
+
 @pytest.mark.parametrize("respell", [respell_manifests, respell_lists])
 @pytest.mark.parametrize("name", ["another table", "above its directory", "outside the root", "a link", "/etc"])
 def test_no_job_opens_a_manifest_or_a_list_of_another_place(

@@ -51,8 +51,8 @@ class BufferedIO(FileIO):
         """Write the files that are kept, side by side. One ``put`` each; they are durable after a barrier."""
         files: list[tuple[str, bytes]] = []
         for uri, data in self._written.items():
-            storage, path = self._located.find(uri)
-            if storage is not self._located.storage:
+            path = self._located.own_path(uri)
+            if path is None:
                 raise ForbiddenError("a rewrite writes files of tables below the root of their lakehouse only")
             files.append((path, data))
         self._located.storage.write_many(files)

@@ -301,8 +301,8 @@ class LocalEngine:
         """Write new files below the root, in the table's places. One ``put`` each; the commit makes them durable."""
         files: list[tuple[str, bytes]] = []
         for file, data in made:
-            storage, path = located.find(file.uri)
-            if storage is not self._lake.storage:
+            path = located.own_path(file.uri)
+            if path is None:
                 raise InvalidInput("its files lie outside the lakehouse, where this engine writes nothing")
             files.append((path, data))
         self._lake.storage.write_many(files)
