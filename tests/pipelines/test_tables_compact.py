@@ -223,6 +223,25 @@ def test_bounds_of_a_file_are_not_those_of_its_row_groups_that_have_some(catalog
     assert 1 == table.scan(row_filter="name > 'y'").to_arrow().num_rows
 
 
+@pytest.mark.parametrize(
+    ("name", "properties"),
+    [("\ud7ff" * 20, {}), ("n", {"write.metadata.metrics.column.name": "junk"})],
+    ids=["a bound that cannot be cut", "a metrics mode that is none"],
+)
+def test_figures_that_pyiceberg_cannot_make_are_sparks(
+    catalog: TrinityLakeCatalog, name: str, properties: dict[str, str]
+) -> None:
+    table = with_table(catalog, "sales.orders", properties={"write.metadata.metrics.column.name": "counts"})
+    for number in range(2):
+        table.append(pa.table({"id": [number], "name": [name]}))
+    with table.transaction() as change:
+        change.remove_properties("write.metadata.metrics.column.name").set_properties(properties)
+    report = tables_compact.run(catalog.lakehouse, Config(rules=GroupRules(min_files=2)))
+    assert "needs engine 'spark'" in report.failures["sales.orders"]
+    assert [model.UNSUPPORTED] == [each.outcome for each in report.outcomes]
+    assert 2 == data_files(catalog)
+
+
 def test_tags_and_branches_stay_and_are_named(catalog: TrinityLakeCatalog) -> None:
     table = small_files(catalog, files=6)
     current = table.metadata.current_snapshot_id

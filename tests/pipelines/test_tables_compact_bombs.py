@@ -169,6 +169,18 @@ def test_a_row_that_unpacks_to_more_than_a_batch_may_is_too_large(
         parquet_pages.measure(data, parquet.read_metadata(io.BytesIO(data)))
 
 
+def test_files_without_rows_are_merged_with_the_others(tmp_path: Path) -> None:
+    catalog = new_iceberg(tmp_path)
+    table = with_table(catalog, "sales.orders", 1)
+    table.append(rows(2))
+    empty = packed(("id", pa.int64(), 1), ("name", pa.string(), 2), id=numbers(0), name=pa.array([], pa.string()))
+    add_file(catalog, "sales.orders", empty, 0)
+    report = tables_compact.run(catalog.lakehouse, Config(rules=EAGER))
+    assert {} == report.failures
+    assert [3] == [each.files for each in report.outcomes]
+    assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
 def number_of(length: int) -> bytes:
     """Return a length as a footer has it."""
     value, made = length << 1, b""
@@ -178,9 +190,10 @@ def number_of(length: int) -> bytes:
     return made + bytes([value])
 
 
-def test_a_row_of_one_huge_value_is_too_large_whatever_little_is_stored() -> None:
+@pytest.mark.parametrize("values", [[None], []])
+def test_a_row_of_one_huge_value_is_too_large_whatever_little_is_stored(values: list[None]) -> None:
     short, long = number_of(1 << 27), number_of(1500 << 20)
-    data = forged(a=pa.array([None], pa.binary(1 << 27)))
+    data = forged(a=pa.array(values, pa.binary(1 << 27)))
     assert len(short) == len(long)
     assert 1 == data.count(short)
     data = data.replace(short, long)

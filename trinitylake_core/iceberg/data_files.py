@@ -278,6 +278,7 @@ class RowWriter:
         with in_our_words("the new data file"):
             writer.close()
             data = stream.getvalue()
+        with in_our_words("PyIceberg does not make the figures of its new files", NeedsSpark):
             figures = self._figures(writer.writer.metadata, nans.counts)
         location = f"{self._metadata.location.rstrip('/')}/data/{uuid.uuid4()}.parquet"
         return like.replaced_by(location, len(data), figures), data

@@ -72,20 +72,18 @@ def measure(data: bytes, footer: parquet.FileMetaData) -> Unpacked:
     largest = 0
     steps = _Steps(_STEPS)
     for number in range(footer.num_row_groups):
-        pages = nested = flat = size = 0
+        pages = nested = widths = size = 0
         for each in _chunks(data, footer, number, steps):
             pages += each.page
             size += each.bytes
-            if each.is_nested:
-                nested += each.bytes
-            else:
-                flat += each.width
-            if max(pages, nested, flat) > MOST_BYTES:
+            widths += each.width
+            nested += each.bytes if each.is_nested else 0
+            if max(pages, nested, widths) > MOST_BYTES:
                 raise TooLarge(
                     f"its pages, a row, or the nested values of rows unpack to more than {MOST_BYTES:,} bytes"
                 )
         in_group = max(1, footer.row_group(number).num_rows)
-        per_row = flat + nested // in_group
+        per_row = widths + nested // in_group
         in_batch = BATCH_BYTES // max(1, per_row)
         rows = min(rows, max(1, in_batch))
         largest = max(largest, size)
@@ -142,12 +140,13 @@ def _chunks(data: bytes, footer: parquet.FileMetaData, number: int, steps: _Step
         lists = described.max_repetition_level
         levels = _LEVELS + _LIST_LEVELS * max(0, lists - 1) + described.max_definition_level // 8
         chunk = _Chunk(is_nested=lists > 0, levels=levels)
-        yield _measure_chunk(data, column, chunk, fixed, steps)
+        chunk.add(0, fixed)  # Arrow takes room for the rows of a batch before it looks for values
+        if column.num_values:  # writers of no rows name no place of their pages
+            _measure_chunk(data, column, chunk, fixed, steps)
+        yield chunk
 
 
-def _measure_chunk(
-    data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chunk, fixed: int, steps: _Steps
-) -> _Chunk:
+def _measure_chunk(data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chunk, fixed: int, steps: _Steps) -> None:
     """Go through the pages of a column; ``fixed`` is the width of a value, 0: each has its own."""
     starts = [column.data_page_offset]
     if column.dictionary_page_offset is not None:
@@ -190,7 +189,6 @@ def _measure_chunk(
         longest = _longest_entry(dictionary, longest, column.compression, steps)
     if chunk.by_dictionary:
         chunk.add(chunk.by_dictionary, longest)
-    return chunk
 
 
 def _longest_entry(packed: bytes, unpacked: int, codec: str, steps: _Steps) -> int:
