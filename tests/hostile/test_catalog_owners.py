@@ -225,6 +225,18 @@ def test_a_directory_in_an_allowed_prefix_has_one_owner(
     assert catalog.lakehouse.version > version
 
 
+def test_no_table_takes_a_whole_allowed_prefix(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    with _served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+        for place in (allowed, f"{allowed}/"):
+            for way, answer in _ways_in(call, place):
+                if way not in {"list", "namespace"}:  # a file, or a new directory, in it
+                    assert 403 == answer.status, f"{way}: {answer.text}"
+        place = f"{allowed}/hr/people"
+        made = call("POST", _TABLES, {"name": "people", "schema": _FIELDS, "location": place})
+        assert 200 == made.status, made.text
+
+
 def test_own_places_cost_no_question_to_the_other_tables(catalog: TrinityLakeCatalog) -> None:
     storage, asked = catalog.lakehouse.storage, []
     assert isinstance(storage, BaseStorage)

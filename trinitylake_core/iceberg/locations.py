@@ -182,7 +182,12 @@ class Locations:
         return list(found)
 
     def _is_others(self, directory: str) -> bool:
-        """Whether a directory that is not a table's own is, by its name, above those made for tables, or in one."""
+        """Whether a directory that is not a table's own is, by its name, in one made for a table, or above those.
+
+        What is above an allowed prefix, or is one, is for many tables, too.
+        """
+        if any(each.startswith(directory) for each in self._prefixes):
+            return True
         for each in self._made_here():
             if each.startswith(directory):
                 return True
