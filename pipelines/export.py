@@ -40,7 +40,6 @@ from pipelines.tables.files import refuse_no_iceberg
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.definitions import lost_versions
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused, StorageError
 from trinitylake_core.locations import parse, root_path, validate_path
 from trinitylake_core.short_repr import first_of
@@ -318,7 +317,7 @@ class _Export:
         if source.definition.snapshots and not config.history:
             self.root, self.definition = without_snapshots(source)
         self.requests = 0
-        self.lost = [each for each in lost_versions(source.definition) if self.first <= each < self.version]
+        self.lost = source.backend.versions.marked_lost(source.definition, range(self.first, self.version))
         self.unreadable: list[Unreadable] = []
         self.garbage: dict[int, bytes] = {}
 

@@ -3,7 +3,8 @@
 * **Files** (``source``): what is missing or damaged is put back from a backup, if the bytes there prove what they are
   (:mod:`pipelines.copy.damaged_files`). Nothing that can be read is ever replaced.
 * **Versions** (``lost``): those of which nobody has the files any more are marked, so that jobs go on without them.
-  What only they reach is kept no longer. A root that is missing leaves a hole in the history; the mark fills it.
+  What only they reach is kept no longer. The mark stands in the place of the root, before what is there; and the
+  lakehouse definition names the version. Where a root is missing, the mark fills the hole in the history.
 * **Fences**, without both: every commit of tables is refused until the time of a fence has come that lies in the
   future, because a clock was wrong when a lakehouse or its tables were cleaned. The version that this job commits has
   an earlier one: later than the time of every file that is there now. Why that is safe: format, section 6, "A fence in
@@ -29,7 +30,7 @@ from trinitylake_core.commits.changes import MendedFences, NewDefinition, commit
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, measure_storage_time, show_time
 from trinitylake_core.definitions import LakehouseDef, altered_lakehouse, lost_versions
-from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, Refused
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidDefinition, InvalidInput, Refused
 from trinitylake_core.locations import parse
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.short_repr import ShortRepr, first_of
@@ -138,7 +139,7 @@ def run(
     Costs, for fences: a listing of everything below the root, one ``put`` and one ``head`` for the storage's time, and
     a commit. For files: a verification of all versions with their definitions, and once more after each round that put
     something back; what :mod:`pipelines.copy.damaged_files` costs. For versions: a verification of each, a
-    ``create`` or ``put`` where its root cannot be read, and a commit.
+    ``create`` or ``put`` in the place of its root, and a commit.
 
     Raises:
         ClocksDisagree: the storage's clock and that of this process show different times; nothing was committed.
@@ -275,16 +276,15 @@ def _mark_lost(
 
 
 def _fill_place(lake: Lakehouse, version: int) -> None:
-    """Put the mark where a root is missing, or before what is there where it cannot be read. Two ``get``, a write."""
-    versions = lake.backend.versions
-    path = versions.path(version)
-    (root,) = versions.readable_roots([version])
-    if root is None:
-        lake.storage.create(path, LOST_MARK)
-    elif root.unreadable is not None:
+    """Put the mark where a root is missing, or before what is there. A ``get`` and a write."""
+    path = lake.backend.versions.path(version)
+    try:
         before = lake.storage.read(path)
-        if not before.startswith(LOST_MARK):
-            lake.storage.replace(path, LOST_MARK + before)
+    except FileMissing:
+        lake.storage.create(path, LOST_MARK)
+        return
+    if not before.startswith(LOST_MARK):
+        lake.storage.replace(path, LOST_MARK + before)
 
 
 # -- fences ------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from pipelines.tables.files import TABLES, TABLES_UNKNOWN, UNSEEN, refuse_no_ice
 from pipelines.trees.walk import FOREVER, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
-from trinitylake_core.definitions import lost_versions
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import validate_path
 from trinitylake_core.recovery.target import plain_number
@@ -225,8 +224,8 @@ class _Verification:
                 first = max(kept, recorded)
             first = min(max(first, self.config.oldest), newest)
             with suppress(Corrupt, InvalidDefinition):  # the passes report it
-                lost = lost_versions(self.versions.definition(self.newest))
-                self.lost = [each for each in lost if first <= each < newest]
+                definition = self.versions.definition(self.newest)
+                self.lost = self.versions.marked_lost(definition, range(first, newest))
             return [each for each in range(first, newest + 1) if each not in self.lost]
         boundary = self.versions.boundary()
         if self.config.versions == NEWEST:

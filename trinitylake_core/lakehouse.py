@@ -23,6 +23,7 @@ from trinitylake_core.definitions import (
     LakehouseDef,
     LakehouseOptions,
     altered_lakehouse,
+    lost_versions,
     new_lakehouse_def,
     usual_order,
 )
@@ -464,6 +465,8 @@ class Lakehouse(CatalogView):
             raise InvalidInput(f"`freeze` sets the property {spec.FREEZE}, and `thaw` removes it")
         before = backend.definition(base)
         after = altered_lakehouse(before, properties=properties)
+        if not set(lost_versions(after)) <= set(lost_versions(before)):
+            raise InvalidInput(f"`trinitylake mend --lost V` sets {spec.LOST_VERSIONS}, after it has verified V")
         changes = {}
         for name in sorted({*before.properties, *after.properties}):
             old = before.properties.get(name)

@@ -16,7 +16,7 @@ from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction, lost_versions
+from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
 from trinitylake_core.durations import describe_duration, millis
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
 from trinitylake_core.locations import root_path, validate_path
@@ -39,6 +39,8 @@ class GcRoots:
     definition: LakehouseDef
     snapshots: dict[str, str]
     """Root path of every snapshot whose root lies in this lakehouse, by name."""
+    lost: frozenset[int] = frozenset()
+    """The versions that are marked as lost."""
 
     def starts(self, since: GcRoots | None = None) -> list[Start]:
         """Return the roots to walk from; with ``since`` only those that were not kept then.
@@ -47,8 +49,7 @@ class GcRoots:
         """
         first = self.boundary if since is None else max(self.boundary, since.newest.version + 1)
         known = set() if since is None else set(since.snapshots.values())
-        lost = set(lost_versions(self.definition)) - {self.newest.version}
-        kept = (version for version in range(first, self.newest.version + 1) if version not in lost)
+        kept = (version for version in range(first, self.newest.version + 1) if version not in self.lost)
         versions = [Start(root_path(version), version, version) for version in kept]
         return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
 
@@ -74,7 +75,7 @@ def gc_roots(backend: LakehouseBackend, *, heal: bool = False) -> GcRoots:
 
 
 def gc_roots_at(backend: LakehouseBackend, boundary: int, newest: Root) -> GcRoots:
-    """Return the roots that are kept as of a root. One ``get``. Raises as :func:`retained`."""
+    """Return the roots that are kept as of a root. A ``get``, and one for each lost version. Raises as above."""
     require_writable(backend, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(
@@ -100,7 +101,9 @@ def gc_roots_at(backend: LakehouseBackend, boundary: int, newest: Root) -> GcRoo
                 snapshots[name] = validate_path(snapshot.root_node_file_path)
             except InvalidLocation as error:
                 raise Corrupt(f"snapshot {name!r}: {error}; nothing was deleted", invariant="I17") from None
-    return GcRoots(max(boundary, newest.oldest_version), newest, definition, snapshots)
+    boundary = max(boundary, newest.oldest_version)
+    lost = backend.versions.marked_lost(definition, range(boundary, newest.version))
+    return GcRoots(boundary, newest, definition, snapshots, frozenset(lost))
 
 
 def refuse_guarded(definition: LakehouseDef) -> None:

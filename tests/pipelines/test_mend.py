@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
-from pipelines import clean, expire, mend, tables_clean
+from pipelines import clean, compaction, expire, mend, tables_clean, verify
 from pipelines.cli import main
 from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commits.changes import Fence, commit_summary
+from trinitylake_core.commits.changes import Fence, NewDefinition, commit_summary
 from trinitylake_core.commits.commit import commit
+from trinitylake_core.definitions import altered_lakehouse
 from trinitylake_core.errors import ClocksDisagree, CommitConflict, InvalidInput, Refused
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -231,3 +232,29 @@ def test_a_root_of_another_lakehouse_does_not_make_that_one_the_backup(tmp_path:
     with pytest.raises(InvalidInput, match="is no backup of"):
         _mend_from(lake.root, other.root)
     assert [] == _mend_from(lake.root, backup).files
+
+
+# -- lost versions -----------------------------------------------------------------------------------------
+
+
+def test_only_mend_gives_up_a_version(tmp_path: Path) -> None:
+    """`alter` refuses; and what another program wrote into the property lets `clean` delete nothing."""
+    lake = Lakehouse.create(tmp_path.as_uri())
+    _commit(lake, "a")
+    with lake.transaction() as txn:
+        txn.drop_namespace("a")
+    _commit(lake.refresh(), "b")
+    compaction.run(lake, compaction.Config(engine="local", full=True))
+    given = {spec.LOST_VERSIONS: "1,2,99"}
+    with pytest.raises(InvalidInput, match="`trinitylake mend --lost V` sets"):
+        lake.alter(given)
+    change = NewDefinition(
+        lake.backend, spec.OP_ALTER, commit_summary(), lambda before, _: altered_lakehouse(before, properties=given)
+    )
+    commit(lake.backend, lake.backend.newest(), change)
+    clean.run(lake.refresh(), clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
+    found = verify.run(lake.storage, verify.Config("all", definitions=True, engine="local"))
+    assert (True, []) == (found.ok, found.lost)
+    assert lake.at(version=1).namespace("a").id
+    assert lake.alter({spec.LOST_VERSIONS: "2"}).version
+    assert lake.alter({spec.LOST_VERSIONS: None}).version

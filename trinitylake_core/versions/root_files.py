@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from trinitylake_core import locations, spec
-from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
+from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective, lost_versions
 from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation, LostRoot
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
@@ -19,7 +19,7 @@ BATCH: Final = 64
 _DIGITS: Final = 10
 """No version has more."""
 LOST_MARK: Final = b"This version of a TrinityLake lakehouse is lost.\n"
-"""How the file begins that stands where a root is missing or cannot be read, once an operator has accepted that.
+"""How the file begins that stands in the place of a root, once an operator has accepted that its version is lost.
 
 What was there before, follows. No Arrow file begins so: for other readers it is a root that cannot be read.
 """
@@ -111,6 +111,19 @@ class RootFiles:
                 yield self.decode(version, path, data)
             except Corrupt as error:
                 yield unreadable_root(version, path, str(error))
+
+    def marked_lost(self, definition: LakehouseDef, versions: range) -> list[int]:
+        """Return the versions that a definition names as lost and in whose place the mark stands, too.
+
+        What one of both says alone is no reason to give up a version. One ``get`` for each that is named.
+        """
+        named = [version for version in lost_versions(definition) if version in versions]
+        paths = [self.path(version) for version in named]
+        found = []
+        for version, (_, data) in zip(named, self.storage.read_many(paths), strict=True):
+            if not isinstance(data, FileMissing) and data.startswith(LOST_MARK):
+                found.append(version)
+        return found
 
     def in_batches(self, versions: range, first: int = 1) -> Iterator[tuple[int, Root | None]]:
         """Yield versions with what :meth:`readable_roots` yields, read in batches: ``first``, then twice as many."""
