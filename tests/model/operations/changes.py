@@ -293,7 +293,9 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
             version = send(world, pending, hook, options)
     except (CommitConflict, *EXPIRED, TransactionNotFound, LakehouseFrozen) as error:
         expected = verdict(world, pending)
-        if expected is True or (isinstance(error, (*EXPIRED, TransactionNotFound)) and expected is not None):
+        is_kept = pending.base >= world.model.boundary  # else a frozen lakehouse, too, may tell it that it has expired
+        is_gone = isinstance(error, (*EXPIRED, TransactionNotFound))
+        if expected is True or (is_gone and is_kept and expected is not None):
             raise Finding(f"a commit based on version {pending.base} was refused: {error}") from error
         if isinstance(error, LakehouseFrozen):
             pending.met_freeze = True
