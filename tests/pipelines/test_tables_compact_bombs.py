@@ -181,6 +181,23 @@ def test_files_without_rows_are_merged_with_the_others(tmp_path: Path) -> None:
     assert [1, 2] == ids(catalog.load_table("sales.orders"))
 
 
+def test_values_that_share_what_they_begin_with_are_sparks(tmp_path: Path) -> None:
+    catalog = new_iceberg(tmp_path)
+    with_table(catalog, "sales.orders", 1).append(rows(2))
+    schema = catalog.load_table("sales.orders").scan().to_arrow().schema
+    ids_of = {"id": "1", "name": "2"}
+    typed = pa.schema(
+        [pa.field(each.name, each.type, metadata={"PARQUET:field_id": ids_of[each.name]}) for each in schema]
+    )
+    stream = io.BytesIO()
+    table = pa.table({"id": [3], "name": ["n3"]}).cast(typed)
+    parquet.write_table(table, stream, use_dictionary=False, column_encoding={"name": "DELTA_BYTE_ARRAY"})
+    add_file(catalog, "sales.orders", stream.getvalue(), 1)
+    report = tables_compact.run(catalog.lakehouse, Config(rules=EAGER))
+    assert [model.UNSUPPORTED] == [each.outcome for each in report.outcomes]
+    assert "share what they begin with, which needs engine 'spark'" in report.failures["sales.orders"]
+
+
 def number_of(length: int) -> bytes:
     """Return a length as a footer has it."""
     value, made = length << 1, b""

@@ -28,7 +28,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from trinitylake_core.iceberg.border import PARQUET, in_our_words
 from trinitylake_core.iceberg.reading.errors import Malformed
-from trinitylake_core.iceberg.reading.parquet_pages import TooLarge, Unpacked, measure, refuse_footer
+from trinitylake_core.iceberg.reading.parquet_pages import MaybeTooLarge, TooLarge, Unpacked, measure, refuse_footer
 from trinitylake_core.iceberg.references import UnreadableTable
 from trinitylake_core.iceberg.rewritten import DataFile
 from trinitylake_core.tables import Located
@@ -84,13 +84,16 @@ class RowReader:
         """Yield the rows of a data file in their order, by the fields of the table, some 64 MiB at a time at the most.
 
         Raises:
-            NeedsSpark: it is no Parquet file, or has another schema than the table has now.
+            NeedsSpark: it is no Parquet file, has another schema than the table has now, or may be too large here.
             UnreadableTable: it contradicts itself.
             TooLarge: a part of it that is unpacked at once takes too much memory.
         """
         if file.entry.file_format != PARQUET or file.entry.key_metadata is not None:
             raise NeedsSpark(f"{file.uri} is no Parquet file, or an encrypted one")
-        opened, unpacked = open_parquet(file.uri, data)
+        try:
+            opened, unpacked = open_parquet(file.uri, data)
+        except MaybeTooLarge as error:
+            raise NeedsSpark(str(error)) from None
         with in_our_words(f"the data file {file.uri}"):
             found = opened.schema_arrow
         try:
@@ -124,7 +127,7 @@ def open_parquet(uri: str, data: bytes) -> tuple[parquet.ParquetFile, Unpacked]:
             opened = parquet.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         return opened, measure(data, opened.metadata)
     except TooLarge as error:
-        raise TooLarge(f"{uri}: {error}") from None
+        raise type(error)(f"{uri}: {error}") from None
     except Malformed as error:
         raise UnreadableTable(str(error), path=uri) from None
 

@@ -40,6 +40,10 @@ class TooLarge(Malformed):
     """What is in a file takes more memory, or time, than this process spends on it."""
 
 
+class MaybeTooLarge(TooLarge):
+    """What sound writers make, too, and takes more memory here than this process knows, or spends on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unpacked:
     """What it takes to unpack a file.
@@ -78,10 +82,10 @@ def measure(data: bytes, footer: parquet.FileMetaData) -> Unpacked:
             size += each.bytes
             widths += each.width
             nested += each.bytes if each.is_nested else 0
-            if max(pages, nested, widths) > MOST_BYTES:
-                raise TooLarge(
-                    f"its pages, a row, or the nested values of rows unpack to more than {MOST_BYTES:,} bytes"
-                )
+            if max(each.page, nested, widths) > MOST_BYTES:
+                raise TooLarge(f"a page, a row, or the nested values of rows unpack to more than {MOST_BYTES:,} bytes")
+            if pages > MOST_BYTES:
+                raise MaybeTooLarge(f"the pages of its columns unpack to more than {MOST_BYTES:,} bytes")
         in_group = max(1, footer.row_group(number).num_rows)
         per_row = widths + nested // in_group
         in_batch = BATCH_BYTES // max(1, per_row)
@@ -177,8 +181,7 @@ def _measure_chunk(data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chu
             inner = _inner(header, inner_field)
             values = _number(inner, 1)
             encoding = _number(inner, encoding_field)
-            if values > _PAGE_VALUES or encoding == _SHARED_PREFIXES:
-                raise TooLarge("a page has too many values, or values that share what they begin with")
+            _refuse_page(values, encoding)
             chunk.values += values
             if fixed or encoding not in _BY_DICTIONARY:
                 on_average = -(-unpacked // max(1, values))
@@ -189,6 +192,14 @@ def _measure_chunk(data: bytes, column: parquet.ColumnChunkMetaData, chunk: _Chu
         longest = _longest_entry(dictionary, longest, column.compression, steps)
     if chunk.by_dictionary:
         chunk.add(chunk.by_dictionary, longest)
+
+
+def _refuse_page(values: int, encoding: int) -> None:
+    """Raise ``TooLarge``: the header of a page does not bound what its values take."""
+    if values > _PAGE_VALUES:
+        raise TooLarge("a page has too many values")
+    if encoding == _SHARED_PREFIXES:
+        raise MaybeTooLarge("its values share what they begin with")
 
 
 def _longest_entry(packed: bytes, unpacked: int, codec: str, steps: _Steps) -> int:
