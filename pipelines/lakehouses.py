@@ -103,6 +103,8 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None, *, 
     """
     if raw is None:
         raw = parse_fields(text, path, mark_twice=may_repeat)
+    if "lakehouses (twice)" in raw:  # those of the second list would be taken for removed
+        raise ConfigError(f"{path}: lakehouses: the file has two such lists; make one of them")
     stanzas = raw.get("lakehouses")
     if not isinstance(stanzas, list):
         raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")

@@ -1042,3 +1042,20 @@ def test_a_directory_that_is_moved_away_is_not_emptied_there(tmp_path: Path, mon
     result = storage.delete_many(names)
     assert (1, 9) == (len(result.deleted), len(result.missing))
     assert 9 == len(list((tmp_path / "rescued").iterdir()))
+
+
+@pytest.mark.usefixtures("all_threads")
+def test_an_interrupt_in_a_thread_that_deletes_ends_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for what that thread had taken."""
+    storage, names = _with_files(tmp_path, 300)
+    unlink, here = os.unlink, threading.get_ident()
+
+    def interrupt(name: str, *, dir_fd: int | None = None) -> None:
+        if threading.get_ident() != here:
+            raise KeyboardInterrupt
+        time.sleep(0.001)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        storage.delete_many(names)

@@ -221,6 +221,15 @@ def test_every_field_is_in_the_example() -> None:
     assert 1 == len(parse(yaml.safe_dump({"lakehouses": [yaml.safe_load(FULL)]}), FILE).lakehouses)
 
 
+def test_a_second_list_of_lakehouses_is_a_mistake_of_the_file(tmp_path: Path) -> None:
+    """Those in it are not taken for removed."""
+    path = tmp_path / "lakehouses.yaml"
+    lists = [f"lakehouses:\n- {{name: {name}, root: 'file:///x/{name}'}}\n" for name in "ab"]
+    path.write_text("layout: partitions\n".join(lists))
+    with pytest.raises(ConfigError, match="the file has two such lists"):
+        Stanzas(path).all()
+
+
 @pytest.mark.parametrize("layout", ["assets", "partitions"])
 @pytest.mark.parametrize("change", ["misspelt", "another type", "twice"])
 @pytest.mark.parametrize("field", yaml.safe_load(FULL))

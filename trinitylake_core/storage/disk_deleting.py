@@ -213,7 +213,7 @@ def _map_in_threads(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]
                 return
             try:
                 result.set_result(work(item))
-            except Exception as error:  # noqa: BLE001 - raised below, in the thread that asks
+            except BaseException as error:  # noqa: BLE001 - raised below, in the thread that asks
                 result.set_exception(error)
 
     helpers: list[threading.Thread] = []
