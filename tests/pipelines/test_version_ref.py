@@ -117,7 +117,7 @@ def test_without_a_file_of_names_a_word_is_a_directory_or_an_error(
     assert 0 == run("stats", "new")["version"]
 
 
-def test_little_work_starts_no_spark_unless_a_spark_is_named(
+def test_little_work_starts_no_spark(
     run: Run, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -125,7 +125,6 @@ def test_little_work_starts_no_spark_unless_a_spark_is_named(
         assert "error" not in run(
             words[0], lake.root, *words[1:], *([] if words[0] in {"verify", "stats"} else ["--dry-run"])
         )
-    # In a process of its own: in this one a session of another test may be at work, which needs no Java any more.
+    # In a process of its own: in this one a session of another test may be at work. Nor where a Spark is named.
     named = as_program("verify", lake.root, "--master", "local[1]")
-    assert (2, "", 1) == (named.returncode, named.stdout, named.stderr.count("\n"))
-    assert "Spark needs Java 17 or newer" in named.stderr
+    assert (0, "") == (named.returncode, named.stderr)
