@@ -117,9 +117,7 @@ def test_without_a_file_of_names_a_word_is_a_directory_or_an_error(
     assert 0 == run("stats", "new")["version"]
 
 
-def test_little_work_starts_no_spark(
-    run: Run, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_work_starts_no_spark(run: Run, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     for words in (["compact"], ["expire"], ["clean"], ["verify"], ["stats", "--deep"]):
         assert "error" not in run(
