@@ -46,7 +46,8 @@ CLUSTER = SessionConfig(mode="master", master="spark://host:7077")
 @pytest.fixture
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """No session runs: one that does answers for itself."""
-    monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)
+    for module in ("pipelines.session.spark", "pipelines.engine_choice"):
+        monkeypatch.setattr(f"{module}.active_session", lambda: None)
 
 
 @pytest.mark.parametrize(
