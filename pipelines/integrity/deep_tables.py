@@ -281,9 +281,5 @@ def _names(storage: Storage, rows: Sequence[Row]) -> dict[str, str]:
     first_versions = {row["definition"]: row["first"] for row in rows}
     versions = {version for version in first_versions.values() if version < FOREVER}
     for version in sorted(versions):
-        with suppress(TrinityLakeError):  # a damaged tree is a finding of its own
-            lake = Lakehouse.open(storage).at(version=version)
-            for entry in lake.objects(kind=TABLE):
-                if entry.path in first_versions:
-                    names[entry.path] = f"{entry.namespace}.{entry.name}"
+        names |= _names_at(storage, version, first_versions.keys())
     return names
