@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from trinitylake_core.rest.limits import Limits
+from trinitylake_core.rest.watched import Watched
 
 _READ_BYTES: Final = 64 << 10
 """So much is read at a time; asyncio would read four times as much, for each of a thousand connections."""
@@ -39,7 +40,7 @@ class Connections:
     or all clients together that have not shown a token - the oldest. So a flood of connections closes its own.
     """
 
-    def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, limits: Limits, tls: Watched[ssl.SSLContext] | None = None) -> None:
         self.limits = limits
         self.tls = tls
         self.buffer = memoryview(bytearray(_READ_BYTES))
@@ -182,7 +183,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._open(transport)
         else:
             transport.pause_reading()  # until the handshake reads
-            self._handshake = self.loop.create_task(self._shake_hands(transport, self._connections.tls))
+            self._handshake = self.loop.create_task(self._shake_hands(transport, self._connections.tls.get()))
 
     async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         """Begin TLS. Here and not in the server, so that connections without a handshake count as connections."""

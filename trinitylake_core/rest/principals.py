@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +14,9 @@ from typing import Any, Final
 from trinitylake_core import clock, yaml_text
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.watched import Watched, reason_of
 from trinitylake_core.versions.root import to_millis
 
-LOG: Final = logging.getLogger("trinitylake.rest")
 READ: Final = "read"
 WRITE: Final = "write"
 MANAGE: Final = "manage"
@@ -181,9 +179,6 @@ def _refuse_other_lakehouses(principal: Principal, right: str, served: Sequence[
             )
 
 
-_Identity = tuple[int, ...]
-
-
 class _Wrong(InvalidInput):
     """Something is wrong with an entry of a file; ``keys`` lead to it, from the top."""
 
@@ -192,87 +187,47 @@ class _Wrong(InvalidInput):
         self.keys: tuple[Any, ...] = ("principals", *keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What a file of principals says."""
-
-    identity: _Identity
-    by_hash: Mapping[str, Principal]
-    expiries: Mapping[str, int]
-
-
 class _PrincipalsOfFile(Principals):
     """The principals of a file, which is read again when it changes. A broken one changes nothing."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__({})
         self._path = path
         self._lakehouses: Sequence[str] = ()
-        try:
-            content = self._read_file()
-        except (OSError, InvalidInput) as error:
-            raise self._no_principals(error) from None
-        self._take(content)
-
-    def _no_principals(self, error: OSError | InvalidInput) -> InvalidInput:
-        return InvalidInput(f"{self._path} is not a file of principals: {_reason(error)}; write {_EXAMPLE}")
-
-    def _take(self, content: _Content) -> None:
-        super().__init__(content.by_hash, content.expiries)
-        self._seen = content.identity
+        self._watched = self._watch()
 
     def bind_rights(self, lakehouses: Sequence[str]) -> None:
         """Let the rights count in the lakehouses of an endpoint, now and whenever the file is read again."""
         self._lakehouses = lakehouses
-        try:
-            content = self._read_file()
-        except (OSError, InvalidInput) as error:
-            raise self._no_principals(error) from None
-        self._take(content)
+        self._watched = self._watch()
 
     def of(self, authorization: str | None) -> Principal:
         """Return the principal of an ``Authorization`` header, as the file is now. One ``stat`` of the file."""
-        self._read_again_if_changed()
-        return super().of(authorization)
+        return self._watched.get().of(authorization)
 
-    def _read_again_if_changed(self) -> None:
+    def _watch(self) -> Watched[Principals]:
         try:
-            now = _identity(self._path.stat())
-        except OSError:
-            now = ()
-        if now == self._seen:
-            return
-        self._seen = now  # what is wrong is said once for each change
-        try:
-            content = self._read_file()
+            return Watched([self._path], self._read_file, "the tokens of before stay valid")
         except (OSError, InvalidInput) as error:
-            text = "%s has changed and cannot be used (%s): the tokens of before stay valid until it is repaired"
-            LOG.warning(text, self._path, _reason(error))
-            return
-        self._take(content)
-        LOG.info(
-            "%s has changed: it names %d principals now",
-            self._path,
-            len({each.name for each in content.by_hash.values()}),
-        )
+            text = f"{self._path} is not a file of principals: {reason_of(error)}; write {_EXAMPLE}"
+            raise InvalidInput(text) from None
 
-    def _read_file(self) -> _Content:
+    def _read_file(self) -> Principals:
         """Return what the file says now. Raises ``InvalidInput`` with what is wrong and the line, and ``OSError``."""
-        with self._path.open("rb") as file:
-            identity = _identity(os.fstat(file.fileno()))  # before it is read: a change while it is read is one to come
-            data = file.read()
+        data = self._path.read_bytes()
         try:
             text = data.decode()
         except UnicodeDecodeError:
             raise InvalidInput("it is not UTF-8") from None
         found = yaml_text.load(text, self._path.name)
         try:
-            known, expiries = _parse(found)
+            known = Principals(*_parse(found))
             if self._lakehouses:
-                Principals(known).bind_rights(self._lakehouses)
+                known.bind_rights(self._lakehouses)
         except _Wrong as error:
             line = yaml_text.line_of(text, *error.keys)
             raise InvalidInput(f"line {line}: {error}") from None
-        return _Content(identity, known, expiries)
+        return known
 
 
 def _parse(found: Any) -> tuple[dict[str, Principal], dict[str, int]]:
@@ -395,22 +350,6 @@ def is_addressable(name: str) -> bool:
     if name != name.strip() or "/" in name:
         return False
     return name.isprintable()
-
-
-def _identity(status: os.stat_result) -> _Identity:
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
-
-
-def _reason(error: OSError | InvalidInput) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return str(error)
 
 
 def hash_token(token: str) -> str:

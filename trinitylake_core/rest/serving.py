@@ -30,6 +30,7 @@ from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.local_only import is_loopback
 from trinitylake_core.rest.principals import Principals
 from trinitylake_core.rest.warehouses import Warehouses
+from trinitylake_core.rest.watched import Watched
 
 _PORT_MAX: Final = 65_535
 _STOP_SECONDS: Final = 2
@@ -76,7 +77,7 @@ def endpoint(lake: Lakehouse, name: str = "lake", *, limits: Limits | None = Non
 
 
 @contextmanager
-def running(app: Starlette, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def running(app: Starlette, tls: Watched[ssl.SSLContext] | None = None) -> Iterator[str]:
     """Run an application in a thread, on a free port of 127.0.0.1, while the block runs; its address."""
     server = _Server(app, tls)
     with socket.socket() as listening:
@@ -113,7 +114,7 @@ def serve(
         host: where to listen.
         port: where to listen.
         principals: who may do what; without it, everybody who reaches the endpoint may do everything.
-        certfile: for TLS.
+        certfile: for TLS; it and its key are read again when they change.
         keyfile: of the certificate.
         limits: how much it takes at a time.
         insecure_plain_http: listen on an address that others reach without TLS, so that tokens can be read on the way.
@@ -164,11 +165,16 @@ def _listen(host: str, port: int) -> Iterator[list[socket.socket]]:
         yield sockets
 
 
-def tls_of(certfile: str | Path, keyfile: str | Path | None) -> ssl.SSLContext:
-    """Return TLS with a certificate. Raises ``InvalidInput``."""
+def tls_of(certfile: str | Path, keyfile: str | Path | None) -> Watched[ssl.SSLContext]:
+    """Return TLS with a certificate, which is read again when it or its key changes. Raises ``InvalidInput``."""
+    paths = [Path(each) for each in (certfile, keyfile) if each is not None]
+    return Watched(paths, partial(_read_certificate, certfile, keyfile), "connections get the one of before")
+
+
+def _read_certificate(certfile: str | Path, keyfile: str | Path | None) -> ssl.SSLContext:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        tls.load_cert_chain(certfile, keyfile)
+        tls.load_cert_chain(certfile, keyfile, password="")  # one that needs a password is refused: nobody is asked
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or error.reason if isinstance(error, ssl.SSLError) else error.strerror
         raise InvalidInput(f"{certfile} cannot be used as a certificate with its key: {reason}") from None
@@ -190,7 +196,7 @@ _IDLE_SECONDS: Final = 75
 class _Server(uvicorn.Server):
     """A server that others wait for, and that ends by a signal as it ends otherwise."""
 
-    def __init__(self, app: Starlette, tls: ssl.SSLContext | None = None, **more: Any) -> None:
+    def __init__(self, app: Starlette, tls: Watched[ssl.SSLContext] | None = None, **more: Any) -> None:
         limits: Limits = app.state.limits
         seconds = math.ceil(limits.stop_seconds) + _STOP_SECONDS
         connection: Any = partial(Connection, Connections(limits, tls))

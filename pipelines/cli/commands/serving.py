@@ -56,7 +56,7 @@ _END_SECONDS: Final = 5
             help="who may do what: the hashes of bearer tokens and their rights, read again when the file changes; "
             "without it, everybody may do everything, and only this machine can connect",
         ),
-        option("--certfile", metavar="FILE", help="the certificate, for TLS"),
+        option("--certfile", metavar="FILE", help="the certificate, for TLS; read again when it or its key changes"),
         option("--keyfile", metavar="FILE", help="the key of the certificate"),
         option(
             "--insecure-plain-http",
