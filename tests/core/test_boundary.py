@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pipelines import compaction
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import new_lake, reopened
 from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery
-from trinitylake_core import Lakehouse, spec
+from trinitylake_core import Lakehouse, Transaction, spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import SameContent
 from trinitylake_core.commits.commit import commit
@@ -23,6 +24,7 @@ from trinitylake_core.errors import (
     MAYBE_THE_STORE,
     Corrupt,
     CorruptNode,
+    OutcomeUnknown,
     StorageError,
     VersionExpired,
     VersionNotFound,
@@ -38,6 +40,7 @@ from trinitylake_core.versions import (
     raise_boundary,
     settle_boundary,
 )
+from trinitylake_core.versions.root_files import LOST_MARK
 
 NEWEST = 12
 
@@ -213,6 +216,62 @@ def test_no_commit_goes_into_a_hole_below_a_version_that_its_process_has_seen(la
     assert ("I14", root_path(version + 1)) == (raised.value.invariant, raised.value.path)
     assert not surgery.file(root_path(version + 1)).exists()
     assert (NEWEST, str(NEWEST).encode()) == (reopened(lake).version, surgery.read(spec.HINT_FILE))
+
+
+def _forget_predecessor(surgery: Surgery) -> None:
+    """Let version 7 be that of a writer which names no predecessor, and whose clock is ahead."""
+    surgery.strip(root_path(7), spec.PREVIOUS_TXN)
+    surgery.system_row(root_path(7), spec.CREATED_AT_MILLIS, str(2**45))
+
+
+SPOIL_FOLLOWING: dict[str, Callable[[Surgery], object]] = {
+    "garbage": lambda surgery: surgery.write(root_path(7), b"garbage"),
+    "marked as lost": lambda surgery: surgery.write(root_path(7), LOST_MARK + surgery.read(root_path(7))),
+    "without predecessor": _forget_predecessor,
+}
+COMMITS: dict[str, Callable[[Lakehouse], object]] = {
+    "transaction": lambda lake: _change(lake.transaction()).commit(),
+    "group": lambda lake: _change(lake.transaction(group=lake.group())).commit(),
+    "snapshot": lambda lake: lake.create_snapshot("late"),
+    "rollback": lambda lake: lake.rollback(version=3, reason="late"),
+    "compaction": lambda lake: compaction.run(lake, compaction.Config(engine="local")),
+}
+
+
+def _change(txn: Transaction) -> Transaction:
+    txn.create_namespace("late")
+    return txn
+
+
+@pytest.mark.parametrize(
+    ("make", "spoil"),
+    [
+        *((each, "garbage") for each in COMMITS),
+        *(("transaction", each) for each in SPOIL_FOLLOWING if each != "garbage"),
+    ],
+)
+def test_the_outcome_of_a_commit_into_a_hole_is_unknown_where_the_next_root_does_not_tell(
+    lake: Lakehouse, make: str, spoil: str
+) -> None:
+    """The newest version does not have the change, so nobody may be told that it is there."""
+    handle, _ = begun(lake, 5)
+    surgery = Surgery(lake.root, 4)
+    SPOIL_FOLLOWING[spoil](surgery)
+    surgery.remove(root_path(6))
+    with pytest.raises(OutcomeUnknown, match="as version 6, but whether it counts is unknown: version 7 is there"):
+        COMMITS[make](handle)
+    newest = reopened(lake)
+    assert (NEWEST, False) == (newest.version, "late" in newest.namespaces())
+
+
+def test_the_outcome_of_a_commit_is_unknown_where_nobody_can_ask_for_the_next_root(lake: Lakehouse) -> None:
+    """It may have been there before. Trying again finds what was committed."""
+    txn = _change(lake.transaction())
+    attach(lake.storage, FaultPlan("fail_from", kinds={"head"}))
+    with pytest.raises(OutcomeUnknown, match="whether it counts is unknown: whether version 14 was there before"):
+        txn.commit()
+    detach(lake.storage)
+    assert NEWEST + 1 == txn.commit()
 
 
 @pytest.mark.parametrize(("lost", "hint"), [((6, 7), b"5"), ((6, 7), None), ((6,), b"5")])

@@ -623,6 +623,16 @@ def _lost(kind: Kind, *versions: int) -> Kind:
     return Kind(prepare, kind.may_raise)
 
 
+def _with_damage(kind: Kind, version: int, how: str) -> Kind:
+    """Return an actor that begins when the root of a version cannot be read."""
+
+    def prepare(world: World) -> Action:
+        world.damage(version, how)
+        return kind.prepare(world)
+
+    return Kind(prepare, kind.may_raise)
+
+
 def _open(world: World) -> Action:
     return lambda: world.cold().version
 
@@ -721,6 +731,7 @@ WRITES: Final = frozenset(
 HOLES: Final[Mapping[str, Kind]] = {
     **{f"{kind}-hole": _lost(_KINDS[kind], 5) for kind in ("export", "export-history", "expire")},
     **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("expire", "clean")},
+    **{f"write-hole-{how}": _lost(_with_damage(_KINDS["write"], 6, how), 5) for how in ("short", "lost")},
 }
 """Processes that stand before roots which were lost."""
 KINDS: Final = {**_KINDS, **ENDPOINTS, **CHANGING_STORES, **CLOCKS, **ENGINES, **SHARED_FILES, **HOLES}

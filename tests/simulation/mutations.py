@@ -312,6 +312,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(commits, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
         ("write-stale", "expire"),
     ),
+    "a next root that does not tell is no proof": Mutation(
+        lambda: {(acknowledging, "_is_built_on"): lambda versions, root: True}, ("write-hole-short",), preemptions=0
+    ),
     "a search ends with a look at the boundary": Mutation(
         lambda: {(search._Found, "is_newest"): property(lambda self: self.root is not None)},
         ("write-stale", "expire"),

@@ -79,6 +79,10 @@ DEFECTS: Final[dict[str, Defect]] = {
     "8, cleaning": Defect("a cleaning deletes what versions beyond the hole need", "clean-holes", "0", _ALONE),
     "8, export": Defect("the version before a lost root is exported as the newest one", "export-hole", "0", _ALONE),
     "8, history": Defect("the same with the history", "export-history-hole", "0", _ALONE),
+    "8, commit": Defect(
+        "a commit into a hole is acknowledged where the root after it cannot be read", "write-hole-short", "0", _ALONE
+    ),
+    "8, marked": Defect("the same where that version is marked as lost", "write-hole-lost", "0", _ALONE),
     "9": Defect("a root below the boundary is read as a version", "at+expire", "1 14>0", _RACE),
     "9, diff": Defect("the same by a comparison", "diff+expire", "1 14>0", _RACE),
     "9, export": Defect("the same by an export", "export-old+expire", "1 14>0", _RACE),

@@ -22,6 +22,7 @@ from tests.simulation.store import ROOT, SimStorage, Store
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import parse, root_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
+from trinitylake_core.versions.root_files import LOST_MARK
 
 COPY: Final = "sim://copy/"
 """Where an export goes."""
@@ -143,6 +144,7 @@ DAMAGES: Final[dict[str, Callable[[World, Version], bytes]]] = {
     "child": _a_child,
     "older": lambda world, version: world.history[version.number - 3].data,
     "foreign": _foreign,
+    "lost": lambda _, version: LOST_MARK + version.data,
 }
 """What may be found in place of a root."""
 

@@ -44,6 +44,29 @@ def confirm_commit(versions: Versions, root: Root) -> None:
         CorruptNode: the version after it was there before: a root was lost. Nothing was committed.
         OutcomeUnknown: nothing proves whether the root is a version. Its files stay.
     """
+    kept_from, is_followed = _look_around(versions, root)
+    built_on = _is_built_on(versions, root) if is_followed else None
+    if kept_from > root.version:
+        if built_on is None:
+            raise _unknown_outcome(root, _below(versions, kept_from))
+        if not built_on:
+            raise expired_error(versions, root.version, kept_from)
+    elif is_followed:
+        if built_on is None:
+            raise _unknown_outcome(root, f"version {root.version + 1} is there, and does not tell what it follows")
+        if not built_on:
+            raise _lost_error(versions, root)
+    try:
+        versions.storage.settle_doubt()
+    except StorageError as error:
+        raise _unknown_outcome(root, f"another writer may have won, too: {error}") from error
+
+
+def _look_around(versions: Versions, root: Root) -> tuple[int, bool]:
+    """Return the boundary, and whether there is a version after a root; write the hint meanwhile.
+
+    Raises ``OutcomeUnknown``: one of both cannot be told.
+    """
 
     def boundary() -> int | TrinityLakeError:
         try:
@@ -52,12 +75,11 @@ def confirm_commit(versions: Versions, root: Root) -> None:
         except TrinityLakeError as error:
             return error
 
-    def is_followed() -> bool:
+    def is_followed() -> bool | TrinityLakeError:
         try:
             return versions.root_exists(root.version + 1)
-        except StorageError as error:  # damage of long ago must not make a known outcome unknown
-            _LOG.warning("whether a later version was there before %s could not be seen: %s", root.path, error)
-            return False
+        except StorageError as error:
+            return error
 
     def hint() -> bool:
         write_hint(versions.storage, root.version)
@@ -67,18 +89,9 @@ def confirm_commit(versions: Versions, root: Root) -> None:
     kept_from, followed, _ = versions.storage.map(actions, lambda action: action())
     if isinstance(kept_from, TrinityLakeError):
         raise _unknown_outcome(root, f"the boundary cannot be read: {kept_from}") from kept_from
-    built_on = _is_built_on(versions, root) if followed else None
-    if kept_from > root.version:
-        if built_on is None:
-            raise _unknown_outcome(root, _below(versions, kept_from))
-        if not built_on:
-            raise expired_error(versions, root.version, kept_from)
-    elif built_on is False:
-        raise _lost_error(versions, root)
-    try:
-        versions.storage.settle_doubt()
-    except StorageError as error:
-        raise _unknown_outcome(root, f"another writer may have won, too: {error}") from error
+    if isinstance(followed, TrinityLakeError):
+        raise _unknown_outcome(root, f"whether version {root.version + 1} was there before: {followed}") from followed
+    return kept_from, bool(followed)
 
 
 def _lost_error(versions: Versions, root: Root) -> CorruptNode:
