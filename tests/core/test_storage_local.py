@@ -1011,37 +1011,51 @@ def test_as_many_threads_delete_as_help(waits: float, helpful: int, threads: int
     assert {1} == set(delete_on(0.0, 8, 20))
 
 
-def test_a_directory_is_opened_once_for_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_opens_the_root_once_and_the_directory_of_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, names = _with_files(tmp_path, 600)
     opened: list[str] = []
-    open_directory = disk_deleting.open_directory
+    open_directory = disk_deleting.open_directory_without_links
 
-    def count(root: str, path: str, *, with_links: bool) -> int:
-        opened.append(path)
-        return open_directory(root, path, with_links=with_links)
+    def count(root: int, path: str) -> int:
+        opened.append(f"{root}:{path}")
+        return open_directory(root, path)
 
-    monkeypatch.setattr(disk_deleting, "open_directory", count)
+    monkeypatch.setattr(disk_deleting, "open_directory_without_links", count)
     monkeypatch.setattr(Pace, "round_files", lambda _: 1000)
     assert 600 == len(storage.delete_many(names).deleted)
-    assert sorted({name.rpartition("/")[0] for name in names}) == opened
+    assert (600, 1) == (len(opened), len({each.partition(":")[0] for each in opened}))
 
 
-def test_a_directory_that_is_moved_away_is_not_emptied_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moved", ["a", "a/b", "a/b/c"])
+@pytest.mark.parametrize("is_linked_back", [False, True])
+@pytest.mark.parametrize("has_openat2", [False, True])
+def test_a_directory_that_is_moved_away_is_not_emptied_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: str, is_linked_back: bool, has_openat2: bool
+) -> None:
+    """Nor where it is the one above it that is moved, and a link is left in its place."""
+    if not has_openat2:
+        monkeypatch.setattr(disk_opening, "_syscall", None)
     storage, _ = _with_files(tmp_path / "root", 0)
-    names = [f"t/{number}" for number in range(10)]
+    names = [f"a/b/c/{number}" for number in range(10)]
     for name in names:
         storage.write(name, b"x")
+    rescued, below = tmp_path / "rescued", Path("a/b/c").relative_to(moved)
     unlink = os.unlink
 
     def unlink_and_move(name: str, *, dir_fd: int | None = None) -> None:
         unlink(name, dir_fd=dir_fd)
-        if (tmp_path / "root/t").exists():
-            (tmp_path / "root/t").rename(tmp_path / "rescued")
+        if rescued.exists():
+            return
+        (tmp_path / "root" / moved).rename(rescued)
+        if is_linked_back:
+            (tmp_path / "root" / moved).symlink_to(rescued)
 
     monkeypatch.setattr(os, "unlink", unlink_and_move)
     result = storage.delete_many(names)
-    assert (1, 9) == (len(result.deleted), len(result.missing))
-    assert 9 == len(list((tmp_path / "rescued").iterdir()))
+    assert (1, 9) == (len(result.deleted), len(result.failed if is_linked_back else result.missing))
+    assert 9 == len(list((rescued / below).iterdir()))
 
 
 @pytest.mark.usefixtures("all_threads")

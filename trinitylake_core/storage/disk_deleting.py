@@ -1,4 +1,4 @@
-"""Deleting files of a disk: one open directory for all files in it, and threads only while they help.
+"""Deleting files of a disk: each below the root when it is deleted, and threads only while they help.
 
 Most disks delete as fast as one thread asks, and more of them only wait for one another: the kernel locks a directory.
 But some let each deletion wait. So it begins with one thread, and there are twice as many as long as that is faster.
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from trinitylake_core.errors import NotAFile
 from trinitylake_core.storage.disk_files import MISSING, explain
-from trinitylake_core.storage.disk_opening import open_directory
+from trinitylake_core.storage.disk_opening import DIRECTORY, open_directory_without_links
 from trinitylake_core.storage.port import DeleteResult
 
 MOST_THREADS: Final = 8
@@ -128,44 +128,35 @@ def _cut_evenly(paths: Sequence[str], threads: int) -> list[Sequence[str]]:
     return stretches
 
 
-class _Directory:
-    """The directory of the file that was deleted last, open for the next one.
+class _Root:
+    """The root directory, open while files below it are deleted.
 
-    It is opened anew once it is elsewhere: what was moved out of the root is not emptied there.
+    From there the directory of each file is opened anew: it, or one above it, may have been moved out of the root since
+    the file before, and what is outside is not emptied, whatever links lead there.
     """
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._path: str | None = None
         self._descriptor = -1
-        self._identity = (0, 0)
 
     def unlink(self, path: str) -> None:
         """Delete a file. Raises ``NotAFile`` for a link on its way, and ``OSError``."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._root, DIRECTORY)
         above, _, name = path.rpartition("/")
-        if above != self._path or self._was_moved():
-            self.close()
-            self._descriptor = open_directory(self._root, above, with_links=False)
-            self._path = above
-            self._identity = _identity_of(os.fstat(self._descriptor))
-        os.unlink(name, dir_fd=self._descriptor)
-
-    def _was_moved(self) -> bool:
+        if not above:
+            os.unlink(name, dir_fd=self._descriptor)
+            return
+        directory = open_directory_without_links(self._descriptor, above)
         try:
-            there = os.stat(f"{self._root.rstrip('/')}/{self._path}", follow_symlinks=not self._path)
-        except OSError:
-            return True
-        return _identity_of(there) != self._identity
+            os.unlink(name, dir_fd=directory)
+        finally:
+            os.close(directory)
 
     def close(self) -> None:
         """Close it."""
-        if self._path is not None:
-            self._path = None
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-
-
-def _identity_of(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _delete_in_turn(root: str, paths: Sequence[str]) -> _Part:
@@ -173,11 +164,11 @@ def _delete_in_turn(root: str, paths: Sequence[str]) -> _Part:
     began = time.thread_time()
     result = DeleteResult()
     starved: list[str] = []
-    directory = _Directory(root)
+    opened = _Root(root)
     try:
         for path in paths:
             try:
-                directory.unlink(path)
+                opened.unlink(path)
             except NotAFile as error:  # a link was put in its way after it was listed: what is behind it is not ours
                 result.failed[path] = str(error)
             except OSError as error:
@@ -190,7 +181,7 @@ def _delete_in_turn(root: str, paths: Sequence[str]) -> _Part:
             else:
                 result.deleted.append(path)
     finally:
-        directory.close()
+        opened.close()
     return _Part(result, starved, time.thread_time() - began)
 
 

@@ -25,7 +25,8 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _LOOK: Final = os.O_PATH | os.O_CLOEXEC if sys.platform == "linux" else _READ
 """Only Linux can look at a file without opening it; elsewhere opening without waiting does no harm."""
-_DIRECTORY: Final = _LOOK | os.O_DIRECTORY
+DIRECTORY: Final = _LOOK | os.O_DIRECTORY
+"""The flags with which a directory is opened to name what is in it."""
 _OPENAT2: Final = 437
 """The number of Linux' system call, on every machine; the C library has no function for it."""
 _RESOLVE_NO_SYMLINKS: Final = 0x04
@@ -76,24 +77,32 @@ def open_for_writing(directory: str, path: str, flags: int) -> int:
     return _open(directory, path, _WRITE | flags, _NEW_FILE)
 
 
-def open_directory(directory: str, path: str, *, with_links: bool) -> int:
-    """Return the descriptor of a directory, by its path below another one, in which a name is to be made or removed.
+def open_directory(directory: str, path: str) -> int:
+    """Return the descriptor of a directory, by its path below another one, in which a name is to be made.
 
-    ``with_links``: a link on the way may lead to another place below; else every link is refused.
-    Raises as :func:`open_for_reading`.
+    A link on the way may lead to another place below. Raises as :func:`open_for_reading`.
     """
-    if not path:
-        return os.open(directory, _DIRECTORY)
-    resolve = _RESOLVE_BENEATH
-    if not with_links:
-        resolve |= _RESOLVE_NO_SYMLINKS
     try:
-        return _open_below(directory, path, _DIRECTORY, resolve=resolve)
+        return _open_below(directory, path, DIRECTORY)
     except OSError as error:
         if error.errno not in _LINKS:
             raise
-        leads = _LEADS_OUT if with_links else _IS_LINK
-        raise NotAFile(f"{directory}: {path!r} {leads}", path=path) from None
+        raise NotAFile(f"{directory}: {path!r} {_LEADS_OUT}", path=path) from None
+
+
+def open_directory_without_links(root: int, path: str) -> int:
+    """Return the descriptor of a directory, by its path below an open one, in which a name is to be removed.
+
+    Raises ``NotAFile`` for a link on the way, also for one that stays inside, and ``OSError``.
+    """
+    try:
+        if _syscall is None:
+            return open_without_links(root, path, DIRECTORY)
+        return _openat2(root, path, _how(DIRECTORY, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS))
+    except OSError as error:
+        if error.errno not in _LINKS:
+            raise
+        raise NotAFile(f"{path!r} {_IS_LINK}", path=path) from None
 
 
 def _open(directory: str, path: str, flags: int, mode: int = 0) -> int:
@@ -116,9 +125,9 @@ def _open(directory: str, path: str, flags: int, mode: int = 0) -> int:
     return descriptor
 
 
-def _open_below(directory: str, path: str, flags: int, mode: int = 0, resolve: int = _RESOLVE_BENEATH) -> int:
+def _open_below(directory: str, path: str, flags: int, mode: int = 0) -> int:
     """Open a path below a directory. Raises ``OSError``, one of :data:`_LINKS` for a link that leads out."""
-    root = os.open(directory, _DIRECTORY)
+    root = os.open(directory, DIRECTORY)
     try:
         if _syscall is None:
             return open_without_links(root, path, flags, mode)
@@ -128,7 +137,7 @@ def _open_below(directory: str, path: str, flags: int, mode: int = 0, resolve: i
             root = _open_own(above, own[1])
             os.close(above)
             path = own[2]
-        return _openat2(root, path, _how(flags, mode, resolve))
+        return _openat2(root, path, _how(flags, mode, _RESOLVE_BENEATH))
     finally:
         os.close(root)
 
@@ -169,7 +178,7 @@ def _openat2(root: int, path: str, how: _How) -> int:
 def open_without_links(root: int, path: str, flags: int, mode: int = 0) -> int:
     """Open a path below an open directory, name by name. Every link is refused, also one that stays inside."""
     *above, name = [each for each in path.split("/") if each]
-    step = _DIRECTORY | os.O_NOFOLLOW
+    step = DIRECTORY | os.O_NOFOLLOW
     directory = os.dup(root)
     try:
         for each in above:
@@ -199,8 +208,8 @@ def _find_syscall() -> Any:
     if sys.platform != "linux":
         return None
     syscall = ctypes.CDLL(None, use_errno=True).syscall
-    how = _How(_DIRECTORY, 0, _RESOLVE_BENEATH)
-    root = os.open("/", _DIRECTORY)
+    how = _How(DIRECTORY, 0, _RESOLVE_BENEATH)
+    root = os.open("/", DIRECTORY)
     try:
         descriptor = syscall(
             _OPENAT2,

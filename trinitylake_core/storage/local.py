@@ -221,7 +221,7 @@ class LocalStorage(BaseStorage):
         if not above:
             yield None, self._base + name
             return
-        directory = open_directory(self._directory, above, with_links=True)
+        directory = open_directory(self._directory, above)
         try:
             yield directory, name
         finally:
