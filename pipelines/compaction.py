@@ -22,8 +22,7 @@ from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
-from pipelines.trees.places import KeyScale
-from pipelines.trees.prediction import Part, RewriteCost, predict
+from pipelines.trees.cost_bound import Part, RewriteCost, limit_cost
 from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import codec_of, object_counts, settle_counts
@@ -32,7 +31,6 @@ from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.definitions import commit_buffer_bytes
 from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.tree.leafrun import FILL
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -78,7 +76,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About what a compaction of a version would do: only the top of the tree was read.
+    """What a compaction of a version would do at most: only the top of the tree was read.
 
     Attributes:
         version: the version it was computed at.
@@ -86,10 +84,10 @@ class Estimate:
         objects: keys in the tree; ``None`` where the root does not contain their number.
         messages: buffered messages that would be pushed down, perhaps not all the way.
         subtrees: dirty subtrees, the units of work.
-        nodes: nodes to rewrite, and about as many to read.
-        bytes: what they take, if their rows are as large as the root's.
-        requests: storage requests.
-        full_bytes: what a full compaction would write.
+        nodes: nodes to rewrite, at most. It is fewer where messages share leaves.
+        bytes: what they take, at most, if their rows are as large as the root's.
+        requests: storage requests, at most.
+        full_bytes: what a full compaction would write, at most.
     """
 
     version: int
@@ -160,7 +158,7 @@ class Report:
             waiting = count(self.messages_before, "message")
             yield f"nothing to do: {waiting} in buffers, where they cost less than rewriting nodes (`--full`)"
         else:
-            nodes = f"about {count(plan.nodes, 'node')} ({human_bytes(plan.bytes)})"
+            nodes = f"at most {count(plan.nodes, 'node')} ({human_bytes(plan.bytes)})"
             cost = f"{nodes} and {count(plan.requests, 'request')}"
             yield f"{DRY_RUN}: {messages} would be pushed down, with {cost}, engine {plan.engine}"
 
@@ -179,7 +177,7 @@ class Report:
                 ("bytes per message", self._per_message(self.plan.bytes), self.bytes_per_message),
                 ("bytes of a full compaction", self.plan.full_bytes, None),
             ]
-            yield Table("predicted and measured", ("what", "predicted", "measured"), pairs, detail=True)
+            yield Table("at most, and measured", ("what", "at most", "measured"), pairs, detail=True)
 
 
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
@@ -268,11 +266,11 @@ class _Compaction(JobRun[Config, Report]):
 
     def estimate(self, frontier: list[Ref]) -> Estimate:
         node = self.base.node
-        cost = self.predict(frontier)
+        cost = self.limit_cost(frontier)
         messages = node.subtree_messages
         if self.paying is not None and node.height:
             messages = self.deleted_pivots + sum(len(ref.pending) + (ref.messages or 0) for ref in frontier)
-        full = predict(self.base, self.writer.order) if node.subtree_messages else RewriteCost(0, 0, 0)
+        full = limit_cost(self.base, self.writer.order) if node.subtree_messages else RewriteCost(0, 0, 0)
         return Estimate(
             version=self.base.version,
             engine=expected_engine(self.config.engine, self.spark, cost.nodes, self.config.spark_from_nodes),
@@ -285,24 +283,21 @@ class _Compaction(JobRun[Config, Report]):
             full_bytes=max(full.bytes, cost.bytes),
         )
 
-    def predict(self, frontier: list[Ref]) -> RewriteCost:
-        """Return the expected cost: from the root, or from what was opened below it where that says more."""
+    def limit_cost(self, frontier: list[Ref]) -> RewriteCost:
+        """Return what the compaction costs at most, from what was opened of the tree."""
         node = self.base.node
         if not node.subtree_messages and not len(node.buffer):
             return RewriteCost(0, 0, 0)
-        height = node.height or 0
-        if height and self.paying is not None and not frontier:
+        if node.height and self.paying is not None and not frontier:
             return RewriteCost(0, 0, 0)
-        if height < 2:
-            return predict(self.base, self.writer.order, paying=self.paying)
+        order = self.writer.order
         parts = []
-        scale = KeyScale(node, [ref.within for ref in frontier])
-        for ref in frontier:
-            keys = round(FILL * self.writer.order if ref.keys is None else ref.keys)
-            places = scale.find_places(ref.pending.keys, ref.within, keys)
-            parts.append(Part(1, keys, ref.weight(), ref.height, places))
+        if not node.is_leaf:
+            for ref in frontier:
+                keys = order ** (ref.height + 1) if ref.keys is None else ref.keys
+                parts.append(Part(keys, ref.weight(), ref.height))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
-        return predict(self.base, self.writer.order, parts, opened, self.paying)
+        return limit_cost(self.base, order, parts, opened, self.paying)
 
     def run(self) -> Report:
         node = self.base.node

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines import compaction
-from pipelines.trees.prediction import RewriteCost, predict
+from pipelines.trees.cost_bound import RewriteCost, limit_cost
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.tree.subtree import PayingChildren
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One figure of a compaction: the predicted value and the measured one."""
+    """One figure of a compaction: the predicted value, of a cost the highest possible one, and the measured one."""
 
     what: str
     unit: str
@@ -58,13 +58,13 @@ def settle_due(lake: Lakehouse, settle_seconds: float | None, now_millis: int) -
 
 
 def estimate(lake: Lakehouse) -> RewriteCost:
-    """Return the cost of a compaction of a version, from what its root counts of each child."""
+    """Return what a compaction of a version costs at most, from what its root counts of each child."""
     order = lake.definition.order
-    return predict(lake.root_node, order, paying=PayingChildren(order, 0))
+    return limit_cost(lake.root_node, order, paying=PayingChildren(order, 0))
 
 
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:
-    """Return the expected cost and saving of a compaction, each beside the measured one.
+    """Return the highest cost and the expected saving of a compaction, each beside the measured one.
 
     ``before`` and ``after`` are handles of its two versions. Messages committed in between count as not saved.
     """

@@ -250,8 +250,7 @@ def test_a_compaction_shows_what_was_predicted_beside_what_it_did(
     saved = rows["saved by each commit, bytes"]
     assert saved["predicted"] == saved["measured"] > 0
     for what in ("cost: nodes", "cost: requests", "cost: written, bytes"):
-        # in nodes of four keys; test_compaction_policy.py has ordinary trees
-        assert 0.5 < float(rows[what]["predicted"]) / float(rows[what]["measured"]) < 2, what
+        assert 1 <= float(rows[what]["predicted"]) / float(rows[what]["measured"]) < 8, what
     assert 0.2 < float(rows["the root, bytes"]["predicted"]) / float(rows["the root, bytes"]["measured"]) < 5
     assert "predicted_and_realised" not in done.materialization.metadata
 

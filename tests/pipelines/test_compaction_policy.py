@@ -1,4 +1,4 @@
-"""What waiting costs, and what a compaction costs: estimated from one root, without a request."""
+"""What waiting costs, and what a compaction costs at most: from one root, without a request."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def test_the_bytes_of_waiting_messages_are_those_that_a_compaction_saves(lake: L
     assert 0.3 < (before - after.stats().root_bytes) / predicted < 3
 
 
-def test_the_estimate_of_a_compaction_is_near_what_it_does(lake: Lakehouse) -> None:
+def test_a_compaction_costs_no_more_than_its_plan_says(lake: Lakehouse) -> None:
     """With splits: 60 tables become 33 nodes of order 5, where 21 were hit."""
-    prove_near(lake)
+    prove_bounds(lake)
 
 
-def prove_near(lake: Lakehouse, times: float = 1.5) -> None:
-    """Compact a lakehouse as another process would; what was expected is within so many times of what happens."""
+def prove_bounds(lake: Lakehouse) -> None:
+    """Compact a lakehouse as another process would: it costs at most what its root, and its plan, say."""
     expected = compaction_policy.estimate(lake)
     planned = compaction.estimate(lake)
     done = compaction.run(reopened(lake), compaction.Config(engine="local"))
     requests = done.nodes_read + done.nodes_written + 1
     happened = {"nodes": done.nodes_written, "bytes": done.bytes_written, "requests": requests}
-    for predicted in (expected, planned):
+    for bound in (expected, planned):
         for what, amount in happened.items():
-            assert 1 / times < getattr(predicted, what) / amount < times, (what, predicted, happened)
+            assert amount <= getattr(bound, what), (what, bound, happened)
 
 
 SPLITS = {
@@ -68,12 +68,12 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("case", SPLITS)
-def test_the_estimate_counts_splits(tmp_path: Path, case: str) -> None:
+def test_the_bound_counts_splits(tmp_path: Path, case: str) -> None:
     """A leaf that takes in more than it has room for becomes several, and so do the nodes above."""
-    prove_near(SPLITS[case](tmp_path))
+    prove_bounds(SPLITS[case](tmp_path))
 
 
-def test_the_estimate_of_bytes_holds_for_definitions_with_random_names(tmp_path: Path) -> None:
+def test_the_bound_of_bytes_holds_for_definitions_with_random_names(tmp_path: Path) -> None:
     """Their paths shrink less in a file than those of the other tests. One change rewrites one leaf."""
     lake = Lakehouse.create(tmp_path / "real")
     with lake.transaction() as txn:
@@ -84,23 +84,14 @@ def test_the_estimate_of_bytes_holds_for_definitions_with_random_names(tmp_path:
     for number in range(0, 1_000, 20):  # enough for each leaf to be worth its rewriting
         with lake.refresh().transaction() as txn:
             txn.alter_table("sales", f"t{number:04}", properties={"owner": "ada"})
-    prove_near(lake.refresh())
+    prove_bounds(lake.refresh())
     with lake.refresh().transaction() as txn:
         for number in range(0, 1_000, 10):
             txn.drop_table("sales", f"t{number:04}")
-    prove_near(lake.refresh())
+    prove_bounds(lake.refresh())
 
 
-@pytest.mark.parametrize("numbers", [range(2000, 2600), range(0, 5000, 8)], ids=["neighbours", "everywhere"])
-def test_the_estimate_knows_where_messages_wait(tmp_path: Path, numbers: range) -> None:
-    """600 changes of neighbouring tables rewrite a few leaves, and were expected to rewrite all."""
-    lake = change(wide(tmp_path, 5000, 128), (number * 4 % 5000 + number * 4 // 5000 for number in numbers))
-    expected = compaction_policy.estimate(lake)
-    done = compaction.run(lake, compaction.Config(engine="local"))
-    assert 0.6 < expected.nodes / done.nodes_written < 1.4
-
-
-OBJECTS = {6: 3_000, 16: 5_000, 64: 20_000, 128: 40_000, 512: 60_000}
+OBJECTS = {6: 3_000, 64: 20_000, 512: 60_000}
 """So many make trees of four levels to two, by the order."""
 
 
@@ -109,12 +100,12 @@ def names_after(objects: int, share: float, count: int) -> list[str]:
     return [f"t{int(objects * share):06}_{number:05}" for number in range(count)]
 
 
-def put_tables(lake: Lakehouse, names: list[str], *, replaces: bool | None) -> Lakehouse:
-    """Give tables of one namespace definitions, in one version; return the lakehouse at that version."""
+def put_tables(lake: Lakehouse, names: list[str]) -> Lakehouse:
+    """Give new tables of one namespace definitions, in one version; return the lakehouse at that version."""
     with lake.transaction() as txn:
         for number, name in enumerate(names):
             path = f"0000/0000/0000/00000000-table-{txn.id[:8]}-{number}.binpb"
-            txn.put(lake.codec.table("ns1", name), path, replaces=replaces)
+            txn.put(lake.codec.table("ns1", name), path, replaces=False)
     return lake.refresh()
 
 
@@ -123,12 +114,11 @@ def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return wide(tmp_path_factory.mktemp("origin"), OBJECTS[request.param], request.param, table_name_max_size_bytes=20)
 
 
-SHAPES = ("in one place", "few in one place", "in three places", "unknown, in one place", "everywhere", "changed")
+SHAPES = ("in one place", "few in one place", "in three places", "everywhere", "changed")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_estimate_knows_neighbours_from_what_is_spread(origin: Lakehouse, shape: str, tmp_path: Path) -> None:
-    """From their names: those of one place share leaves, and split them; it was off by up to 27 times."""
+def test_the_bound_holds_wherever_messages_are(origin: Lakehouse, shape: str, tmp_path: Path) -> None:
     objects = OBJECTS[origin.definition.order]
     count = objects // 20
     apart = scattered(objects, count)
@@ -137,11 +127,10 @@ def test_the_estimate_knows_neighbours_from_what_is_spread(origin: Lakehouse, sh
         "in one place": names_after(objects, 0.5, count),
         "few in one place": names_after(objects, 0.5, max(5, count // 10)),
         "in three places": [name for share in (0.25, 0.5, 0.75) for name in names_after(objects, share, count // 3)],
-        "unknown, in one place": names_after(objects, 0.5, count),
         "everywhere": [f"t{number:06}_x" for number in apart],
     }
     if shape == "changed":
         lake = change(lake, apart, replaces=True)
     else:
-        lake = put_tables(lake, names[shape], replaces=None if shape.startswith("unknown") else False)
-    prove_near(lake)
+        lake = put_tables(lake, names[shape])
+    prove_bounds(lake)
