@@ -35,7 +35,7 @@ SEED ?= 1
 PYTEST_ARGS ?=
 # Half of the time the tests wait, for Java to start or a tick to come: three processes share two cores well.
 TEST_JOBS ?= 3
-PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup
+PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Each process that a test starts would compile our modules again, and pytest rewrite all assertions.

@@ -100,15 +100,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process have all tests of the Spark session, and begin with them; deal out small pieces last.
 
     The session's start and first queries take half a minute of CPU. With small pieces at the end no process waits long.
+    The one that hands out work knows nothing of a test but its name: xdist's own suffix is lost on pytest 9.2.
     """
-    for item in items:
-        if SPARK in getattr(item, "fixturenames", ()) or item.get_closest_marker(SPARK):
-            item.add_marker(pytest.mark.xdist_group(SPARK))
     items.sort(key=_turn)
+    for item in items:
+        if _needs_spark(item) and hasattr(item.config, "workerinput"):
+            item._id = item.id.parse(f"{item.nodeid}@{SPARK}")
+
+
+def _needs_spark(item: pytest.Item) -> bool:
+    return SPARK in getattr(item, "fixturenames", ()) or item.get_closest_marker(SPARK) is not None
 
 
 def _turn(item: pytest.Item) -> int:
-    if item.get_closest_marker("xdist_group"):
+    if _needs_spark(item):
         return 0
     file = item.nodeid.partition("::")[0]
     return 3 if file in _SPLIT else 1 if file.startswith("tests/dagster/") else 2
@@ -226,8 +231,10 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark_session() -> Iterator[SparkSession]:
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return one local Spark session for all tests; it costs ten seconds once.
+
+    Another one of the same run is a mistake of who deals out the tests: each took half a minute of CPU, unnoticed.
 
     The lakehouses of tests are small: much would be done in this process, and tasks would have nothing to do. For so
     few rows Spark would spend most of its time in compiling Java for each query.
@@ -235,6 +242,8 @@ def spark_session() -> Iterator[SparkSession]:
     from pipelines.integrity import checks
     from pipelines.session import SessionConfig, get_session
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        (tmp_path_factory.getbasetemp().parent / "spark-of-all-tests").touch(exist_ok=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "_HERE", 2)
         patch.setattr(checks, "_ROOTS_HERE", 2)

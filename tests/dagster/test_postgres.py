@@ -77,7 +77,6 @@ def deployment(sales: Lakehouse, orders: Lakehouse, moto_server: S3Server) -> It
         assert [] == running.processes()
 
 
-@pytest.mark.spark
 @pytest.mark.s3
 def test_compactions_of_one_lakehouse_wait_for_each_other_those_of_two_do_not(
     deployment: Deployment, sales: Lakehouse, orders: Lakehouse
@@ -122,7 +121,6 @@ def test_no_unit_reads_the_environment_of_another_one(deployment: Deployment) ->
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_stopping_the_code_server_cancels_its_runs_and_stops_their_spark(
     deployment: Deployment, sales: Lakehouse
 ) -> None:
