@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -97,6 +98,12 @@ def _link_to(target: str) -> Callable[[Path], None]:
     return change
 
 
+@functools.cache
+def _packed_spaces() -> bytes:
+    """Return 300 MiB that are packed when a test asks for them: every process of the tests imports this module."""
+    return gzip.compress(b" " * (300 << 20), 9)
+
+
 _SNAPSHOT: Final = {"snapshot-id": 5, "timestamp-ms": 1, "summary": {"operation": "append"}, "sequence-number": 1}
 
 OF_METADATA: Final[Mapping[str, Callable[[Path], None]]] = {
@@ -105,7 +112,7 @@ OF_METADATA: Final[Mapping[str, Callable[[Path], None]]] = {
     "a list": with_content(b"[]"),
     "deep": with_content(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
     "many elements": with_content(b'{"format-version":2,"x":[' + b"{}," * 3_000_000 + b"{}]}"),
-    "packed under a plain name": with_content(gzip.compress(b" " * (300 << 20), 9)),
+    "packed under a plain name": lambda file: void(file.write_bytes(_packed_spaces())),
     "a directory": _directory,
     "a pipe": _pipe,
     "a link out": _link_to("/etc/passwd"),
