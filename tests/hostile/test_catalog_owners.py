@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -16,56 +14,18 @@ from pyiceberg.catalog import load_catalog
 from pipelines import restore, verify
 from tests.core.test_rest import Answer, Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
+from tests.hostile.served import FIELDS, TABLES, VIEWS, adding_snapshot, commit, served, setting, view_of
 from tests.support.icebergs import ids, rows
 from tests.support.opened_files import watched
 from tests.support.respelled import local, rewrite_avro
 from trinitylake_core.errors import Refused
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
-from trinitylake_core.rest import Principals, Warehouses, application
-from trinitylake_core.rest.principals import Principal, hash_token
-from trinitylake_core.rest.serving import running
 from trinitylake_core.storage.base import BaseStorage
-
-_TABLES: Final = f"/v1/lake/namespaces/{NAMESPACE}/tables"
-_FIELDS: Final = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
-_NUMBERS: Final = count(77)
-_VIEW: Final = {
-    "version-id": 1,
-    "timestamp-ms": 1,
-    "schema-id": -1,
-    "summary": {},
-    "default-namespace": [NAMESPACE],
-    "representations": [{"type": "sql", "sql": "SELECT 1 x", "dialect": "spark"}],
-}
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> TrinityLakeCatalog:
     return new_lakehouse(tmp_path)
-
-
-@contextmanager
-def _served(catalog: TrinityLakeCatalog, properties: dict[str, str] | None = None, **rights: Any) -> Iterator[Client]:
-    known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in rights.items()})
-    warehouses = Warehouses({"lake": lambda: catalog.lakehouse}, properties)
-    with running(application(warehouses, known if rights else None)) as uri:
-        yield Client(uri, next(iter(rights), None))
-
-
-def _snapshot(location: str) -> dict[str, Any]:
-    snapshot = {
-        "snapshot-id": next(_NUMBERS),
-        "sequence-number": 9,
-        "timestamp-ms": 2_000_000_000_000,
-        "manifest-list": location,
-        "summary": {"operation": "append"},
-        "schema-id": 0,
-    }
-    return {"action": "add-snapshot", "snapshot": snapshot}
-
-
-def _commit(call: Client, name: str, *updates: dict[str, Any]) -> Answer:
-    return call("POST", f"{_TABLES}/{name}", {"requirements": [], "updates": list(updates)})
 
 
 # -- what a commit adds --------------------------------------------------------------------------------
@@ -103,7 +63,7 @@ def test_a_commit_adds_no_file_of_another_place(level: str, catalog: TrinityLake
     outside = tmp_path / "outside.parquet"
     shutil.copy(theirs, outside)
     version = catalog.lakehouse.version
-    with _served(catalog) as call, watched([theirs, outside]) as opened:
+    with served(catalog) as call, watched([theirs, outside]) as opened:
         for place in (
             theirs.as_uri(),
             outside.as_uri(),
@@ -113,13 +73,13 @@ def test_a_commit_adds_no_file_of_another_place(level: str, catalog: TrinityLake
         ):
             forged = _forged_list(catalog, place, level)
             before = set(tmp_path.rglob("*.metadata.json"))
-            answer = _commit(call, HOSTILE, _snapshot(forged))
+            answer = commit(call, HOSTILE, adding_snapshot(forged))
             assert (403, "ForbiddenException") == answer.problem, f"{place}: {answer.text}"
             assert "the file " in answer.text
             assert before == set(tmp_path.rglob("*.metadata.json"))
         own = f"{metadata_file(catalog).parents[1].as_uri()}/data/own.parquet"
         forged = _forged_list(catalog, own, level)
-        assert 200 == _commit(call, HOSTILE, _snapshot(forged)).status
+        assert 200 == commit(call, HOSTILE, adding_snapshot(forged)).status
     assert ([], version + 1) == (opened, catalog.lakehouse.version)
 
 
@@ -138,57 +98,49 @@ def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
     assert snapshot is not None
     theirs = local(str(people.inspect.files()["file_path"][0]))
     manifest = local(snapshot.manifests(people.io)[0].manifest_path)
-    with _served(catalog, {ground: allowed}, mallory={"write": [f"{NAMESPACE}.{HOSTILE}"]}) as call:
+    with served(catalog, {ground: allowed}, mallory={"write": [f"{NAMESPACE}.{HOSTILE}"]}) as call:
         with watched([theirs, manifest]) as opened:
             for level, place in (("data file", theirs), ("delete file", theirs), ("manifest", manifest)):
-                answer = _commit(call, HOSTILE, _snapshot(_forged_list(catalog, place.as_uri(), level)))
+                answer = commit(call, HOSTILE, adding_snapshot(_forged_list(catalog, place.as_uri(), level)))
                 assert (403, "ForbiddenException") == answer.problem, f"{level}: {answer.text}"
                 assert "people" not in answer.text
         assert [] == opened
         loose = _forged_list(catalog, f"{allowed}/data/deep/loose.parquet", "data file")
-        assert 200 == _commit(call, HOSTILE, _snapshot(loose)).status, "nobody's, beside directories of tables"
-    with _served(catalog, {ground: allowed}) as call:
+        assert 200 == commit(call, HOSTILE, adding_snapshot(loose)).status, "nobody's, beside directories of tables"
+    with served(catalog, {ground: allowed}) as call:
         load_catalog("client", type="rest", uri=call.uri, warehouse="lake").load_table("hr.people").append(rows(4243))
     assert [4242, 4243] == ids(operator.load_table("hr.people"))
 
 
 def test_what_a_commit_to_a_table_adds_costs_two_round_trips(catalog: TrinityLakeCatalog) -> None:
     """The new list and its parent, then the manifests in which they differ; without a snapshot it costs nothing."""
-    with _served(catalog) as call:
+    with served(catalog) as call:
         storage = catalog.lakehouse.storage
         forged = _forged_list(catalog, f"{metadata_file(catalog).parents[1].as_uri()}/data/own.parquet", "data file")
-        assert 200 == _commit(call, HOSTILE, {"action": "set-properties", "updates": {"a": "b"}}).status
+        assert 200 == commit(call, HOSTILE, {"action": "set-properties", "updates": {"a": "b"}}).status
         before = storage.counts.snapshot()
-        assert 200 == _commit(call, HOSTILE, {"action": "set-properties", "updates": {"a": "c"}}).status
+        assert 200 == commit(call, HOSTILE, {"action": "set-properties", "updates": {"a": "c"}}).status
         plain = (storage.counts - before).requests()
         before = storage.counts.snapshot()
-        assert 200 == _commit(call, HOSTILE, _snapshot(forged)).status
+        assert 200 == commit(call, HOSTILE, adding_snapshot(forged)).status
         assert plain + 2 >= (storage.counts - before).requests()
 
 
 # -- shared ground -------------------------------------------------------------------------------------
 
 
-def _set(**properties: str) -> dict[str, Any]:
-    return {
-        "action": "set-properties",
-        "updates": {name.replace("_", "."): value for name, value in properties.items()},
-    }
-
-
 def _ways_in(call: Client, place: str) -> Iterator[tuple[str, Answer]]:
     """Yield the answers to all ways to have a place."""
-    yield "create", call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": place})
-    staged = call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": place, "stage-create": True})
+    yield "create", call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": place})
+    staged = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": place, "stage-create": True})
     yield "stage", staged
-    for name in ("write_data_path", "write_metadata_path", "write_object-storage_path"):
-        yield name, _commit(call, HOSTILE, _set(**{name: place}))
-    yield "location", _commit(call, HOSTILE, {"action": "set-location", "location": place})
-    yield "list", _commit(call, HOSTILE, _snapshot(f"{place}/snap-77.avro"))
-    view = {"name": "v", "schema": _FIELDS | {"schema-id": 0}, "view-version": _VIEW, "properties": {}}
-    yield "view", call("POST", f"/v1/lake/namespaces/{NAMESPACE}/views", view | {"location": place})
+    for name in ("write__data__path", "write__metadata__path", "write__object-storage__path"):
+        yield name, commit(call, HOSTILE, setting(**{name: place}))
+    yield "location", commit(call, HOSTILE, {"action": "set-location", "location": place})
+    yield "list", commit(call, HOSTILE, adding_snapshot(f"{place}/snap-77.avro"))
+    yield "view", call("POST", VIEWS, view_of("v", location=place))
     call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"updates": {"location": place}})
-    yield "namespace", call("POST", _TABLES, {"name": "newer", "schema": _FIELDS})
+    yield "namespace", call("POST", TABLES, {"name": "newer", "schema": FIELDS})
     call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"removals": ["location"]})
 
 
@@ -198,9 +150,9 @@ def test_a_directory_in_an_allowed_prefix_has_one_owner(
 ) -> None:
     allowed = (tmp_path / "shared").as_uri()
     call: Client
-    with _served(catalog, {ground: allowed}) as call:
+    with served(catalog, {ground: allowed}) as call:
         call("POST", "/v1/lake/namespaces", {"namespace": ["hr"]})
-        asked = {"name": "people", "schema": _FIELDS}
+        asked = {"name": "people", "schema": FIELDS}
         if ground != "warehouse":
             asked |= {"location": f"{allowed}/deep/hr/people", "properties": {"write.data.path": f"{allowed}/data/p"}}
         made = call("POST", "/v1/lake/namespaces/hr/tables", asked).json()["metadata"]
@@ -217,23 +169,23 @@ def test_a_directory_in_an_allowed_prefix_has_one_owner(
                     assert answer.status in {403, 409}, f"{what}, {way}: {answer.text}"
         assert theirs not in str([catalog.load_table(f"{NAMESPACE}.{HOSTILE}").metadata.location])
         # Another endpoint, which has not seen the table being made, knows it as well.
-    with _served(catalog, {ground: allowed}) as call:
-        assert 403 == call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": f"{theirs}/x"}).status
+    with served(catalog, {ground: allowed}) as call:
+        assert 403 == call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": f"{theirs}/x"}).status
         free = f"{allowed}/free/{uuid.uuid4().hex[:6]}/t"
-        made = call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": free})
+        made = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": free})
         assert 200 == made.status, made.text
     assert catalog.lakehouse.version > version
 
 
 def test_no_table_takes_a_whole_allowed_prefix(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
     allowed = (tmp_path / "shared").as_uri()
-    with _served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
         for place in (allowed, f"{allowed}/"):
             for way, answer in _ways_in(call, place):
                 if way not in {"list", "namespace"}:  # a file, or a new directory, in it
                     assert 403 == answer.status, f"{way}: {answer.text}"
         place = f"{allowed}/hr/people"
-        made = call("POST", _TABLES, {"name": "people", "schema": _FIELDS, "location": place})
+        made = call("POST", TABLES, {"name": "people", "schema": FIELDS, "location": place})
         assert 200 == made.status, made.text
 
 
@@ -245,10 +197,10 @@ def test_own_places_cost_no_question_to_the_other_tables(catalog: TrinityLakeCat
         asked.append(path)
         return act()
 
-    with _served(catalog) as call:
+    with served(catalog) as call:
         storage.interceptor = note
-        assert 200 == call("POST", _TABLES, {"name": "new", "schema": _FIELDS}).status
-        assert 200 == _commit(call, "new", {"action": "set-properties", "updates": {"a": "b"}}).status
+        assert 200 == call("POST", TABLES, {"name": "new", "schema": FIELDS}).status
+        assert 200 == commit(call, "new", {"action": "set-properties", "updates": {"a": "b"}}).status
     assert asked
     assert not [each for each in asked if "-table-" in each and "-new-" not in each]
 
@@ -261,7 +213,7 @@ def test_what_was_dropped_comes_back_to_those_who_may_manage_it(catalog: Trinity
     taken = metadata_file(catalog).as_uri()
     rights = {"manage": ["a.*"], "read": ["*"]}
     catalog.create_namespace("a")
-    with _served(catalog, reader=rights) as call:
+    with served(catalog, reader=rights) as call:
         for dropped in (False, True):
             if dropped:
                 catalog.drop_table(f"{NAMESPACE}.{HOSTILE}")
@@ -271,7 +223,7 @@ def test_what_was_dropped_comes_back_to_those_who_may_manage_it(catalog: Trinity
                 assert (403, f"reader may not manage '{NAMESPACE}.{HOSTILE}'") == (
                     answer.status, answer.json()["error"]["message"],
                 )  # fmt: skip
-    with _served(catalog, owner={"manage": [f"{NAMESPACE}.*"]}) as call:
+    with served(catalog, owner={"manage": [f"{NAMESPACE}.*"]}) as call:
         body = {"name": "again", "metadata-location": taken}
         assert 200 == call("POST", f"/v1/lake/namespaces/{NAMESPACE}/register", body).status
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from tests.core.test_rest import Answer, Client
+from tests.core.test_rest import Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
+from tests.hostile.served import (
+    FIELDS,
+    REGISTER,
+    TABLES,
+    VIEWS,
+    adding_snapshot,
+    commit,
+    create_by_commit,
+    served,
+    setting,
+    view_of,
+)
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
-from trinitylake_core.rest import Principals, Warehouses, application
-from trinitylake_core.rest.principals import Principal, hash_token
-from trinitylake_core.rest.serving import running
-
-_TABLES: Final = f"/v1/lake/namespaces/{NAMESPACE}/tables"
-_VIEWS: Final = f"/v1/lake/namespaces/{NAMESPACE}/views"
-_REGISTER: Final = f"/v1/lake/namespaces/{NAMESPACE}/register"
-_FIELDS: Final = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 
 
 @pytest.fixture
@@ -29,17 +32,9 @@ def catalog(tmp_path: Path) -> TrinityLakeCatalog:
     return new_lakehouse(tmp_path)
 
 
-@contextmanager
-def _served(catalog: TrinityLakeCatalog, properties: dict[str, str] | None = None, **rights: Any) -> Iterator[Client]:
-    known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in rights.items()})
-    warehouses = Warehouses({"lake": lambda: catalog.lakehouse}, properties)
-    with running(application(warehouses, known if rights else None)) as uri:
-        yield Client(uri, next(iter(rights), None))
-
-
 @pytest.fixture
 def call(catalog: TrinityLakeCatalog) -> Iterator[Client]:
-    with _served(catalog) as client:
+    with served(catalog) as client:
         yield client
 
 
@@ -64,22 +59,6 @@ def elsewhere(catalog: TrinityLakeCatalog, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def _commit(call: Client, *updates: dict[str, Any], name: str = HOSTILE, requirements: Any = ()) -> Answer:
-    return call("POST", f"{_TABLES}/{name}", {"requirements": list(requirements), "updates": list(updates)})
-
-
-def _snapshot(location: str) -> dict[str, Any]:
-    snapshot = {
-        "snapshot-id": 77,
-        "sequence-number": 9,
-        "timestamp-ms": 2_000_000_000_000,
-        "manifest-list": location,
-        "summary": {"operation": "append"},
-        "schema-id": 0,
-    }
-    return {"action": "add-snapshot", "snapshot": snapshot}
-
-
 def _statistics(kind: str, location: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"snapshot-id": 1, "statistics-path": location, "file-size-in-bytes": 1}
     if kind == "statistics":
@@ -87,21 +66,16 @@ def _statistics(kind: str, location: str) -> dict[str, Any]:
     return {"action": f"set-{kind}", "snapshot-id": 1, kind: fields}
 
 
-def _set(**properties: str) -> dict[str, Any]:
-    named = {name.replace("__", ".").replace("_", "-"): value for name, value in properties.items()}
-    return {"action": "set-properties", "updates": named}
-
-
 def _ways_to_name(place: str) -> list[dict[str, Any]]:
     """Return the updates by which a commit may name a place."""
     return [
         {"action": "set-location", "location": place},
-        _set(write__data__path=place),
-        _set(write__metadata__path=place),
-        _set(write__object_storage__path=place),
-        _set(write__folder_storage__path=place),
-        _set(write__anything__location=place),
-        _snapshot(f"{place}/snap-77.avro"),
+        setting(write__data__path=place),
+        setting(write__metadata__path=place),
+        setting(write__object_storage__path=place),
+        setting(write__folder_storage__path=place),
+        setting(write__anything__location=place),
+        adding_snapshot(f"{place}/snap-77.avro"),
         _statistics("statistics", f"{place}/77.stats"),
         _statistics("partition-statistics", f"{place}/77.stats"),
     ]
@@ -114,7 +88,7 @@ def test_a_commit_names_no_place_but_the_tables_own(
     version = catalog.lakehouse.version
     for what, place in elsewhere.items():
         for update in _ways_to_name(place):
-            answer = _commit(call, update)
+            answer = commit(call, HOSTILE, update)
             assert answer.status in {400, 403}, f"{what}: {update}: {answer.text}"
             assert any(words in answer.text for words in ("outside", "absolute", "lead anywhere")), answer.text
     assert version == catalog.lakehouse.version
@@ -125,11 +99,11 @@ def test_a_commit_may_name_any_place_in_the_tables_directory(catalog: TrinityLak
     own = metadata_file(catalog).parents[1].as_uri()
     for update in (
         {"action": "set-location", "location": f"{own}/inner"},
-        _set(write__data__path=f"{own}/data2", write__metadata__path=f"{own}/metadata2"),
-        _snapshot(f"{own}/metadata/snap-77.avro"),
+        setting(write__data__path=f"{own}/data2", write__metadata__path=f"{own}/metadata2"),
+        adding_snapshot(f"{own}/metadata/snap-77.avro"),
         {"action": "set-location", "location": own},
     ):
-        assert 200 == _commit(call, update).status
+        assert 200 == commit(call, HOSTILE, update).status
     assert metadata_file(catalog).parent.name == "metadata2"
 
 
@@ -139,38 +113,23 @@ def test_a_table_is_created_where_it_is_its_own_and_nowhere_else(
     version = catalog.lakehouse.version
     for what, place in elsewhere.items():
         for body in (
-            {"name": "new", "schema": _FIELDS, "location": place},
-            {"name": "new", "schema": _FIELDS, "location": place, "stage-create": True},
-            {"name": "new", "schema": _FIELDS, "properties": {"write.data.path": place}},
+            {"name": "new", "schema": FIELDS, "location": place},
+            {"name": "new", "schema": FIELDS, "location": place, "stage-create": True},
+            {"name": "new", "schema": FIELDS, "properties": {"write.data.path": place}},
         ):
-            answer = call("POST", _TABLES, body)
+            answer = call("POST", TABLES, body)
             assert answer.status in {400, 403}, f"{what}: {answer.text}"
-        created = _create_by_commit(call, "new", place)
+        created = create_by_commit(call, "new", place)
         assert created.status in {400, 403}, f"{what}: {created.text}"
     assert version == catalog.lakehouse.version
 
 
-def _create_by_commit(call: Client, name: str, location: str, table_uuid: str | None = None) -> Answer:
-    updates: list[dict[str, Any]] = [
-        {"action": "assign-uuid", "uuid": table_uuid or str(uuid.uuid4())},
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": _FIELDS | {"schema-id": 0}, "last-column-id": 1},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": location},
-    ]
-    return _commit(call, *updates, name=name, requirements=[{"type": "assert-create"}])
-
-
 def test_a_staged_table_is_created_where_it_was_staged_by_whichever_endpoint(catalog: TrinityLakeCatalog) -> None:
-    body = {"name": "new", "schema": _FIELDS, "stage-create": True}
-    with _served(catalog) as one, _served(catalog) as other:
+    body = {"name": "new", "schema": FIELDS, "stage-create": True}
+    with served(catalog) as one, served(catalog) as other:
         for client, name in ((one, "new"), (other, "newer")):
-            staged = one("POST", _TABLES, body | {"name": name}).json()["metadata"]
-            made = _create_by_commit(client, name, staged["location"], staged["table-uuid"])
+            staged = one("POST", TABLES, body | {"name": name}).json()["metadata"]
+            made = create_by_commit(client, name, staged["location"], staged["table-uuid"])
             assert (200, staged["table-uuid"]) == (made.status, made.json()["metadata"]["table-uuid"])
 
 
@@ -182,61 +141,49 @@ def test_a_directory_of_another_table_is_no_place_for_a_new_one(catalog: Trinity
         "destination": {"namespace": [NAMESPACE], "name": "b"},
     }
     assert 204 == call("POST", "/v1/lake/tables/rename", names).status
-    assert 409 == _create_by_commit(call, HOSTILE, place).status
-    assert 200 == _create_by_commit(call, HOSTILE, f"{place[:-12]}{'0' * 12}").status
+    assert 409 == create_by_commit(call, HOSTILE, place).status
+    assert 200 == create_by_commit(call, HOSTILE, f"{place[:-12]}{'0' * 12}").status
 
 
 def test_the_location_of_a_namespace_is_a_place_like_others(
     catalog: TrinityLakeCatalog, elsewhere: dict[str, str]
 ) -> None:
-    with _served(catalog) as call:
+    with served(catalog) as call:
         for what, place in elsewhere.items():
             call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"updates": {"location": place}})
-            answer = call("POST", _TABLES, {"name": "new", "schema": _FIELDS})
+            answer = call("POST", TABLES, {"name": "new", "schema": FIELDS})
             assert answer.status in {400, 403}, f"{what}: {answer.text}"
 
 
 def test_what_the_operator_allows_is_allowed(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
     allowed = (tmp_path / "allowed").as_uri()
-    with _served(catalog, {ALLOWED_LOCATIONS: f"s3://other/x, {allowed}"}) as call:
+    with served(catalog, {ALLOWED_LOCATIONS: f"s3://other/x, {allowed}"}) as call:
         for update in _ways_to_name(f"{allowed}/t")[:5]:
-            assert 200 == _commit(call, update, name=SOUND[0]).status
-        made = call("POST", _TABLES, {"name": "new", "schema": _FIELDS, "location": f"{allowed}/new"})
+            assert 200 == commit(call, SOUND[0], update).status
+        made = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": f"{allowed}/new"})
         assert made.json()["metadata"]["location"] == f"{allowed}/new"
         file = Path(made.json()["metadata-location"].removeprefix("file://"))
         assert file.is_relative_to(tmp_path / "allowed")
-        assert 204 == call("DELETE", f"{_TABLES}/new").status
-        assert 200 == call("POST", _REGISTER, {"name": "again", "metadata-location": file.as_uri()}).status
-        assert 403 == call("POST", _TABLES, {"name": "x", "schema": _FIELDS, "location": f"{allowed}-more/new"}).status
+        assert 204 == call("DELETE", f"{TABLES}/new").status
+        assert 200 == call("POST", REGISTER, {"name": "again", "metadata-location": file.as_uri()}).status
+        assert 403 == call("POST", TABLES, {"name": "x", "schema": FIELDS, "location": f"{allowed}-more/new"}).status
 
 
 # -- views ---------------------------------------------------------------------------------------------
 
 
-def _view(name: str, **more: Any) -> dict[str, Any]:
-    version = {
-        "version-id": 1,
-        "timestamp-ms": 1,
-        "schema-id": -1,
-        "summary": {},
-        "default-namespace": [NAMESPACE],
-        "representations": [{"type": "sql", "sql": "SELECT 1 x", "dialect": "spark"}],
-    }
-    return {"name": name, "schema": _FIELDS | {"schema-id": 0}, "view-version": version, "properties": {}} | more
-
-
 def test_a_view_names_no_place_but_its_own(
     catalog: TrinityLakeCatalog, call: Client, elsewhere: dict[str, str], tmp_path: Path
 ) -> None:
-    made = call("POST", _VIEWS, _view("v"))
+    made = call("POST", VIEWS, view_of("v"))
     assert 200 == made.status, made.text
     version = catalog.lakehouse.version
     for what, place in elsewhere.items():
         answers = [
-            call("POST", _VIEWS, _view("w", location=place)),
-            call("POST", _VIEWS, _view("w", properties={"write.metadata.path": place})),
-            call("POST", f"{_VIEWS}/v", {"updates": [{"action": "set-location", "location": place}]}),
-            call("POST", f"{_VIEWS}/v", {"updates": [_set(write__metadata__path=place)]}),
+            call("POST", VIEWS, view_of("w", location=place)),
+            call("POST", VIEWS, view_of("w", properties={"write.metadata.path": place})),
+            call("POST", f"{VIEWS}/v", {"updates": [{"action": "set-location", "location": place}]}),
+            call("POST", f"{VIEWS}/v", {"updates": [setting(write__metadata__path=place)]}),
         ]
         for answer in answers:
             assert answer.status in {400, 403}, f"{what}: {answer.text}"
@@ -245,11 +192,11 @@ def test_a_view_names_no_place_but_its_own(
 
 
 def test_the_file_of_a_view_is_registered_only_while_no_other_view_has_it(call: Client) -> None:
-    location = call("POST", _VIEWS, _view("v")).json()["metadata-location"]
+    location = call("POST", VIEWS, view_of("v")).json()["metadata-location"]
     body = {"name": "again", "metadata-location": location}
     path = f"/v1/lake/namespaces/{NAMESPACE}/register-view"
     assert 409 == call("POST", path, body).status
-    assert 204 == call("DELETE", f"{_VIEWS}/v").status
+    assert 204 == call("DELETE", f"{VIEWS}/v").status
     assert 200 == call("POST", path, body).status
 
 
@@ -269,7 +216,7 @@ def _written(catalog: TrinityLakeCatalog, directory: Path, **fields: Any) -> Pat
 
 def _places_in(file: str) -> list[dict[str, Any]]:
     """Return the fields by which registered metadata may name a place."""
-    snapshot = _snapshot(file)["snapshot"]
+    snapshot = adding_snapshot(file)["snapshot"]
     return [
         {"location": file},
         {"properties": {"write.data.path": file}},
@@ -289,11 +236,11 @@ def test_registered_metadata_name_no_place_but_their_own(
     for what, place in elsewhere.items():
         for fields in _places_in(place):
             file = _written(catalog, own, **fields)
-            answer = call("POST", _REGISTER, {"name": "new", "metadata-location": file.as_uri()})
+            answer = call("POST", REGISTER, {"name": "new", "metadata-location": file.as_uri()})
             assert answer.status in {400, 403}, f"{what}: {fields}: {answer.text}"
     assert version == catalog.lakehouse.version
     file = _written(catalog, own, properties={"write.data.path": f"file://{own}/data"})
-    made = call("POST", _REGISTER, {"name": "new", "metadata-location": file.as_uri()})
+    made = call("POST", REGISTER, {"name": "new", "metadata-location": file.as_uri()})
     assert 200 == made.status, made.text
 
 
@@ -314,8 +261,8 @@ def test_register_reads_below_the_root_and_allowed_prefixes_only(
 
 def test_who_may_write_a_table_may_not_create_one(catalog: TrinityLakeCatalog) -> None:
     place = f"{catalog._places.base}tables/{NAMESPACE}/new-{'0' * 12}"
-    with _served(catalog, writer={"write": [f"{NAMESPACE}.*"]}) as call:
-        refused = _create_by_commit(call, "new", place)
+    with served(catalog, writer={"write": [f"{NAMESPACE}.*"]}) as call:
+        refused = create_by_commit(call, "new", place)
         assert (403, "writer may not manage 'sales.new'") == (refused.status, refused.json()["error"]["message"])
         change = {
             "identifier": {"namespace": [NAMESPACE], "name": "new"},
@@ -323,5 +270,5 @@ def test_who_may_write_a_table_may_not_create_one(catalog: TrinityLakeCatalog) -
             "updates": [],
         }
         assert 403 == call("POST", "/v1/lake/transactions/commit", {"table-changes": [change]}).status
-        assert 200 == _commit(call, _set(owner="me")).status
+        assert 200 == commit(call, HOSTILE, setting(owner="me")).status
     assert not catalog.table_exists(f"{NAMESPACE}.new")
