@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
 from pipelines import restore, verify
 from tests.core.test_rest import Answer, Client
@@ -187,6 +188,45 @@ def test_no_table_takes_a_whole_allowed_prefix(catalog: TrinityLakeCatalog, tmp_
         place = f"{allowed}/hr/people"
         made = call("POST", TABLES, {"name": "people", "schema": FIELDS, "location": place})
         assert 200 == made.status, made.text
+
+
+@pytest.mark.parametrize("way", ["write.data.path", "write.metadata.path", "location", "replaced"])
+def test_ground_that_a_table_had_before_stays_its_own(way: str, catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """Its files of older versions and snapshots lie there, whatever its properties say by now."""
+    allowed = (tmp_path / "shared").as_uri()
+    theirs, later, now = (f"{allowed}/{each}/people" for each in ("deep", "later", "now"))
+    catalog.create_namespace("hr")
+    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
+    schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
+    by_property = way.startswith("write")
+    operator.create_table("hr.people", schema, *([] if by_property else [theirs]), properties={way: theirs})
+    for place in (later, now):
+        if way == "replaced":
+            other = operator.create_table("hr.other", schema, place)
+            operator.drop_table("hr.other")
+            operator.register_table("hr.people", other.metadata_location, overwrite=True)
+        else:
+            people = operator.load_table("hr.people")
+            update = SetPropertiesUpdate(updates={way: place}) if by_property else SetLocationUpdate(location=place)
+            operator.commit_table(people, (), (update,))
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+        for place in (theirs, f"{theirs}/data/x", f"{allowed}/deep", later, now):
+            for what, answer in _ways_in(call, place):
+                above_ours = place.endswith("deep") and what in {"list", "namespace"}  # beside it
+                if not above_ours:
+                    assert answer.status in {403, 409}, f"{place}, {what}: {answer.text}"
+
+
+def test_a_table_leaves_a_bounded_number_of_directories(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+        for number in range(33):
+            assert 200 == commit(call, HOSTILE, setting(write__data__path=f"{allowed}/{number}/x")).status
+        refused = commit(call, HOSTILE, setting(write__data__path=f"{allowed}/more/x"))
+        assert (403, "ForbiddenException") == refused.problem
+        assert "at the most" in refused.text
+        assert 200 == commit(call, HOSTILE, setting(comment="it can be written")).status
+        assert 200 == commit(call, HOSTILE, setting(write__data__path=f"{allowed}/31/x")).status, "which it had"
 
 
 def test_own_places_cost_no_question_to_the_other_tables(catalog: TrinityLakeCatalog) -> None:

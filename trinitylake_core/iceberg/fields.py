@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField
@@ -16,6 +16,7 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.iceberg.schemas import schema_from_iceberg
 from trinitylake_core.tables import (
     ELSEWHERE,
+    FORMER,
     METADATA_LOCATION,
     PREVIOUS_METADATA_LOCATION,
     SNAPSHOT_BYTES,
@@ -27,10 +28,13 @@ from trinitylake_core.tables import (
 )
 
 
-def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef | None = None) -> dict[str, Any]:
+def table_fields(
+    metadata: TableMetadata, stored: tuple[str, str], old: TableDef | None = None, left: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the arguments of ``create_table``, or with ``old`` of ``alter_table``, for Iceberg metadata.
 
-    ``stored``: table type, and ``metadata_location`` as the definition has it.
+    ``stored``: table type, and ``metadata_location`` as the definition has it; ``left``: the directories that the table
+    had before.
     """
     kind, location = stored
     snapshot = metadata.current_snapshot()
@@ -39,6 +43,7 @@ def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef
         PREVIOUS_METADATA_LOCATION: None if old is None else old.format_properties.get(METADATA_LOCATION),
         TABLE_UUID: str(metadata.table_uuid),
         ELSEWHERE: None if _is_beside(metadata.location, location) else full_uri(metadata.location),
+        FORMER: "\n".join(left) or None,
         SNAPSHOT_ID: None if snapshot is None else str(snapshot.snapshot_id),
         SNAPSHOT_MILLIS: None if snapshot is None else str(snapshot.timestamp_ms),
         SNAPSHOT_ROWS: _total(snapshot, "total-records"),

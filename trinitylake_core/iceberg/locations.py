@@ -122,7 +122,7 @@ class Locations:
 
         ``None``: it made none there. Raises ``InvalidLocation``.
         """
-        directory = as_directory(self._canonical(location))
+        directory = as_directory(canonical(self._root, location))
         for each in self._made_here():
             if not directory.startswith(each):
                 continue
@@ -146,10 +146,10 @@ class Locations:
             ValidationError: one is not absolute.
             InvalidLocation: one may lead anywhere, or holds credentials.
         """
-        directories = (*self._prefixes, *(as_directory(self._canonical(each)) for each in own))
+        directories = (*self._prefixes, *(as_directory(canonical(self._root, each)) for each in own))
         for place in places:
             refuse_ambiguous(place)
-            if not as_directory(self._canonical(place.location)).startswith(directories):
+            if not as_directory(canonical(self._root, place.location)).startswith(directories):
                 raise TableForbidden(
                     f"{place.what} is outside what this catalog may use for the table: its own directory"
                     f"{', and ' if self._prefixes else ''}{' and '.join(self._prefixes)}; leave it out, or have the "
@@ -167,10 +167,10 @@ class Locations:
         self.refuse_outside(places, own)
         directories = []
         for each in own:
-            directories.append(as_directory(self._canonical(each)))
+            directories.append(as_directory(canonical(self._root, each)))
         found: dict[str, None] = {}
         for place in places:
-            directory = as_directory(self._canonical(place.location))
+            directory = as_directory(canonical(self._root, place.location))
             if directory.startswith(tuple(directories)):
                 continue
             if self._is_others(directory):
@@ -199,11 +199,6 @@ class Locations:
                 return True
         return False
 
-    def _canonical(self, location: str) -> str:
-        """Return a location as it is spelled by the root of this catalog, where it lies below that: also by a link."""
-        path = path_below(self._root, location)
-        return full_uri(location) if path is None else f"{self.base}{path}"
-
     def refuse_unreadable(self, location: str, own: Iterable[str] = ()) -> None:
         """Refuse to read a file for a client, but below the root, in ``own`` directories, and where it is allowed.
 
@@ -211,6 +206,12 @@ class Locations:
         """
         if self.is_strict:
             self.refuse_outside([Place("the file", location)], (self.base, *own))
+
+
+def canonical(root: str, location: str) -> str:
+    """Return a location as it is spelled by a root, where it lies below that: also by a link."""
+    path = path_below(root, location)
+    return full_uri(location) if path is None else f"{base_uri(root)}{path}"
 
 
 def refuse_ambiguous(place: Place) -> None:

@@ -25,7 +25,7 @@ from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.table_index import TableIndex, identity_of, identity_of_metadata
+from trinitylake_core.iceberg.table_index import TableIndex, directories_left, identity_of, identity_of_metadata
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import METADATA_LOCATION, TABLE_UUID
@@ -220,7 +220,7 @@ class _Registration:
         elif self._existing == REPLACE:
             self._claim(name, new)
             self._attempt.txn.drop_table(*name)
-            self._create(name, new)
+            self._create(name, new, here)
             self._report.note("tables_replaced", str(name))
         elif self._existing == SKIP:
             self._report.tables_skipped += 1
@@ -231,10 +231,15 @@ class _Registration:
         root = self._attempt.places.storage.root
         self._attempt.claim(name, identity_of_metadata(root, new.metadata, new.metadata_location))
 
-    def _create(self, name: ObjectName, new: Stored) -> None:
-        made = self._attempt.txn.create_table(*name, **self._fields(name, new))
+    def _create(self, name: ObjectName, new: Stored, replaced: TableDef | None = None) -> None:
+        made = self._attempt.txn.create_table(*name, **self._fields(name, new, replaced=replaced))
         self._attempt.note(name, identity_of(self._attempt.places.storage.root, made))
 
-    def _fields(self, name: ObjectName, new: Stored, old: TableDef | None = None) -> dict[str, Any]:
+    def _fields(
+        self, name: ObjectName, new: Stored, old: TableDef | None = None, replaced: TableDef | None = None
+    ) -> dict[str, Any]:
+        places = self._attempt.places
         self._attempt.take_over(name, new.metadata, new.metadata_location, None)
-        return table_fields(new.metadata, self._attempt.places.type_and_location(new.metadata_location), old)
+        before = old or replaced
+        left = [] if before is None else directories_left(places.storage.root, before, *new)
+        return table_fields(new.metadata, places.type_and_location(new.metadata_location), old, left)

@@ -17,22 +17,23 @@ from pyiceberg.table.metadata import TableMetadata
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
-from trinitylake_core.iceberg.locations import IN_AREA, directories_in
+from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.locations import IN_AREA, canonical, directories_in, directories_of
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.tables import (
     ELSEWHERE,
+    FORMER,
     TABLE_UUID,
     as_directory,
-    base_uri,
-    full_uri,
     metadata_uri,
     own_directory,
-    path_below,
     view_metadata_uri,
 )
 from trinitylake_core.versions import Root
 
+_MOST_LEFT: Final = 32
+"""So many directories of a table stay in its definition when it has left them."""
 _DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}
 
 
@@ -44,7 +45,7 @@ class Identity:
         uuid: the UUID in a table's metadata; empty where the definition has none, and for a view.
         metadata: the location of the newest metadata file; empty where there is none.
         directory: its own directory; empty where it shares one.
-        others: further directories in which its files are: those of its properties, and its location.
+        others: further directories in which its files are: those of its properties, its location, and former ones.
     """
 
     uuid: str = ""
@@ -70,20 +71,21 @@ def identity_of(root: str, definition: TableDef | ViewDef) -> Identity:
         else:
             uuid, metadata = definition.format_properties.get(TABLE_UUID, ""), metadata_uri(root, definition) or ""
         own = own_directory(root, metadata) or ""
-        return Identity(uuid, metadata, own, frozenset(_others_of(definition, own)))
+        return Identity(uuid, metadata, own, frozenset(_others_of(root, definition, own)))
     except InvalidLocation:
         return Identity()
 
 
-def _others_of(definition: TableDef | ViewDef, own: str) -> Iterator[str]:
+def _others_of(root: str, definition: TableDef | ViewDef, own: str) -> Iterator[str]:
     """Yield the directories of a table or a view that do not lie in its own one."""
     named = [each.location for each in directories_in(definition.properties)]
     if isinstance(definition, TableDef):
         named.append(definition.format_properties.get(ELSEWHERE, ""))
+        named += definition.format_properties.get(FORMER, "").split("\n")
     for each in named:
         if not each:
             continue
-        directory = as_directory(each)
+        directory = as_directory(canonical(root, each))
         is_inside = own and directory.startswith(own)
         if not is_inside:
             yield directory
@@ -91,9 +93,28 @@ def _others_of(definition: TableDef | ViewDef, own: str) -> Iterator[str]:
 
 def identity_of_metadata(root: str, metadata: TableMetadata, location: str) -> Identity:
     """Return the identity of a table by its metadata, and the location of their file."""
-    path = path_below(root, location)
-    canonical = full_uri(location) if path is None else f"{base_uri(root)}{path}"
-    return Identity(str(metadata.table_uuid), canonical, own_directory(root, canonical) or "")
+    file = canonical(root, location)
+    return Identity(str(metadata.table_uuid), file, own_directory(root, file) or "")
+
+
+def directories_left(root: str, old: TableDef, metadata: TableMetadata, location: str) -> list[str]:
+    """Return the directories that a table had by a definition, and has no longer by new metadata at a location.
+
+    Its files of older versions lie there, so they stay its own. Raises ``TableForbidden``: there are too many.
+    """
+    now = [as_directory(canonical(root, each.location)) for each in directories_of(metadata)]
+    now.append(own_directory(root, canonical(root, location)) or "")
+    held = tuple(filter(None, now))
+    left: list[str] = []
+    for each in sorted(identity_of(root, old).directories):  # one before those that lie in it
+        if not each.startswith((*held, *left)):
+            left.append(each)
+    if len(left) > _MOST_LEFT:
+        raise TableForbidden(
+            f"the table had {len(left)} other directories, which stay its own, and there are {_MOST_LEFT} at the most: "
+            "keep it where it is, or make a new table"
+        )
+    return left
 
 
 class Identities:

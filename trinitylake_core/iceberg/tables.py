@@ -37,7 +37,7 @@ from trinitylake_core.iceberg.replacing import RewriteLost, replacing_snapshot
 from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
 from trinitylake_core.iceberg.staged import StagedTables
-from trinitylake_core.iceberg.table_index import identity_of, identity_of_metadata
+from trinitylake_core.iceberg.table_index import directories_left, identity_of, identity_of_metadata
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.tables import ICEBERG, Located, metadata_uri
@@ -178,17 +178,19 @@ def _claim(attempt: Attempt, name: ObjectName, new: Stored) -> None:
     attempt.claim(name, identity, identity.directories if attempt.places.serves_clients else ())
 
 
-def _add_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
-    """Add the definition of a table. Raises ``TableAlreadyExistsError``."""
+def _add_definition(attempt: Attempt, name: ObjectName, new: Stored, left: Sequence[str] = ()) -> None:
+    """Add the definition of a table; ``left`` are directories of another one, in whose place it comes.
+
+    Raises ``TableAlreadyExistsError``.
+    """
     make_namespace(attempt, name.namespace)
     try:
         attempt.txn.need_absent(VIEW, *name)
     except AlreadyExists:
         raise TableAlreadyExistsError(f"View with same name already exists: {name}") from None
     try:
-        made = attempt.txn.create_table(
-            *name, **table_fields(new.metadata, attempt.places.type_and_location(new.metadata_location))
-        )
+        stored = attempt.places.type_and_location(new.metadata_location)
+        made = attempt.txn.create_table(*name, **table_fields(new.metadata, stored, left=left))
     except AlreadyExists:
         raise TableAlreadyExistsError(f"Table already exists: {name}") from None
     attempt.note(name, identity_of(attempt.places.storage.root, made))
@@ -205,15 +207,17 @@ def _put_definition(attempt: Attempt, name: ObjectName, new: Stored, *, overwrit
     elif identity_of(attempt.places.storage.root, old).uuid == str(new.metadata.table_uuid):
         _change_definition(attempt, name, new)
     else:
+        left = directories_left(attempt.places.storage.root, old, *new)
         attempt.txn.drop_table(*name)
-        _add_definition(attempt, name, new)
+        _add_definition(attempt, name, new, left)
 
 
 def _change_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
     """Make the definition of a table name other metadata of it."""
     old = definition_of_table(attempt.txn, name)
     stored = attempt.places.type_and_location(new.metadata_location)
-    made = attempt.txn.alter_table(*name, **table_fields(new.metadata, stored, old))
+    left = directories_left(attempt.places.storage.root, old, *new)
+    made = attempt.txn.alter_table(*name, **table_fields(new.metadata, stored, old, left))
     attempt.note(name, identity_of(attempt.places.storage.root, made))
 
 
