@@ -6,17 +6,30 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
-from pipelines import restore, verify
+from pipelines import expire, restore, verify
 from tests.core.test_rest import Answer, Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
-from tests.hostile.served import FIELDS, TABLES, VIEWS, adding_snapshot, commit, served, setting, view_of
-from tests.support.icebergs import ids, rows
+from tests.hostile.served import (
+    FIELDS,
+    REGISTER,
+    TABLES,
+    VIEWS,
+    adding_snapshot,
+    commit,
+    create_by_commit,
+    served,
+    setting,
+    view_of,
+)
+from tests.support.clock import Clock
+from tests.support.icebergs import ids, rows, with_table
 from tests.support.opened_files import watched
 from tests.support.respelled import local, rewrite_avro
 from trinitylake_core.errors import Refused
@@ -266,6 +279,101 @@ def test_what_was_dropped_comes_back_to_those_who_may_manage_it(catalog: Trinity
     with served(catalog, owner={"manage": [f"{NAMESPACE}.*"]}) as call:
         body = {"name": "again", "metadata-location": taken}
         assert 200 == call("POST", f"/v1/lake/namespaces/{NAMESPACE}/register", body).status
+
+
+_ANNA: Final = {"manage": ["hr.*", "archive.*"]}
+_MALLORY: Final = {"manage": [f"{NAMESPACE}.*"], "write": [NAMESPACE]}
+
+
+def _rows_of_people(catalog: TrinityLakeCatalog, name: str, place: str, **properties: str) -> str:
+    """Create a table with a row at a place, as the operator; return the location of its metadata."""
+    schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
+    allowed = f"{place.partition('/shared/')[0]}/shared"
+    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
+    made = operator.create_table(name, schema, place, properties=properties)
+    made.append(rows(4242))
+    return operator.load_table(name).metadata_location
+
+
+def _as(call: Client, name: str) -> Client:
+    return Client(call.uri, name)
+
+
+@pytest.mark.parametrize("gone", ["dropped", "renamed and dropped", "rolled back", "replaced and dropped"])
+def test_the_directory_of_what_is_gone_stays_with_who_had_it_last(
+    gone: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """In an allowed prefix its name says nothing, and after a rename a wrong thing: the versions that are kept do."""
+    allowed = (tmp_path / "shared").as_uri()
+    place, data = f"{allowed}/deep/people", f"{allowed}/data/people"
+    for name in ("hr", "archive"):
+        catalog.create_namespace(name)
+    version = catalog.lakehouse.version
+    paths = {"write.data.path": data}
+    file = _rows_of_people(catalog, "hr.people", place, **paths)
+    last = "hr.people"
+    if gone == "renamed and dropped":
+        last = "archive.people"
+        catalog.rename_table("hr.people", last)
+    if gone == "replaced and dropped":
+        other = _rows_of_people(catalog, "hr.other", f"{allowed}/other/people")
+        catalog.drop_table("hr.other")
+        catalog.register_table("hr.people", other, overwrite=True)
+    if gone == "rolled back":
+        catalog.lakehouse.rollback(version, reason="it never was")
+    else:
+        catalog.drop_table(last)
+    owner = {"manage": [f"{last.partition('.')[0]}.*"]}
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY, owner=owner) as call:
+        for taken in (place, f"{place}/x", data, f"{allowed}/deep"):
+            for what, answer in _ways_in(call, taken):
+                beside = taken.endswith("deep") and what in {"list", "namespace"}
+                if not beside:
+                    assert answer.status == 403, f"{taken}, {what}: {answer.text}"
+                    assert "people" not in answer.json()["error"]["message"]
+        for location in (file, f"{place}/metadata/no-such.metadata.json"):
+            for kind in ("register", "register-view"):
+                body = {"name": "mine", "metadata-location": location}
+                answer = call("POST", f"/v1/lake/namespaces/{NAMESPACE}/{kind}", body)
+                assert 403 == answer.status, f"{kind} of {location}: {answer.text}"
+        namespace, _, name = last.partition(".")
+        back = _as(call, "owner")("POST", f"/v1/lake/namespaces/{namespace}/register", {
+            "name": name, "metadata-location": file,
+        })  # fmt: skip
+        assert 200 == back.status, back.text
+    assert [4242] == ids(catalog.load_table(last))
+
+
+def test_a_directory_is_free_when_no_version_needs_it(
+    catalog: TrinityLakeCatalog, tmp_path: Path, clock: Clock
+) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    catalog.create_namespace("hr")
+    _rows_of_people(catalog, "hr.people", f"{allowed}/people")
+    catalog.drop_table("hr.people")
+    asked = {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
+        assert 403 == call("POST", TABLES, asked).status
+    clock.forward(days=30)
+    expire.run(catalog.lakehouse, expire.Config(keep_last=1, older_than_seconds=0))
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
+        made = call("POST", TABLES, asked)
+        assert 200 == made.status, made.text
+
+
+def test_names_of_other_scripts_have_directories_of_their_own(catalog: TrinityLakeCatalog) -> None:
+    theirs, mine = "\u5ba2\u6237", "\u8ba2\u5355"
+    table = with_table(catalog, f"{NAMESPACE}.{theirs}", 1)
+    place, file = table.location(), table.metadata_location
+    catalog.drop_table(f"{NAMESPACE}.{theirs}")
+    rights = {"mallory": {"manage": [f"{NAMESPACE}.{mine}"]}, "owner": {"manage": [f"{NAMESPACE}.{theirs}"]}}
+    with served(catalog, **rights) as call:
+        for location in (place, f"{place[:-12]}{'0' * 12}"):
+            assert 403 == create_by_commit(call, quote(mine), location).status
+        register = {"name": mine, "metadata-location": file}
+        assert 403 == call("POST", REGISTER, register).status
+        back = _as(call, "owner")("POST", REGISTER, register | {"name": theirs})
+        assert 200 == back.status, back.text
 
 
 @pytest.mark.parametrize("how", ["registered", "renamed"])

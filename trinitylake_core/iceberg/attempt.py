@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
@@ -15,12 +16,29 @@ from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.identities import NOBODY, Identities, Identity, full_name, is_over
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.table_index import NOBODY, Identities, Identity, TableIndex, full_name
+from trinitylake_core.iceberg.table_index import TableIndex
 from trinitylake_core.transactions.made import note_version
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root
+
+Require = Callable[[ObjectName], None]
+_REQUIRE: ContextVar[Require | None] = ContextVar("require", default=None)
+
+
+@contextmanager
+def on_behalf_of(require: Require) -> Iterator[None]:
+    """Say what refuses those who ask for a change, where it takes what another object has or had; else nobody is asked.
+
+    It is called with the name of that object.
+    """
+    token = _REQUIRE.set(require)
+    try:
+        yield
+    finally:
+        _REQUIRE.reset(token)
 
 
 class Claims:
@@ -46,7 +64,7 @@ class Claims:
                 if whose is not owner:
                     others.append(each)
             for each in wanted:
-                if any(_overlap(each, other) for other in others):
+                if any(is_over(each, other) for other in others):
                     raise CommitFailedException(
                         "another request that is under way creates or registers a table with the same UUID, the same "
                         "metadata file or the same directory: see what became of it, and retry"
@@ -59,21 +77,13 @@ class Claims:
             self._taken = {what: each for what, each in self._taken.items() if each is not owner}
 
 
-def _overlap(one: str, other: str) -> bool:
-    """Whether two are the same, or one of them is a directory above the other."""
-    if one == other:
-        return True
-    is_above = one.endswith("/") and other.startswith(one)
-    is_below = other.endswith("/") and one.startswith(other)
-    return is_above or is_below
-
-
 class _Claim(NamedTuple):
     """What an attempt requires that no other object has."""
 
     name: ObjectName
     identity: Identity
     directories: tuple[str, ...]
+    require: Require | None
 
 
 class Attempt:
@@ -145,12 +155,32 @@ class Attempt:
             TableForbidden: only directories were claimed, and another one has such a directory.
             CommitFailedException: another attempt of this process claims the same.
         """
-        claim = _Claim(name, identity, tuple(directories))
+        claim = _Claim(name, identity, tuple(directories), _REQUIRE.get())
         if identity == NOBODY and not claim.directories:
             return
         self._refuse_others(claim, self.txn.change.base, {full_name(*name)})
         self._claims.take(identity, claim.directories, self)
         self._claimed.append(claim)
+
+    def require_owners(self, name: ObjectName, location: str) -> None:
+        """Refuse a file that is to be registered under a name to those who may not have what lies in its directory.
+
+        That is what has it, or had it last. Where no version that is kept says who that was, the name of the directory
+        does. Costs what ``TableIndex.former_owners`` does; nothing where nobody has to be asked.
+        """
+        require = _REQUIRE.get()
+        if require is None:
+            return
+        base = self.txn.change.base
+        locations = self.places.locations
+        own = self.places.own_directory(location)
+        directories = [] if own is None else [own]
+        found = self._index.names_of(NOBODY, base, directories) | self._index.former_owners(base, directories)
+        for each in sorted(found - {full_name(*name)}):
+            require(_name_of(each))
+        made_for = locations.made_for(location)
+        if not found and made_for is not None and not locations.is_made_for(name, made_for):
+            require(ObjectName(*made_for))
 
     def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: Iterable[str]) -> None:
         """Refuse files that a client adds, in no place of the table or in one of another table.
@@ -176,6 +206,7 @@ class Attempt:
             others |= self._identities.names_over(each)
         others -= own
         if not others:
+            self._require_former(claim, base)
             return
         which = "another table" if self.places.serves_clients else min(others).replace("\0", ".")
         if claim.identity == NOBODY:
@@ -187,6 +218,12 @@ class Attempt:
             f"{claim.name}: {which} has the same UUID, metadata file or directory; a table has one name: rename it, or "
             "drop it first"
         )
+
+    def _require_former(self, claim: _Claim, base: Root) -> None:
+        """Refuse directories that another object had last, to those who may not manage that."""
+        if claim.require is not None and claim.directories:
+            for each in sorted(self._index.former_owners(base, claim.directories) - {full_name(*claim.name)}):
+                claim.require(_name_of(each))
 
     @property
     def writes_anything(self) -> bool:
@@ -237,3 +274,8 @@ class Attempt:
             yield
         finally:
             self._claims.release(self)
+
+
+def _name_of(name: str) -> ObjectName:
+    """Return a name in the index as one of an object."""
+    return ObjectName(*name.split("\0"))

@@ -426,19 +426,6 @@ class TrinityLakeCatalog(MetastoreCatalog):
             )
             return self._table(name, self._change(register, f"register table {name}"))
 
-    def made_for(self, location: str) -> Identifier | None:
-        """Return the table or view for whose name this catalog made the directory of a file; ``None``: for none.
-
-        What cannot stand in a path is another character in it. No request. Raises ``ForbiddenError``, ``ValueError``.
-        """
-        with translate_errors():
-            self._places.refuse_unreadable(location)
-            found = self._places.locations.made_for(location)
-        if found is None:
-            return None
-        namespace, table = found
-        return (*namespace.split("."), table)
-
     def stage_table(
         self,
         identifier: str | Identifier,
@@ -689,7 +676,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
             where, own = self._location_of_new(name, location)
             metadata = views.new_view(schema, view_version, where, properties)
             directories = self._places.refuse_new_view(metadata, own)
-            return self._create_view(name, NewView(metadata), directories)
+            create = partial(views.create_view, name=name, new=NewView(metadata), directories=directories)
+            return self._change(create, f"create view {name}")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
         """Create a view that is equal to the newest version in a file of view metadata.
@@ -699,14 +687,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
         name = new_name_of(identifier)
         with translate_errors():
             self._places.refuse_unreadable(metadata_location)
-            metadata = border.view_metadata(self._places.content(metadata_location), metadata_location)
-            own = self._places.own_directory(metadata_location)
-            directories = self._places.refuse_registered_view(metadata, [] if own is None else [own])
-            return self._create_view(name, NewView(metadata, metadata_location), directories)
-
-    def _create_view(self, name: ObjectName, new: NewView, directories: list[str]) -> StoredView:
-        create = partial(views.create_view, name=name, new=new, directories=directories)
-        return self._change(create, f"create view {name}")
+            register = partial(views.register_view, name=name, metadata_location=metadata_location)
+            return self._change(register, f"register view {name}")
 
     def commit_view(self, identifier: str | Identifier, commit: ViewCommit) -> StoredView:
         """Apply updates to a view, if it still meets the requirements. One ``put`` more than a commit of the lakehouse.

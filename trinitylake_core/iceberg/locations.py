@@ -6,6 +6,7 @@ properties, and files; each of them is compared with the places before anything 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ IN_AREA: Final = re.compile(rf"/{OWN_DIRECTORY}/")
 """In the directory of a table below ``tables/`` of a lakehouse."""
 _MADE_HERE: Final = re.compile(r"([^/]+)/([^/]+)-[0-9a-f]{12}/")
 _LABEL_MAX: Final = 80
+_DIGEST_DIGITS: Final = 16
 
 
 class Place(NamedTuple):
@@ -133,6 +135,10 @@ class Locations:
                 return namespace, name
         return None
 
+    def is_made_for(self, name: ObjectName, made_for: tuple[str, str]) -> bool:
+        """Whether the words in a path, see :meth:`made_for`, are those of a name."""
+        return made_for == (_label(name.namespace), _label(name.name))
+
     def _made_here(self) -> list[str]:
         return [f"{self.base}{DIRECTORY}", *([self.warehouse] if self.warehouse else [])]
 
@@ -230,6 +236,14 @@ def refuse_ambiguous(place: Place) -> None:
 
 
 def _label(name: str) -> str:
-    """Return a name for people as one segment of a path."""
+    """Return a name for people as one segment of a path. Two names have two labels: one that had to be changed ends so.
+
+    A tilde is in no label that is a name itself.
+    """
     label = _UNREADABLE.sub("_", name)[:_LABEL_MAX]
-    return label if label.strip(".") else label.replace(".", "_")
+    if not label.strip("."):
+        label = label.replace(".", "_")
+    if label == name:
+        return label
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
+    return f"{label}~{digest[:_DIGEST_DIGITS]}"

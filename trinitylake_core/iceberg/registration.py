@@ -22,10 +22,11 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.errors import translate_errors, words_of
 from trinitylake_core.iceberg.fields import table_fields
+from trinitylake_core.iceberg.identities import directories_left, identity_of, identity_of_metadata
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.table_index import TableIndex, directories_left, identity_of, identity_of_metadata
+from trinitylake_core.iceberg.table_index import TableIndex
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tables import METADATA_LOCATION, TABLE_UUID

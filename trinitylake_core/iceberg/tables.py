@@ -29,6 +29,7 @@ from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.iceberg.errors import MetadataMissing, no_table
 from trinitylake_core.iceberg.fields import table_fields
+from trinitylake_core.iceberg.identities import directories_left, identity_of, identity_of_metadata
 from trinitylake_core.iceberg.moved import refusal_of_moved
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
@@ -37,7 +38,6 @@ from trinitylake_core.iceberg.replacing import RewriteLost, replacing_snapshot
 from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
 from trinitylake_core.iceberg.staged import StagedTables
-from trinitylake_core.iceberg.table_index import directories_left, identity_of, identity_of_metadata
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.tables import ICEBERG, Located, metadata_uri
@@ -142,6 +142,7 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     """
     places = attempt.places
     require_namespace(attempt.txn, name.namespace)
+    attempt.require_owners(name, metadata_location)  # before it is looked at whether there is such a file
     new = Stored(places.read(metadata_location), metadata_location)
     directories = _refuse_unregistrable(places, name, new)
     replaced = None

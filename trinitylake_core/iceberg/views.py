@@ -21,11 +21,11 @@ from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.errors import no_view
+from trinitylake_core.iceberg.identities import Identity
 from trinitylake_core.iceberg.locations import Place, directories_of
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace
 from trinitylake_core.iceberg.places import Places
-from trinitylake_core.iceberg.table_index import Identity
 from trinitylake_core.iceberg.tables import rename_object
 from trinitylake_core.iceberg.view_fields import log_entry, view_fields, view_from_definition
 from trinitylake_core.iceberg.view_metadata import (
@@ -119,6 +119,16 @@ def create_view(attempt: Attempt, name: ObjectName, new: NewView, directories: S
         return view
     attempt.take_over(name, None, new.written, None)
     return view
+
+
+def register_view(attempt: Attempt, name: ObjectName, metadata_location: str) -> StoredView:
+    """Create the view that a file describes. Raises as :func:`create_view`, and ``MetadataMissing``."""
+    places = attempt.places
+    attempt.require_owners(name, metadata_location)  # before it is looked at whether there is such a file
+    metadata = border.view_metadata(places.content(metadata_location), metadata_location)
+    own = places.own_directory(metadata_location)
+    directories = places.refuse_registered_view(metadata, [] if own is None else [own])
+    return create_view(attempt, name, NewView(metadata, metadata_location), directories)
 
 
 def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> StoredView:

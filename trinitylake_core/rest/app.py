@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from trinitylake_core.commits.commit import acting_as, whoami
+from trinitylake_core.iceberg.attempt import on_behalf_of
 from trinitylake_core.rest import namespace_routes, table_routes, view_routes
 from trinitylake_core.rest.answers import SlowlyRead, refuse
 from trinitylake_core.rest.bodies import SLOW, Bodies
@@ -210,7 +211,10 @@ class _Endpoint:
         key = key_of(http.method, f"{http.url.path}?{http.url.query}", request)
         with acting_as(asking.principal.name), asked_by(key), collect_versions() as asking.asked.versions:
             try:
-                return handler(request)
+                if principal.manages_all:
+                    return handler(request)
+                with on_behalf_of(request.require_owner):
+                    return handler(request)
             except CommitFailedException as error:
                 if handler not in _FREE_OF_CONFLICTS:
                     raise

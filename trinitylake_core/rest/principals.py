@@ -78,6 +78,11 @@ class Principal:
         """Whether there is anything that the principal may do in the only lakehouse."""
         return any(self.allowed.values())
 
+    @property
+    def manages_all(self) -> bool:
+        """Whether there is nothing that the principal may not manage."""
+        return "*" in self.allowed.get(MANAGE, ())
+
     def may(self, right: str, name: str) -> bool:
         """Return whether the principal has a right on a namespace, table or view of this name."""
         including = RIGHTS[RIGHTS.index(right) :]

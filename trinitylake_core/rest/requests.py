@@ -11,9 +11,10 @@ from pydantic import BaseModel, TypeAdapter
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core.iceberg.border import request_of
+from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.rest.audit import Asked
 from trinitylake_core.rest.json_bounds import parse_object
-from trinitylake_core.rest.principals import Principal, is_addressable, name_for_rights
+from trinitylake_core.rest.principals import MANAGE, READ, Principal, is_addressable, name_for_rights
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.warehouses import Warehouse
 
@@ -95,6 +96,17 @@ class Request:
         full_name = name_for_rights(identifier)
         self.asked.note_object(right, full_name)
         self.principal.require(right, full_name)
+
+    def require_owner(self, name: ObjectName) -> None:
+        """Refuse a request that takes what another object has or had, unless its principal may manage that.
+
+        Raises ``Problem`` (403), which names what the principal may read.
+        """
+        full_name = name_for_rights(name.identifier)
+        if not self.principal.may(READ, full_name):
+            text = "what is asked for has, or had last, another owner; older versions may still need its files"
+            raise Problem(403, "ForbiddenException", text)
+        self.principal.require(MANAGE, full_name)
 
     def page(self, names: Sequence[Identifier]) -> tuple[Sequence[Identifier], str | None]:
         """Return the part of sorted names that the request wants, and the token of the next one.

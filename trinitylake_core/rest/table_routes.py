@@ -94,20 +94,9 @@ def register_table(request: Request) -> Reply:
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    require_manage_of_directory(request, identifier, wanted.location)
     return _answer_with(
         request, request.warehouse.catalog.register_table(identifier, wanted.location, wanted.overwrite)
     )
-
-
-def require_manage_of_directory(request: Request, identifier: Identifier, location: str) -> None:
-    """Refuse a file in the directory of another table or view to those who may not manage that: it may come back.
-
-    Raises ``Problem`` (403).
-    """
-    made_for = request.warehouse.catalog.made_for(location)
-    if made_for is not None and made_for != identifier:
-        request.require(MANAGE, made_for)
 
 
 def load_table(request: Request) -> Reply:

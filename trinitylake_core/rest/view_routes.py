@@ -13,7 +13,7 @@ from trinitylake_core.iceberg.views import StoredView
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, Reply, Request
-from trinitylake_core.rest.table_routes import page_of_names, renaming, require_manage_of_directory
+from trinitylake_core.rest.table_routes import page_of_names, renaming
 
 
 class RegisterView(BaseModel):
@@ -52,7 +52,6 @@ def register_view(request: Request) -> Reply:
     request.asked.note_location(wanted.location)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    require_manage_of_directory(request, identifier, wanted.location)
     return _answer_with(request, request.warehouse.catalog.register_view(identifier, wanted.location))
 
 

@@ -1,0 +1,121 @@
+"""Which tables and views had a directory, and are gone: a retained version names them, so they may come back.
+
+A drop leaves the files where they are, and older versions read them. So the directory stays with whoever had it last,
+under the name that it had last: the version that drops or renames an object says which that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from trinitylake_core import spec
+from trinitylake_core.commits.backend import LakehouseBackend
+from trinitylake_core.definitions import decode_table, decode_view
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, TransactionExpired
+from trinitylake_core.iceberg.identities import Identities, Identity, full_name, identity_of, is_over
+from trinitylake_core.keys import TABLE, VIEW
+from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.versions import Delta, Root
+
+_DECODERS: Final = {TABLE: decode_table, VIEW: decode_view}
+
+
+class _Gone(NamedTuple):
+    """An object that a version dropped, renamed or put another one in the place of."""
+
+    version: int
+    kind: str
+    name: str
+    path: str
+
+
+class FormerOwners:
+    """The last owners of directories. Not thread-safe.
+
+    Memory: some 500 bytes for each table or view that a retained version dropped.
+    """
+
+    def __init__(self, backend: LakehouseBackend) -> None:
+        self._backend = backend
+        self._root: Root | None = None
+        self._gone = Identities()
+        self._versions: dict[str, int] = {}
+
+    def move_to(self, base: Root) -> None:
+        """Read what was dropped up to a version.
+
+        The first time one ``get`` for each retained version, and for each node that the oldest and the newest do not
+        share; then for what came since. One ``get`` for the definition of each object that was dropped.
+        """
+        if self._root is not None and self._root.version >= base.version:
+            return
+        try:
+            newest, gone = self._read_gone(self._root or self._oldest(base))
+        except TransactionExpired:  # it has not asked for a long time
+            newest, gone = self._read_gone(self._oldest(base))
+        for each, identity in self._backend.storage.map(gone, self._read):
+            if identity is not None:
+                key = f"{each.name}\0{each.path}"
+                self._gone.put(key, identity)
+                self._versions[key] = each.version
+        self._root = newest
+
+    def owners_over(self, directory: str) -> dict[str, str]:
+        """Return who had directories last: those that are this one, lie in it, or are above it. No request."""
+        newest: dict[str, str] = {}
+        for key in self._gone.names_over(directory):
+            for ground in self._gone.identity(key).directories:
+                if is_over(ground, directory):
+                    known = newest.get(ground, key)
+                    newest[ground] = max(known, key, key=self._versions.__getitem__)
+        return {ground: key.rpartition("\0")[0] for ground, key in newest.items()}
+
+    def _oldest(self, base: Root) -> Root:
+        versions = self._backend.versions
+        return versions.root(versions.kept_from(base.version))
+
+    def _read_gone(self, start: Root) -> tuple[Root, list[_Gone]]:
+        """Return what was dropped after a version, and the newest version. Raises ``TransactionExpired``."""
+        if not self._backend.versions.root_exists(start.version + 1):
+            return start, []
+        deltas, newest = self._backend.since(start)
+        began = Lakehouse(self._backend, start)
+        before: dict[str, str] = {}
+        for change in began.diff(began, Lakehouse(self._backend, newest)):
+            if change.old_path is not None:
+                before[change.key] = change.old_path
+        last: dict[str, str | None] = {}
+        gone: list[_Gone] = []
+        for delta in deltas:
+            for key, path in self._changes_of(delta):
+                kind, namespace, name = began.codec.split(key)
+                known = last.get(key, before.get(key))
+                last[key] = path
+                # A commit puts nothing in the place of an object but that object; other operations may.
+                is_gone = path is None or delta.operation != spec.OP_COMMIT
+                if is_gone and known is not None and known != path and kind in _DECODERS:
+                    gone.append(_Gone(delta.version, kind, full_name(namespace, name or ""), known))
+        return newest, gone
+
+    def _changes_of(self, delta: Delta) -> Iterator[tuple[str, str | None]]:
+        """Yield what a version changed: each key with the path of its definition, ``None`` where it was dropped."""
+        if delta.operation in spec.QUIET_OPERATIONS:
+            return
+        if delta.operation in spec.TRANSACTIONAL_OPERATIONS:
+            for key, path, _ in delta.own_messages():
+                yield key, path
+            return
+        versions = self._backend.versions  # a rollback, or a load: its root does not say
+        before = Lakehouse(self._backend, versions.root(delta.version - 1))
+        for change in before.diff(before, Lakehouse(self._backend, versions.root(delta.version))):
+            yield change.key, change.new_path
+
+    def _read(self, each: _Gone) -> tuple[_Gone, Identity | None]:
+        """Return the identity of an object; of one whose definition cannot be read nothing is known."""
+        storage = self._backend.storage
+        try:
+            definition = _DECODERS[each.kind](storage.read(each.path), each.path)
+        except (Corrupt, FileMissing, InvalidLocation):
+            return each, None
+        return each, identity_of(storage.root, definition)
