@@ -212,7 +212,7 @@ def test_ground_that_a_table_had_before_stays_its_own(way: str, catalog: Trinity
     operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
     schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
     by_property = way.startswith("write")
-    operator.create_table("hr.people", schema, *([] if by_property else [theirs]), properties={way: theirs})
+    operator.create_table("hr.people", schema, None if by_property else theirs, properties={way: theirs})
     for place in (later, now):
         if way == "replaced":
             other = operator.create_table("hr.other", schema, place)

@@ -173,11 +173,17 @@ class Attempt:
             return
         base = self.txn.change.base
         locations = self.places.locations
+        directories = []
         own = self.places.own_directory(location)
-        directories = [] if own is None else [own]
-        found = self._index.names_of(NOBODY, base, directories) | self._index.former_owners(base, directories)
-        for each in sorted(found - {full_name(*name)}):
-            require(_name_of(each))
+        if own is not None:
+            directories.append(own)
+        found = self._index.names_of(NOBODY, base, directories)
+        found |= self._index.former_owners(base, directories)
+        own_name = full_name(*name)
+        for each in sorted(found):
+            if each != own_name:
+                owner = _name_of(each)
+                require(owner)
         made_for = locations.made_for(location)
         if not found and made_for is not None and not locations.is_made_for(name, made_for):
             require(ObjectName(*made_for))
@@ -221,9 +227,14 @@ class Attempt:
 
     def _require_former(self, claim: _Claim, base: Root) -> None:
         """Refuse directories that another object had last, to those who may not manage that."""
-        if claim.require is not None and claim.directories:
-            for each in sorted(self._index.former_owners(base, claim.directories) - {full_name(*claim.name)}):
-                claim.require(_name_of(each))
+        if claim.require is None or not claim.directories:
+            return
+        own_name = full_name(*claim.name)
+        found = self._index.former_owners(base, claim.directories)
+        for each in sorted(found):
+            if each != own_name:
+                owner = _name_of(each)
+                claim.require(owner)
 
     @property
     def writes_anything(self) -> bool:
@@ -278,4 +289,5 @@ class Attempt:
 
 def _name_of(name: str) -> ObjectName:
     """Return a name in the index as one of an object."""
-    return ObjectName(*name.split("\0"))
+    namespace, _, own = name.partition("\0")
+    return ObjectName(namespace, own)

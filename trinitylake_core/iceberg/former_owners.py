@@ -65,15 +65,21 @@ class FormerOwners:
         """Return who had directories last: those that are this one, lie in it, or are above it. No request."""
         newest: dict[str, str] = {}
         for key in self._gone.names_over(directory):
-            for ground in self._gone.identity(key).directories:
+            identity = self._gone.identity(key)
+            for ground in identity.directories:
                 if is_over(ground, directory):
                     known = newest.get(ground, key)
                     newest[ground] = max(known, key, key=self._versions.__getitem__)
-        return {ground: key.rpartition("\0")[0] for ground, key in newest.items()}
+        owners: dict[str, str] = {}
+        for ground, key in newest.items():
+            name, _, _ = key.rpartition("\0")
+            owners[ground] = name
+        return owners
 
     def _oldest(self, base: Root) -> Root:
         versions = self._backend.versions
-        return versions.root(versions.kept_from(base.version))
+        oldest = versions.kept_from(base.version)
+        return versions.root(oldest)
 
     def _read_gone(self, start: Root) -> tuple[Root, list[_Gone]]:
         """Return what was dropped after a version, and the newest version. Raises ``TransactionExpired``."""
@@ -81,8 +87,9 @@ class FormerOwners:
             return start, []
         deltas, newest = self._backend.since(start)
         began = Lakehouse(self._backend, start)
+        ended = Lakehouse(self._backend, newest)
         before: dict[str, str] = {}
-        for change in began.diff(began, Lakehouse(self._backend, newest)):
+        for change in began.diff(began, ended):
             if change.old_path is not None:
                 before[change.key] = change.old_path
         last: dict[str, str | None] = {}
@@ -95,7 +102,9 @@ class FormerOwners:
                 # A commit puts nothing in the place of an object but that object; other operations may.
                 is_gone = path is None or delta.operation != spec.OP_COMMIT
                 if is_gone and known is not None and known != path and kind in _DECODERS:
-                    gone.append(_Gone(delta.version, kind, full_name(namespace, name or ""), known))
+                    whole = full_name(namespace, name or "")
+                    each = _Gone(delta.version, kind, whole, known)
+                    gone.append(each)
         return newest, gone
 
     def _changes_of(self, delta: Delta) -> Iterator[tuple[str, str | None]]:
@@ -107,8 +116,10 @@ class FormerOwners:
                 yield key, path
             return
         versions = self._backend.versions  # a rollback, or a load: its root does not say
-        before = Lakehouse(self._backend, versions.root(delta.version - 1))
-        for change in before.diff(before, Lakehouse(self._backend, versions.root(delta.version))):
+        before = versions.root(delta.version - 1)
+        after = versions.root(delta.version)
+        lake = Lakehouse(self._backend, before)
+        for change in lake.diff(lake, Lakehouse(self._backend, after)):
             yield change.key, change.new_path
 
     def _read(self, each: _Gone) -> tuple[_Gone, Identity | None]:

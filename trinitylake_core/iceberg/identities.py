@@ -92,12 +92,19 @@ def directories_left(root: str, old: TableDef, metadata: TableMetadata, location
 
     Its files of older versions lie there, so they stay its own. Raises ``TableForbidden``: there are too many.
     """
-    now = [as_directory(canonical(root, each.location)) for each in directories_of(metadata)]
-    now.append(own_directory(root, canonical(root, location)) or "")
-    held = tuple(filter(None, now))
+    held: list[str] = []
+    for place in directories_of(metadata):
+        spelled = canonical(root, place.location)
+        held.append(as_directory(spelled))
+    file = canonical(root, location)
+    own = own_directory(root, file)
+    if own is not None:
+        held.append(own)
     left: list[str] = []
-    for each in sorted(identity_of(root, old).directories):  # one before those that lie in it
-        if not each.startswith((*held, *left)):
+    before = identity_of(root, old)
+    for each in sorted(before.directories):  # one before those that lie in it
+        covers = (*held, *left)
+        if not each.startswith(covers):
             left.append(each)
     if len(left) > _MOST_LEFT:
         raise TableForbidden(

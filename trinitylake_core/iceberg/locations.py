@@ -137,7 +137,8 @@ class Locations:
 
     def is_made_for(self, name: ObjectName, made_for: tuple[str, str]) -> bool:
         """Whether the words in a path, see :meth:`made_for`, are those of a name."""
-        return made_for == (_label(name.namespace), _label(name.name))
+        own = (_label(name.namespace), _label(name.name))
+        return made_for == own
 
     def _made_here(self) -> list[str]:
         return [f"{self.base}{DIRECTORY}", *([self.warehouse] if self.warehouse else [])]
@@ -245,5 +246,7 @@ def _label(name: str) -> str:
         label = label.replace(".", "_")
     if label == name:
         return label
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
-    return f"{label}~{digest[:_DIGEST_DIGITS]}"
+    data = name.encode(errors="surrogatepass")
+    digest = hashlib.sha256(data).hexdigest()
+    ending = digest[:_DIGEST_DIGITS]
+    return f"{label}~{ending}"
