@@ -182,15 +182,17 @@ class AddedFiles:
         found: set[str] = set()
         for table in self._tables:
             added = table.new_lists()
-            for uri in added:
-                self._note_table(uri, table)
-            for uri in table.parent_lists():
+            parents = table.parent_lists()
+            for uri in (*added, *parents):
                 self._note_table(uri, table)
             new_lists |= added
-            elsewhere |= set() if table.is_here else table.new_lists()
-            parent_lists |= table.parent_lists()
+            if not table.is_here:
+                elsewhere |= added
+            parent_lists |= parents
             found.add(table.location)
-            found |= _statistics(table.after) - _statistics(table.before)
+            known = _statistics(table.before)
+            named = _statistics(table.after)
+            found |= named - known
         self._old |= parent_lists
         # What this process cannot read of a table elsewhere stops each cleaning that meets it.
         lenient = parent_lists | elsewhere
@@ -205,7 +207,7 @@ class AddedFiles:
         self._old |= replaced
         lenient = replaced | _union(manifests_by_list[uri] for uri in elsewhere)
         files_by_manifest = dict(self._read(new_manifests | replaced, _uris_in, lenient=lenient))
-        named = _union(files_by_manifest[uri] for uri in new_manifests)
+        files_named = _union(files_by_manifest[uri] for uri in new_manifests)
         # A manifest that merges or rewrites others names files that its parents have named.
         taken_over = _union(files_by_manifest[uri] for uri in replaced)
         if self._refuse is not None:
@@ -213,7 +215,8 @@ class AddedFiles:
                 table = self._tables_of[manifest]
                 files = set(files_by_manifest[manifest])
                 self._refuse(table.name, files - taken_over, table.places.prefixes)
-        return self._in_area(found | new_lists | new_manifests | (named - taken_over))
+        files_added = files_named - taken_over
+        return self._in_area(found | new_lists | new_manifests | files_added)
 
     def _kept_by_base(self, void: set[str]) -> set[str]:
         """Return those paths that the metadata before refers to, from any of its snapshots.

@@ -6,19 +6,19 @@ under the name that it had last: the version that drops or renames an object say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.definitions import decode_table, decode_view
+from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, TransactionExpired
 from trinitylake_core.iceberg.identities import Identities, Identity, full_name, identity_of, is_over
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.versions import Delta, Root
 
-_DECODERS: Final = {TABLE: decode_table, VIEW: decode_view}
+_DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}
 
 
 class _Gone(NamedTuple):

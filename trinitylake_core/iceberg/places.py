@@ -109,17 +109,22 @@ class Places:
         Return the directories that no other table may have. Raises as ``Locations.shared_ground``.
         """
         own = self._directories_of_current(current)
-        known = {each.location for each in (*directories_of(current.metadata), *files_of(current.metadata))}
-        known.add(current.metadata_location)
-        places = [*directories_of(new.metadata), *files_of(new.metadata)]
-        named = [each for each in places if each.location not in known]
-        return self.locations.shared_ground([*named, Place("the new metadata file", new.metadata_location)], own)
+        known = {current.metadata_location}
+        for before in (*directories_of(current.metadata), *files_of(current.metadata)):
+            known.add(before.location)
+        named = [Place("the new metadata file", new.metadata_location)]
+        for place in (*directories_of(new.metadata), *files_of(new.metadata)):
+            if place.location not in known:
+                named.append(place)
+        return self.locations.shared_ground(named, own)
 
     def _directories_of_current(self, current: Stored) -> list[str]:
         """Return the directories in which a table that is here already may name any place."""
-        directory = current.metadata_location.rpartition("/")[0]
+        directory, _, _ = current.metadata_location.rpartition("/")
+        found = [directory]
         own = self.own_directory(current.metadata_location)
-        found = [directory] if own is None else [directory, own]
+        if own is not None:
+            found.append(own)
         if path_below(self.storage.root, current.metadata_location) is None:
             found += [each.location for each in directories_of(current.metadata)]
         return found
@@ -149,8 +154,11 @@ class Places:
         Raises as ``Locations.shared_ground``.
         """
         files = [Place(f"the file {full_uri(uri)}", uri) for uri in uris]
-        found = self.locations.shared_ground(files, own)
-        return list({each.rstrip("/").rpartition("/")[0]: each for each in found}.values())
+        one_of_each: dict[str, str] = {}
+        for file in self.locations.shared_ground(files, own):
+            directory, _, _ = file.rstrip("/").rpartition("/")
+            one_of_each[directory] = file
+        return list(one_of_each.values())
 
     def refuse_unreadable(self, location: str, known: Iterable[str] = ()) -> None:
         """Refuse to read a file for a client, but below the root, in directories that are known, or where it may.
