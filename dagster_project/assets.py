@@ -15,6 +15,7 @@ from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.schedule_times import freshness
 from dagster_project.scope import PARTITION_TAG, Scope, last_evaluation
 from dagster_project.supervised import (
+    DRY_RUN_TAG,
     RETRY,
     Context,
     Launch,
@@ -128,6 +129,9 @@ def step(
 ) -> dg.AssetsDefinition:
     """Return an asset, whose step opens the lakehouse and does one thing with it. It is retried if the storage fails.
 
+    A dry run is an observation of the asset, with the tag of a plan: it replaces no page of what was done, passes no
+    check, and what depends on the step is skipped in its run.
+
     Args:
         scope, name, work, after, description: what it is, does and follows.
         options: those of :class:`Options` that its launchpad has, with their defaults.
@@ -138,9 +142,11 @@ def step(
         on_spark: whether it may start Spark, where lakehouses.yaml lets it: that is the badge of the asset.
         more: further arguments of the asset.
     """
-    checks = [each.name for each in more.get("check_specs", ())]
-    passed = [dg.AssetCheckResult(check_name=each, passed=True, description="nothing was read") for each in checks]
-    decorate: Callable[[Callable[..., Result]], dg.AssetsDefinition] = dg.asset(
+    specs: Sequence[dg.AssetCheckSpec] = more.get("check_specs", ())
+    passed = []
+    for each in specs:
+        passed.append(dg.AssetCheckResult(check_name=each.name, passed=True, description="nothing was read"))
+    decorate: Callable[[Callable[..., Iterator[Any]]], dg.AssetsDefinition] = dg.asset(
         key=key(scope, name),
         deps=[key(scope, each) for each in after],
         description=description,
@@ -152,12 +158,22 @@ def step(
         tags=scope.tags,
         partitions_def=scope.partitions,
         pool=scope.pool if writes else None,
+        output_required="dry_run" not in options,
         **more,
     )
 
-    def done(context: dg.AssetExecutionContext, spark: SparkResource) -> Result:
-        settings = settings_of(scope, context)
+    def record(context: dg.AssetExecutionContext, spark: SparkResource) -> Iterator[Any]:
         chosen = Options(**(context.op_execution_context.op_config if options else {}))
+        result = carry_out(context, spark, chosen)
+        if not chosen.dry_run:
+            yield result
+            return
+        yield _observe_plan(context, result)
+        for each in specs:  # Dagster asks for these outputs; they are evaluations of checks only where they are results
+            yield dg.Output(None, each.get_python_identifier())
+
+    def carry_out(context: dg.AssetExecutionContext, spark: SparkResource, chosen: Options) -> Result:
+        settings = settings_of(scope, context)
         asked = chosen.delete_without_policy or chosen.dry_run
         if chosen.dry_run:
             tag_plan(context)
@@ -181,7 +197,14 @@ def step(
         timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout
         return run_supervised(context, settings, spark, work_on_lakehouse, timeout=timeout)
 
-    return decorate(done)
+    return decorate(record)
+
+
+def _observe_plan(context: dg.AssetExecutionContext, planned: Result) -> dg.AssetObservation:
+    """Return what is recorded of a dry run."""
+    partition = context.run.tags.get(PARTITION_TAG)
+    tags = {DRY_RUN_TAG: "true"}
+    return dg.AssetObservation(context.asset_key, partition=partition, metadata=planned.metadata, tags=tags)
 
 
 def page_of_idle_run(launch: Launch, metadata: reports.Metadata) -> reports.Metadata:
@@ -198,14 +221,14 @@ def page_of_idle_run(launch: Launch, metadata: reports.Metadata) -> reports.Meta
     only = dg.AssetRecordsFilter(context.asset_key, asset_partitions=None if partition is None else [partition])
     for record in context.instance.fetch_materializations(only, limit=_LAST_RUNS).records:
         last = record.asset_materialization
-        if last is not None and not _is_dry(last):  # a plan is not what was done
+        if last is not None and not _is_dry(last):
             drawn = {name: each for name, each in last.metadata.items() if isinstance(each, DRAWN)}
             return drawn | shown
     return shown
 
 
 def _is_dry(made: dg.AssetMaterialization) -> bool:
-    """Whether a record is of a dry run."""
+    """Whether a record is of a dry run: version 0.1.0 recorded those as what was done."""
     dry = made.metadata.get("dry_run")
     return dry is not None and bool(dry.value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
@@ -184,7 +184,7 @@ def compaction(scope: Scope) -> AssetJob:
 
 
 def jobs_of_tables(scope: Scope) -> list[AssetJob]:
-    """Return a job for each asset of Iceberg tables, if there are any: those that change something are dry runs."""
+    """Return a job for each asset of Iceberg tables, if there are any. It does what materialising the asset does."""
     if not has_tables(scope):
         return []
     made = []
@@ -192,19 +192,15 @@ def jobs_of_tables(scope: Scope) -> list[AssetJob]:
         if asset == assets.TABLE_COMPACTION and not compacts_tables(scope):
             continue
         of = assets.key(scope, asset)
-        dry = {} if verb == "health" else {"ops": {of.to_python_identifier(): {"config": {"dry_run": True}}}}
-        made.append(
-            _job(scope, f"tables_{verb}", dg.AssetSelection.assets(of), f"{text} of {scope.label}.", config=dry)
-        )
+        made.append(_job(scope, f"tables_{verb}", dg.AssetSelection.assets(of), f"{text} of {scope.label}."))
     return made
 
 
-def _job(scope: Scope, name: str, selection: dg.AssetSelection, description: str, **more: Any) -> AssetJob:
+def _job(scope: Scope, name: str, selection: dg.AssetSelection, description: str) -> AssetJob:
     return dg.define_asset_job(
         f"{scope.slug}_{name}",
         selection=selection,
         description=description,
         tags=scope.job_tags,
         executor_def=dg.in_process_executor,  # its steps share one Spark session
-        **more,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
+from dagster_project.supervised import DRY_RUN_TAG
 from pipelines import compaction, engine_choice
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Lakehouse
@@ -34,11 +35,25 @@ def run(defs: dg.Definitions, job: str, instance: dg.DagsterInstance, **more: An
 def metadata(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
     """Return the metadata of the asset that a run materialised."""
     (event,) = [each for each in result.get_asset_materialization_events() if each.asset_key.path[-1] == name]
-    return {key: each.value for key, each in event.materialization.metadata.items() if hasattr(each, "value")} | {
-        key: [record.data for record in each.records]
-        for key, each in event.materialization.metadata.items()
-        if isinstance(each, dg.TableMetadataValue)
-    }
+    return plain(event.materialization.metadata)
+
+
+def planned(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
+    """Return the metadata of a dry run of an asset: it is observed, and not materialised."""
+    assert name not in {each.asset_key.path[-1] for each in result.get_asset_materialization_events()}
+    (event,) = [each for each in result.get_asset_observation_events() if each.asset_key.path[-1] == name]
+    observed = event.asset_observation_data.asset_observation
+    assert "true" == observed.tags[DRY_RUN_TAG]
+    return plain(observed.metadata)
+
+
+def plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as plain values, tables as rows."""
+    values = {}
+    for name, each in metadata.items():
+        is_table = isinstance(each, dg.TableMetadataValue)
+        values[name] = [record.data for record in each.records] if is_table else each.value
+    return values
 
 
 def node_file(lake: Lakehouse, *, last: bool = False) -> Path:

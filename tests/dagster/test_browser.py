@@ -212,7 +212,7 @@ def test_the_plan_of_a_deletion_is_a_table(stage: Stage, page: Page, shot: Shot)
     time.sleep(max(0.0, info.created_at.timestamp() + story.SHORT_LIFE_MILLIS / 1000 - time.time()))
     run = stage.materialise(INVENTORY, assets.EXPIRATION, dry_run=True)
     page.set_viewport_size({"width": 1600, "height": 1000})  # paths are long
-    page.goto(f"/runs/{run}?logs=type:ASSET_MATERIALIZATION")
+    page.goto(f"/runs/{run}?logs=type:ASSET_OBSERVATION")
     page.get_by_text("View full message").last.click()
     told = page.get_by_role("dialog")
     expect(told.get_by_text("version 0: not among the newest 10")).to_be_visible()

@@ -138,9 +138,7 @@ def test_a_compaction_of_tables_shows_its_plan_and_what_it_did(stage: Stage) -> 
     """The plan as a dry run, the page after the run, the plots over time, and the checks."""
     stage.materialise(assets.TABLE_HEALTH)
     planned = stage.materialise(assets.TABLE_COMPACTION, dry_run=True)
-    stage.picture(
-        f"/runs/{planned}?logs=type:ASSET_MATERIALIZATION", "table-compaction-plan", "sales.returns", full=True
-    )
+    stage.picture(f"/runs/{planned}?logs=type:ASSET_OBSERVATION", "table-compaction-plan", "sales.returns", full=True)
     stage.materialise(assets.TABLE_COMPACTION)
     stage.picture(stage.page_of(assets.TABLE_COMPACTION), "table-compaction", "files_made", 1050, width=1600)
     for number in range(3):

@@ -15,7 +15,7 @@ from dagster_project.config.settings import LakehouseSettings, Retention
 from dagster_project.factory import define_lakehouses
 from pipelines import snapshot
 from tests.dagster.conftest import filled
-from tests.dagster.test_assets import STEP, metadata, node_file, run
+from tests.dagster.test_assets import STEP, metadata, node_file, planned, run
 from tests.dagster.test_manual_jobs import launched
 from tests.support.clock import Clock
 from trinitylake_core import Lakehouse
@@ -101,14 +101,18 @@ def test_maintenance_keeps_snapshots_and_history_as_told(
 def test_dry_runs_show_the_plan_and_change_nothing(
     kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
+    """The last page stays, and so does what is known of the last run; what follows the step is skipped."""
     before = files(lake)
     result = materialised(kept, {assets.EXPIRATION, assets.ORPHANS}, instance, dry_run=True)
     assert (True, before) == (result.success, files(lake))
-    planned = metadata(result, assets.EXPIRATION)
-    assert (True, lake.version - 1, 0) == (planned["dry_run"], planned["plan_files"], planned["files_deleted"])
-    assert "would expire" in planned["outcome"]
-    assert planned["freed_bytes"] >= sum(row["bytes"] for row in planned["plan"]) > 0
-    assert metadata(result, assets.ORPHANS)["outcome"].startswith("nothing to do: 0 orphans")
+    plan = planned(result, assets.EXPIRATION)
+    assert (True, lake.version - 1, 0) == (plan["dry_run"], plan["plan_files"], plan["files_deleted"])
+    assert "would expire" in plan["outcome"]
+    assert plan["freed_bytes"] >= sum(row["bytes"] for row in plan["plan"]) > 0
+    assert [f"{STEP}{assets.ORPHANS}"] == [each.step_key for each in result.get_step_skipped_events()]
+    alone = planned(materialised(kept, {assets.ORPHANS}, instance, dry_run=True), assets.ORPHANS)
+    assert alone["outcome"].startswith("nothing to do: 0 orphans")
+    assert instance.get_latest_materialization_event(assets.key(kept, assets.EXPIRATION)) is None
 
 
 def test_an_expiration_that_removes_nothing_says_why(
@@ -149,12 +153,12 @@ def test_what_was_planned_is_not_found_out_again_before_it_is_carried_out(
         counts = [each.storage.counts for each in opened]
         return sum(each.list for each in counts), sum(each.get for each in counts)
 
-    planned, removed = (spent(materialised, {assets.ORPHANS}, dry_run=dry) for dry in (True, False))
-    assert planned[0] < removed[0] <= 2 * planned[0]
-    assert planned[1] < removed[1] <= planned[1] + 12
+    before, removed = (spent(materialised, {assets.ORPHANS}, dry_run=dry) for dry in (True, False))
+    assert before[0] < removed[0] <= 2 * before[0]
+    assert before[1] < removed[1] <= before[1] + 12
     target = {"version": lake.version - 1, "reason": "r", "engine": "local"}
-    planned, done = (spent(launched, "rollback", dry_run=dry, **target) for dry in (True, False))
-    assert planned[1] <= done[1] <= planned[1] + 4
+    before, done = (spent(launched, "rollback", dry_run=dry, **target) for dry in (True, False))
+    assert before[1] <= done[1] <= before[1] + 4
 
 
 def opened_by(monkeypatch: pytest.MonkeyPatch) -> list[Lakehouse]:
@@ -230,9 +234,9 @@ def test_without_a_policy_nothing_is_deleted_unless_somebody_says_so(
     assert (True, before, version) == (result.success, files(lake), lake.refresh().version)
     for name in deleting:
         assert "delete_without_policy: true" in metadata(result, name)["outcome"]
-    planned = materialised(local, deleting, instance, dry_run=True)
-    assert (True, before) == (planned.success, files(lake))
-    assert "plan" in metadata(planned, assets.EXPIRATION)
+    looked = materialised(local, deleting, instance, dry_run=True)
+    assert (True, before) == (looked.success, files(lake))
+    assert "plan" in planned(looked, assets.EXPIRATION)
     done = materialised(local, {assets.ORPHANS}, instance, delete_without_policy=True)
     assert (True, version + 1) == (done.success, lake.refresh().version)
     assert before - files(lake)

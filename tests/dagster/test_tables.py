@@ -15,7 +15,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.scope import every, last_result
 from pipelines.tables import files as tablefiles
-from tests.dagster.test_assets import metadata
+from tests.dagster.test_assets import metadata, planned
 from tests.dagster.test_fleet import Lakes
 from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, with_table
@@ -84,6 +84,7 @@ def test_maintenance_measures_expires_and_cleans_tables_last(
     steps = [each.asset_key.path[-1] for each in first.get_asset_materialization_events() if each.asset_key]
     assert [assets.ORPHANS, *assets.OF_TABLES] == steps[-4:]
     shown = metadata(first, assets.TABLE_HEALTH)
+    assert str(shown["outcome"]).startswith("1 table: 1 data file, ")
     assert (1, 1, 6) == (shown["tables"], shown["data_files"], shown["heaviest"][0]["snapshots"])
     assert shown["leakiest"][0]["old_bytes"] == shown["old_bytes"] > 0
     assert shown["picture"].startswith("![the 1 heaviest tables](data:image/png;base64,")
@@ -118,10 +119,14 @@ def test_dry_runs_show_the_plans_and_change_nothing(
     abandoned.append(some_rows(9))
     clock.forward(days=10)
     before, version = files(catalog), catalog.lakehouse.refresh().version
-    result = run(stanza(catalog), ALL, instance, dry_run=True)
-    assert (True, before, version) == (result.success, files(catalog), catalog.lakehouse.refresh().version)
-    planned, cleaned = (metadata(result, name) for name in (assets.TABLE_EXPIRATION, assets.TABLE_CLEANING))
-    assert ("sales.orders", 2, True) == (planned["plan"][0]["table"], planned["snapshots"], planned["dry_run"])
+    plans = []
+    for name in (assets.TABLE_EXPIRATION, assets.TABLE_CLEANING):
+        result = run(stanza(catalog), {name}, instance, dry_run=True)
+        assert (True, {}) == (result.success, checks(result))
+        plans.append(planned(result, name))
+    assert (before, version) == (files(catalog), catalog.lakehouse.refresh().version)
+    expired, cleaned = plans
+    assert ("sales.orders", 2, True) == (expired["plan"][0]["table"], expired["snapshots"], expired["dry_run"])
     assert (True, 0) == (cleaned["dry_run"], cleaned["files_deleted"])
     assert {row["path"] for row in cleaned["plan"]} <= before
     assert len(cleaned["plan"]) == cleaned["plan_files"] > 0
@@ -236,28 +241,29 @@ def test_a_fleet_does_for_each_lakehouse_what_its_stanza_says(
     small = assets.key(every(Stanzas(lakes.path).find), assets.TABLE_HEALTH)
     passed = {name: last_result(instance, small, tables.SMALL_FILES, name) for name in catalogs}
     assert {"many": False, "few": True, "none": True} == passed
-    planned = lakes.run("tables_expire", "none")
-    assert (True, 3) == (planned.success, metadata(planned, assets.TABLE_EXPIRATION)["snapshots"])
+    config = {"ops": {f"lakehouses__{assets.TABLE_EXPIRATION}": {"config": {"dry_run": True}}}}
+    looked = lakes.run("tables_expire", "none", run_config=config)
+    assert (True, 3) == (looked.success, planned(looked, assets.TABLE_EXPIRATION)["snapshots"])
+    assert "none" == looked.get_asset_observation_events()[0].partition
     assert 4 == len(catalogs["none"].load_table("sales.orders").metadata.snapshots)
 
 
-def test_the_jobs_of_tables_are_dry_runs_at_first(
+def test_the_jobs_of_tables_do_what_materialising_the_assets_does(
     catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, clock: Clock
 ) -> None:
+    """One button has one meaning: on the page of the asset, and on that of its job."""
     grown(catalog, "sales.orders")
     catalog.load_table("sales.orders").transaction().append(some_rows(9))
     clock.forward(days=10)
-    before, defined = files(catalog), define_lakehouses((stanza(catalog),))
-    for verb, name in (
-        ("health", assets.TABLE_HEALTH),
-        ("expire", assets.TABLE_EXPIRATION),
-        ("clean", assets.TABLE_CLEANING),
+    defined = define_lakehouses((stanza(catalog),))
+    for verb, name, figure in (
+        ("health", assets.TABLE_HEALTH, "tables"),
+        ("expire", assets.TABLE_EXPIRATION, "snapshots"),
+        ("clean", assets.TABLE_CLEANING, "files_deleted"),
     ):
         done = defined.resolve_job_def(f"sales_eu_tables_{verb}").execute_in_process(instance=instance)
         assert [name] == [each.asset_key.path[-1] for each in done.get_asset_materialization_events() if each.asset_key]
-        assert verb == "health" or metadata(done, name)["dry_run"]
-    assert before == files(catalog)
-    assert metadata(done, assets.TABLE_CLEANING)["plan_files"] > 0
+        assert metadata(done, name)[figure] > 0
 
 
 @pytest.mark.parametrize(
@@ -306,22 +312,18 @@ def test_small_files_are_merged_before_snapshots_expire_and_files_go(
     assert 14 == len(list(catalog.load_table("raw.orders").scan().plan_files()))
 
 
-def test_without_the_stanza_there_is_no_compaction_and_its_job_is_a_dry_run_at_first(
+def test_without_the_stanza_there_is_no_compaction_and_a_plan_evaluates_no_check(
     catalog: TrinityLakeCatalog, instance: dg.DagsterInstance
 ) -> None:
     grown(catalog, "sales.orders", 14)
     plain = define_lakehouses((stanza(catalog),)).get_repository_def()
     assert assets.TABLE_COMPACTION not in {each.path[-1] for each in plain.asset_graph.get_all_asset_keys()}
-    asked = define_lakehouses((stanza(catalog, tables=STANZA | {"compact": {}}),))
-    done = asked.resolve_job_def("sales_eu_tables_compact").execute_in_process(instance=instance)
-    assert (True, 14) == (
-        metadata(done, assets.TABLE_COMPACTION)["dry_run"],
-        metadata(done, assets.TABLE_COMPACTION)["files"],
-    )
-    assert "a dry run: nothing was rewritten, so nothing was proved" == checks(done)[tables.PROVED].description
-    assert not {"share_lost_to_writers", "files_made", "versions"} & metadata(done, assets.TABLE_COMPACTION).keys()
-    (planned,) = metadata(done, assets.TABLE_COMPACTION)["plan"]
-    assert re.match(r"14 files of 1 partition, .* would become 1: small files; engine local", planned["plan"])
+    done = run(stanza(catalog, tables=STANZA | {"compact": {}}), {assets.TABLE_COMPACTION}, instance, dry_run=True)
+    plan = planned(done, assets.TABLE_COMPACTION)
+    assert (True, 14, {}) == (done.success, plan["files"], checks(done))
+    assert not {"share_lost_to_writers", "files_made", "versions"} & plan.keys()
+    (row,) = plan["plan"]
+    assert re.match(r"14 files of 1 partition, .* would become 1: small files; engine local", row["plan"])
     assert 14 == len(list(catalog.load_table("sales.orders").scan().plan_files()))
 
 
