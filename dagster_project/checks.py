@@ -20,7 +20,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource, open_lakehouse
-from dagster_project.scope import PARTITION_TAG, Scope
+from dagster_project.scope import FLEET, PARTITION_TAG, Scope
 from dagster_project.supervised import (
     RETRY,
     Supervisor,
@@ -288,7 +288,7 @@ def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.Ass
     if found.stale:
         job = f"{settings.slug}_compaction"
         message += f"; the limit is {format_duration(policy.max_age)}. Check the runs of {job}, that its sensor is on "
-        message += f"and that the daemon is running; then launch {job}"
+        message += f"and that the daemon is running; then launch {job} (in a fleet {FLEET}_compaction)"
     return _result(
         COMPACTION_FRESH,
         message,

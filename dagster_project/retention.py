@@ -175,7 +175,8 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
 
     def remove_orphans(launch: Launch, plan_to: str, review: Review[Any]) -> clean.Report:
         age = (launch.settings.orphans or Orphans()).older_than.total_seconds()
-        how = clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+        reason = launch.options.reason
+        how = clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={}, reason=reason)
         return clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
 
     return deleting(

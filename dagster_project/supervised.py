@@ -121,8 +121,8 @@ class Supervisor:
         if usage.ui is not None:
             shown["spark_ui"] = dg.MetadataValue.url(usage.ui)
         if usage.tasks is not None and usage.executors is not None:
-            shown |= {"spark_tasks": usage.tasks, "spark_executors": usage.executors}
-            shown["spark_shuffle_bytes"] = usage.shuffle_bytes
+            shown |= {"spark_stages": usage.stages, "spark_tasks": usage.tasks, "spark_executors": usage.executors}
+            shown |= {"spark_task_seconds": usage.task_seconds, "spark_shuffle_bytes": usage.shuffle_bytes}
         return shown
 
     def progress(self, phase: str, done: int, total: int | None = None, /) -> None:

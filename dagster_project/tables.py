@@ -191,7 +191,7 @@ def table_compaction(scope: Scope) -> dg.AssetsDefinition:
         description="Merges small files of Iceberg tables, by the policies of lakehouses.yaml: partition by partition, "
         "the best gain for its cost first. Many tables are one version, their rows are proved to be the same before "
         "that counts, and no file is deleted: a rollback brings the old files back.",
-        options={"dry_run": False},
+        options={"dry_run": False, "engine": None},
         policy="tables",
         without=NOTHING_DONE.format("tables"),
         on_spark=True,
@@ -205,7 +205,7 @@ def _compact_files(launch: Launch) -> assets.Result:
         text = "lakehouses.yaml has no `tables.compact` for this lakehouse: no file was rewritten"
         passed = [dg.AssetCheckResult(check_name=each, passed=True) for each in _CHECKS[assets.TABLE_COMPACTION]]
         return dg.MaterializeResult(metadata={"outcome": text}, check_results=passed)
-    how = _compaction_of(stanza)
+    how = _compaction_of(stanza, launch.options.engine)
     plans: list[tables_compact.Report] = []
     watch = launch.supervisor
 
@@ -231,8 +231,11 @@ def _compact_files(launch: Launch) -> assets.Result:
     )
 
 
-def _compaction_of(stanza: Tables) -> tables_compact.Config:
-    """Return how the stanza asks for a compaction: its policies in their order, then the defaults of a policy."""
+def _compaction_of(stanza: Tables, engine: str | None) -> tables_compact.Config:
+    """Return how the stanza asks for a compaction: its policies in their order, then the defaults of a policy.
+
+    ``engine``: that of the launchpad, where one was chosen there.
+    """
     policies = []
     for pattern, each in stanza.policies.items():
         if each.compact is False:
@@ -243,7 +246,7 @@ def _compaction_of(stanza: Tables) -> tables_compact.Config:
     seconds = None if chosen.budget.time is None else chosen.budget.time.total_seconds()
     return tables_compact.Config(
         policies=tuple(policies),
-        engine=chosen.engine,
+        engine=engine or chosen.engine,
         settings=tables_compact.Settings(
             prove=chosen.prove,
             partial=chosen.partial,
@@ -358,6 +361,7 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
             older_than_seconds=stanza.older_than.total_seconds(),
             plan_to=plan_to,
             plan_options={},
+            reason=launch.options.reason,
             apart=stanza.apart,
         )
         return tables_clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})

@@ -80,6 +80,7 @@ class Config:
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse that apply to them.
         now_millis: the time instead of the storage's, for tests.
+        reason: why, for the history.
     """
 
     engine: str = "auto"
@@ -90,6 +91,7 @@ class Config:
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
+    reason: str | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -444,7 +446,8 @@ class Cleaning(JobRun[Config, Report]):
 
     def fence(self, marked: GcRoots, cutoff: int, orphan_files: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
-        summary = commit_summary(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
+        counted = {"safety_age_seconds": self.safety_age_seconds, "orphan_files": orphan_files}
+        summary = commit_summary(reason=self.config.reason, **counted)
         root = commit(
             self.backend,
             marked.newest,

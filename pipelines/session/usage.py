@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.session.spark import is_connect
 
@@ -21,8 +21,10 @@ class SparkUsage:
         ui: the address of Spark's own UI; ``None`` where it has none.
         executors: how many processes run tasks; in ``local`` mode the driver is the one. ``None``: unknown, as over
             Spark Connect, whose server does not tell its clients.
-        tasks: how many tasks have ended; ``None``: unknown.
+        tasks: how many tasks have ended; ``None``: unknown, and so are ``stages`` and ``task_seconds``.
         shuffle_bytes: what tasks wrote for others to read, in bytes; ``None``: unknown.
+        stages: how many stages have ended.
+        task_seconds: how long the tasks ran, all together.
     """
 
     application_id: str
@@ -31,13 +33,21 @@ class SparkUsage:
     executors: int | None = None
     tasks: int | None = None
     shuffle_bytes: int | None = None
+    stages: int = 0
+    task_seconds: float = 0.0
 
     def since(self, before: SparkUsage | None) -> SparkUsage:
         """Return what was done since an earlier measurement of the same session."""
         if before is None or before.tasks is None or self.tasks is None:
             return self
         shuffled = (self.shuffle_bytes or 0) - (before.shuffle_bytes or 0)
-        return replace(self, tasks=self.tasks - before.tasks, shuffle_bytes=shuffled)
+        return replace(
+            self,
+            tasks=self.tasks - before.tasks,
+            shuffle_bytes=shuffled,
+            stages=self.stages - before.stages,
+            task_seconds=round(self.task_seconds - before.task_seconds, 3),
+        )
 
 
 def measure_usage(spark: SparkSession) -> SparkUsage:
@@ -49,10 +59,9 @@ def measure_usage(spark: SparkSession) -> SparkUsage:
         )
     context = spark.sparkContext
     # Spark's public API for Python tells executors and tasks only by its UI, which may be switched off
-    summaries = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
-    executors = []
-    for number in range(summaries.size()):
-        executors.append(summaries.apply(number))
+    store = context._jsc.sc().statusStore()  # noqa: SLF001
+    executors = _list_rows(store.executorList(True))
+    jobs = _list_rows(store.jobsList(None))
     workers = []
     for each in executors:
         if each.id() != "driver" and each.isActive():
@@ -64,4 +73,14 @@ def measure_usage(spark: SparkSession) -> SparkUsage:
         executors=len(workers) or 1,
         tasks=sum(each.completedTasks() for each in executors),
         shuffle_bytes=sum(each.totalShuffleWrite() for each in executors),
+        stages=sum(each.numCompletedStages() for each in jobs),
+        task_seconds=sum(each.totalDuration() for each in executors) / 1000,
     )
+
+
+def _list_rows(rows: Any) -> list[Any]:
+    """Return a sequence of Scala as a list."""
+    found = []
+    for number in range(rows.size()):
+        found.append(rows.apply(number))
+    return found

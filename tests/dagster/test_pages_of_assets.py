@@ -54,7 +54,8 @@ def test_the_page_shows_spark_where_it_ran(
     assert "spark: it was asked for by name" == metadata["engine_chosen"].value
     assert metadata["spark_application"].value.startswith("local-")
     assert metadata["spark_master"].value.startswith("local[")
-    assert metadata["spark_tasks"].value > 0
+    assert 0 < metadata["spark_stages"].value <= metadata["spark_tasks"].value
+    assert metadata["spark_task_seconds"].value > 0
     assert 1 == metadata["spark_executors"].value
 
 

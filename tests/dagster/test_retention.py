@@ -237,6 +237,7 @@ def test_without_a_policy_nothing_is_deleted_unless_somebody_says_so(
     looked = materialised(local, deleting, instance, dry_run=True)
     assert (True, before) == (looked.success, files(lake))
     assert "plan" in planned(looked, assets.EXPIRATION)
-    done = materialised(local, {assets.ORPHANS}, instance, delete_without_policy=True)
+    done = materialised(local, {assets.ORPHANS}, instance, delete_without_policy=True, reason="ticket 12")
     assert (True, version + 1) == (done.success, lake.refresh().version)
+    assert "ticket 12" == lake.info().reason
     assert before - files(lake)

@@ -166,10 +166,10 @@ def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path, clock: Clock
     path, version = plant(lake, node_path()), lake.version
     time.sleep(0.02)
     with clock.another(millis=-CLOCKS_DIFFER_MILLIS // 2, with_storage=False):
-        report = clean(lake, older_than_seconds=0, allow_recent=True)
+        report = clean(lake, older_than_seconds=0, allow_recent=True, reason="ticket 12")
     assert (1, version + 1) == (report.deleted, report.version_after)
     fence, info = lake.refresh().root_node, lake.info()
-    assert ("clean", 1) == (info.operation, info.summary["orphan_files"])
+    assert ("clean", 1, "ticket 12") == (info.operation, info.summary["orphan_files"], info.reason)
     now = now_millis()
     assert now - 60_000 < fence.void_before_millis <= now
     again = clean(lake, older_than_seconds=0, allow_recent=True)

@@ -54,6 +54,7 @@ def _cleaning_options(under_way: str, *more: Option) -> tuple[Option, ...]:
         ),
         *PLANNED,
         *more,
+        REASON,
         ENGINE,
         *SPARK,
     )
