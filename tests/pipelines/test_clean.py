@@ -134,9 +134,9 @@ def test_each_engine_carries_out_the_plan_of_the_other(tmp_path: Path, spark: Sp
     clean(case.lake, case.now, spark, plan_to=two.as_uri())
     tables = [pq.read_table(each).sort_by("path") for each in (one, two)]
     assert tables[0].equals(tables[1])
-    assert len(expected) == clean(case.lake, None, spark, plan=one.as_uri()).deleted
+    assert len(expected) == clean(case.lake, case.now, spark, plan=one.as_uri()).deleted
     assert expected == before - set(listing(case.directory))
-    assert len(expected) == clean(case.lake, None, plan=two.as_uri()).already_gone
+    assert len(expected) == clean(case.lake, case.now, plan=two.as_uri()).already_gone
 
 
 @pytest.mark.parametrize(("older", "stays"), [(-1, True), (0, True), (1, False)])
@@ -346,11 +346,11 @@ def test_a_plan_is_data_and_is_carried_out(tmp_path: Path) -> None:
     )  # fmt: skip
     with case.lake.refresh().transaction() as txn:  # does not matter
         txn.create_namespace("another")
-    done = clean(case.lake, plan=uri)
+    done = clean(case.lake, case.now, plan=uri)
     assert (len(expected), 0) == (done.deleted, done.failed)
     assert expected == before - set(listing(case.directory))
     assert_sound(case.lake, case.boundary())
-    assert len(expected) == clean(case.lake, plan=uri).already_gone
+    assert len(expected) == clean(case.lake, case.now, plan=uri).already_gone
 
 
 def _reuse(lake: Lakehouse, path: str) -> None:

@@ -34,7 +34,8 @@ from trinitylake_core.locations import (
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
-DAY: Final = 86_400_000
+HOUR: Final = 3_600_000
+DAY: Final = 24 * HOUR
 ORPHAN_KINDS: Final = {"node", "transaction", "namespace", "table", "view", "definition", "lakehouse_def"}
 AGES: Final = (-5 * DAY, -1, 0, 1, 2 * DAY)
 """Ages of files, relative to the safety age; the first two are old enough."""
@@ -118,7 +119,7 @@ def build(directory: Path, seed: int, *, steps: int = 24, age: int = 3 * DAY) ->
         _expire(case, draw)
     _plant(case, draw)
     _foreign(case, draw)
-    case.now = now_millis()
+    case.now = now_millis() + 2 * HOUR  # snapshots have expired by then, and never while the test reads them
     _make_old(case, draw, age)
     return case
 
@@ -178,7 +179,7 @@ def _snapshot(case: Case, draw: random.Random) -> None:
     version = draw.randint(case.lake.stats().oldest_version, case.lake.version)
     expires = None
     if draw.random() < 0.3:  # listed, though expired by the time of the cleaning
-        expires = from_millis(now_millis() + 1000)
+        expires = from_millis(now_millis() + HOUR)
     kind = draw.choice(["minimal", "partial"])
     case.lake.create_snapshot(f"s{uuid.uuid4().hex[:6]}", version=version, kind=kind, expires_at=expires)
 
