@@ -19,13 +19,19 @@ _EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExt
 
 
 @contextmanager
-def connected(served: Served, warehouse: str = "lake", more: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
-    """Attach a warehouse as ``l`` in a DuckDB of its own; the extensions are files of their packages."""
+def connected(
+    served: Served, warehouse: str = "lake", more: str = "", secret: str = ""
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Attach a warehouse as ``l`` in a DuckDB of its own; the extensions are files of their packages.
+
+    ``secret`` takes the place of the token.
+    """
     with duckdb.connect() as connection:
         for name in ("avro", "httpfs", "iceberg"):
             package = Path(next(iter(import_module(f"duckdb_extension_{name}").__path__)))
             connection.execute(f"LOAD '{next(package.rglob('*.duckdb_extension'))}'")
-        connection.execute(f"CREATE SECRET here (TYPE iceberg, TOKEN '{served.token}')")
+        secret = secret or f"TOKEN '{served.token}'"
+        connection.execute(f"CREATE SECRET here (TYPE iceberg, {secret})")
         attached = f"ATTACH '{warehouse}' AS l (TYPE iceberg, ENDPOINT '{served.uri}', SECRET here{more})"
         connection.execute(attached)
         yield connection

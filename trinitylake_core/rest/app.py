@@ -22,6 +22,7 @@ from trinitylake_core.rest.answers import SlowlyRead, refuse
 from trinitylake_core.rest.bodies import SLOW, Bodies
 from trinitylake_core.rest.connections import Connection
 from trinitylake_core.rest.gate import Gate
+from trinitylake_core.rest.issuers import KeyNotKnown
 from trinitylake_core.rest.journal import Asking, Journal
 from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
@@ -229,7 +230,7 @@ class _Endpoint:
         """Answer a request of somebody who may ask, and write every one down."""
         problem: Problem | None = None
         try:
-            asking.principal = self._principal_of(asking.http)
+            asking.principal = await self._principal_of(asking.http)
             _connection_of(asking.http).begin_request_of(asking.principal.name)
             response = await act()
         except Exception as error:  # noqa: BLE001 - each becomes an answer, those of the server with a log entry
@@ -242,11 +243,16 @@ class _Endpoint:
         self.journal.note(asking, response.status_code, problem)
         return response
 
-    def _principal_of(self, http: HttpRequest) -> Principal:
-        """Return who asks. Raises ``Problem`` (401)."""
+    async def _principal_of(self, http: HttpRequest) -> Principal:
+        """Return who asks. Raises ``Problem`` (401, 403, 503)."""
         if self._principals is None:
             return almighty(whoami())
-        return self._principals.of(http.headers.get("authorization"))
+        authorization = http.headers.get("authorization")
+        try:
+            return self._principals.of(authorization)
+        except KeyNotKnown as new:
+            await new.keys.renew()
+            return self._principals.of(authorization)
 
     async def _in_place(self, asking: Asking, act: Callable[[Place], Awaitable[Response]]) -> Response:
         """Answer a request in a place that it keeps until its answer is sent. Raises ``Problem`` (503)."""
