@@ -13,10 +13,10 @@ import pytest
 from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings, Retention
 from dagster_project.factory import define_lakehouses
-from pipelines import snapshot
+from pipelines import compaction, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, planned, run
-from tests.dagster.test_manual_jobs import launched
+from tests.dagster.test_manual_jobs import launched, told
 from tests.support.clock import Clock
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import utc_now
@@ -241,3 +241,44 @@ def test_without_a_policy_nothing_is_deleted_unless_somebody_says_so(
     assert (True, version + 1) == (done.success, lake.refresh().version)
     assert "ticket 12" == lake.info().reason
     assert before - files(lake)
+
+
+@pytest.mark.slow
+def test_a_full_compaction_of_one_dropped_pivot_and_all_that_comes_after_it(
+    tmp_path: Path, clock: Clock, instance: dg.DagsterInstance
+) -> None:
+    """The only message of the tree deletes a key of an inner node: the night goes on to its end, and a verification."""
+    lake = Lakehouse.create((tmp_path / "wide").as_uri(), storage_options={"durable": False})
+    with lake.transaction() as txn:
+        txn.create_namespace("sales")
+        for number in range(3000):
+            txn.create_table("sales", f"t{number:04}")
+    lake.refresh()
+    compaction.run(lake, compaction.Config(engine="local", full=True))
+    pivots = lake.refresh().root_node.node.keys
+    with lake.transaction() as txn:
+        txn.drop_table("sales", pivots[len(pivots) // 2].rstrip()[-5:])
+    clock.forward(days=10)
+    raw = {
+        "name": "sales-eu",
+        "root": lake.root,
+        "compaction": {"engine": "local"},
+        "snapshots": {"daily": {"keep": 1}},
+        "retention": {"keep_last": 1, "older_than": "8d"},
+        "orphans": {"older_than": "1d"},
+        "backup": {"target": (tmp_path / "copy").as_uri()},
+    }
+    settings = LakehouseSettings.model_validate(raw)
+    config = {"ops": {f"{STEP}{assets.COMPACTION}": {"config": {"full": True}}}}
+    result = run(define_lakehouses((settings,)), "maintenance", instance, run_config=config)
+    assert result.success
+    done = {event.asset_key.path[-1] for event in result.get_asset_materialization_events() if event.asset_key}
+    assert {assets.COMPACTION, assets.SNAPSHOTS, assets.BACKUP, assets.EXPIRATION, assets.ORPHANS} <= done
+    assert all(check.passed for check in result.get_asset_check_evaluations())
+    assert 0 < metadata(result, assets.EXPIRATION)["versions_expired"]
+    assert 0 < metadata(result, assets.ORPHANS)["files_deleted"]
+    newest, copied = lake.refresh(), Lakehouse.open((tmp_path / "copy").as_uri())
+    assert (0, 2999, 1) == (newest.stats().messages, newest.stats().tables, len(newest.snapshots()))
+    assert newest.digest() == copied.digest()
+    found = told(launched(settings, "verify", instance, versions="all", engine="local"))
+    assert 0 == found["findings"], found
