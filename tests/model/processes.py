@@ -88,6 +88,11 @@ class Process:
         properties = {"mark": mark}
         what = self.chance.random()
         try:
+            txn.namespace(namespace)
+        except ObjectNotFound:  # a rollback may have gone back behind it
+            txn.create_namespace(namespace, properties)
+            writes[key_of("namespace", namespace)] = mark
+        try:
             if what < 0.02:
                 txn.alter_namespace(namespace, properties)
                 writes[key_of("namespace", namespace)] = mark
@@ -458,7 +463,7 @@ def run(seconds: float, seed: int, storage: str) -> str:
                 txn.create_namespace(each, {"mark": "first"})
         until, lives = list[float](), dict[int, Path]()
         context = multiprocessing.get_context("forkserver")  # each begins with all modules there, and no thread
-        context.set_forkserver_preload(["tests.model.processes"])
+        context.set_forkserver_preload(["tests.model.processes", "pandas"])  # which PyArrow imports late
 
         def start(number: int, life: int) -> BaseProcess:
             log = lives[number] = logs / f"{number}-{life}.log"
