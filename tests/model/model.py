@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 Content = dict[str, str]
@@ -61,7 +62,7 @@ class Model:
         content, total = before.content, before.sum
         if changes:
             content = dict(content)
-            for key, mark in changes.items():
+            for key, mark in sorted(changes.items(), key=itemgetter(0)):  # so that draws do not depend on a set's order
                 if key in content:
                     total -= hash((key, content.pop(key)))
                 if mark is not None:

@@ -1,7 +1,8 @@
 # ruff: noqa: E501 - one fault, two lines
 """Faults by hand: each breaks a promise of the README, and the judge has to find it.
 
-python -m tests.model.mutants                  all, with the budget of `make test`
+python -m tests.model.mutants                  all, with the seeds of `make test`
+python -m tests.model.mutants --minutes 20     worlds of all sizes, for so long
 python -m tests.model.mutants --only lost      those whose name contains a word
 """
 
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+SEEDS: Final = (1, 2)
+"""Those of `make test`."""
 ROOT: Final = Path(__file__).absolute().parents[2]
 PACKAGES: Final = ("trinitylake_core", "pipelines", "trinitylake_launch", "tests")
 
@@ -89,7 +92,7 @@ MUTANTS: Final = (
     Mutant("orphans: a table is created beside the drop of its namespace", _DEPENDS,
            "        return key in self.closed\n", "        return False\n"),
     Mutant("lost: a large version conflicts with nothing", _DEPENDS,
-           "for key, value in self._ask(delta) if self._forbids(key, value))", "for key, value in self._ask(delta) if not key)"),
+           "        for key, value in self._ask(delta):\n            if self._forbids(key, value):", "        for key, value in self._ask(delta):\n            if not key:"),
     Mutant("edits: the first write of a key counts", _WRITES,
            "        self._by_key[key] = path\n", "        self._by_key.setdefault(key, path)\n"),
     Mutant("counts: the last word on whether a key was there counts", _WRITES,
@@ -146,36 +149,45 @@ MUTANTS: Final = (
 def texts_of(mutant: Mutant) -> tuple[str, str]:
     """Return the file of a mutant, and the same with the fault in it."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
+    assert 1 == text.count(mutant.old), f"{mutant.name}: the line is no longer there, or more than once"
     return text, text.replace(mutant.old, mutant.new)
 
 
-def try_mutant(mutant: Mutant, directory: Path, words: list[str], seconds: float) -> str:
-    """Put the fault into a copy, run the judge there, and return what became of it."""
-    text, wrong = texts_of(mutant)
-    (directory / mutant.file).write_text(wrong, encoding="utf-8")
-    began = time.monotonic()
-    command = [sys.executable, "-m", "tests.model", "--first", "--tested", "--shorten", "0", *words]
+def run_judge(directory: Path, words: list[str], seconds: float) -> str:
+    """Run the judge in a copy until it finds something; return what it found, or nothing."""
+    command = [sys.executable, "-m", "tests.model", "--first", "--shorten", "0", *words]
     environment = {**os.environ, "PYTHONPATH": str(directory)}
     try:
         ran = subprocess.run(
             command, cwd=directory, capture_output=True, text=True, timeout=seconds, check=False, env=environment
         )
-        found = next((line for line in ran.stdout.splitlines() if line.startswith("FOUND")), "")
-        outcome = found or ("survived" if ran.returncode == 0 else f"crashed: {ran.stderr[-300:]}")
     except subprocess.TimeoutExpired:
-        outcome = "survived: the time was over"
-    finally:
-        (directory / mutant.file).write_text(text, encoding="utf-8")
-    return f"{time.monotonic() - began:6.0f} s  {mutant.name}: {outcome[:200]}"
+        return ""
+    found = next((line for line in ran.stdout.splitlines() if line.startswith("FOUND")), "")
+    return found if found or ran.returncode == 0 else f"crashed: {ran.stderr[-300:]}"
+
+
+def try_mutant(mutant: Mutant, directory: Path, runs: list[list[str]], seconds: float) -> str:
+    """Put the fault into a copy, run the judge there, and return what became of it."""
+    text, wrong = texts_of(mutant)
+    (directory / mutant.file).write_text(wrong, encoding="utf-8")
+    began = time.monotonic()
+    found = ""
+    for words in runs:
+        found = found or run_judge(directory, words, seconds)
+    (directory / mutant.file).write_text(text, encoding="utf-8")
+    return f"{time.monotonic() - began:6.0f} s  {mutant.name}: {found[:200] or 'survived'}"
 
 
 def main() -> int:
     """Try mutants one after the other."""
     parser = argparse.ArgumentParser(prog="python -m tests.model.mutants", description=__doc__)
     parser.add_argument("--only", default="", help="a word in the name")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worlds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=600, help="for each")
+    parser.add_argument(
+        "--seeds", type=int, nargs="*", default=SEEDS, help="those of `make test`, unless you name others"
+    )
+    parser.add_argument("--minutes", type=float, default=0, help="worlds of all sizes for so long, from the first seed")
+    parser.add_argument("--seconds", type=float, default=600, help="for each run at most")
     parser.add_argument("--part", default="0/1", help="of so many parts, this one: 0/2 and 1/2 run side by side")
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
@@ -184,10 +196,13 @@ def main() -> int:
         directory = Path(name)
         for package in PACKAGES:
             shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
-        words = ["--seed", str(options.seed), "--worlds", str(options.worlds), "--minutes", "60"]
+        runs = [["--tested", "--operations", "120", "--worlds", "9", "--seed", f"{seed}"] for seed in options.seeds]
+        runs = [[*words, "--minutes", "60"] for words in runs]
+        if options.minutes:
+            runs = [["--seed", f"{options.seeds[0]}", "--minutes", f"{options.minutes}"]]
         lines = []
         for mutant in chosen:
-            lines.append(try_mutant(mutant, directory, words, options.seconds))
+            lines.append(try_mutant(mutant, directory, runs, options.seconds))
             print(lines[-1], flush=True)
     print(f"{sum(': FOUND' in line for line in lines)} of {len(lines)} are found")
     return 0

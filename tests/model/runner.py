@@ -18,6 +18,7 @@ from tests.model import operations
 from tests.model.operations.base import OPERATIONS, Finding, Step, draw_step, perform
 from tests.model.tree import Broken
 from tests.model.world import Size, Spent, World
+from tests.support.chance import own_names
 
 FOUND: Final = Path(__file__).parent / "found"
 assert operations
@@ -105,15 +106,16 @@ def sentence_of(error: BaseException) -> str:
 
 def again(size: Size, steps: Sequence[Step]) -> str | None:
     """Do a list of operations in a new world; return what is found, if something is."""
-    world = World(size)
-    try:
-        for step in steps:
-            perform(world, json.loads(json.dumps(step)))
-        world.finish()
-    except (Finding, Broken, AssertionError) as error:
-        return sentence_of(error)
-    finally:
-        world.close()
+    with own_names("again"):
+        world = World(size)
+        try:
+            for step in steps:
+                perform(world, json.loads(json.dumps(step)))
+            world.finish()
+        except (Finding, Broken, AssertionError) as error:
+            return sentence_of(error)
+        finally:
+            world.close()
     return None
 
 
@@ -195,6 +197,19 @@ class Budget:
     """Whether the first finding ends it."""
 
 
+def play_new(seed: str, size: Size, spent: Spent, steps: list[Step], count: int) -> tuple[list[str], str | None]:
+    """Play a new world; return the outcomes, and what was found, if something was."""
+    with own_names(seed):
+        world = World(size, spent)
+        try:
+            play(world, random.Random(seed), steps, count)
+        except (Finding, Broken, AssertionError) as error:
+            return world.outcomes, sentence_of(error)
+        finally:
+            world.close()
+        return world.outcomes, None
+
+
 def run(budget: Budget, say: Callable[[str], Any] = print, keep: Path | None = None) -> tuple[Spent, list[Found]]:
     """Play one world after the other until the time is over; return what was spent, and what was found."""
     began, spent, found = time.monotonic(), Spent(), list[Found]()
@@ -202,30 +217,19 @@ def run(budget: Budget, say: Callable[[str], Any] = print, keep: Path | None = N
     while time.monotonic() - began < budget.seconds and number != budget.worlds and not (found and budget.first):
         seed = f"{budget.seed}/{number}"
         number += 1
-        chance = random.Random(seed)
-        size = budget.sizes[(number - 1) % len(budget.sizes)] if budget.sizes else draw_size(chance)
+        size = budget.sizes[(number - 1) % len(budget.sizes)] if budget.sizes else draw_size(random.Random(seed))
         spent.worlds[str(size)] += 1
-        world, steps = World(size, spent), list[Step]()
-        count = budget.operations if size.objects < 1000 else budget.operations // 2
-        try:
-            play(world, chance, steps, count)
-        except (Finding, Broken, AssertionError) as error:
-            seconds = time.monotonic() - began
-            sentence = sentence_of(error)
-            say(f"FOUND after {seconds:.0f} s, seed {seed}, {size}, step {len(steps)}: {sentence}")
-            world.close()
-            each = (
-                shorten(Found(size, steps, sentence), budget.shorten)
-                if budget.shorten
-                else Found(size, steps, sentence)
-            )
+        steps, count = list[Step](), budget.operations if size.objects < 1000 else budget.operations // 2
+        _, sentence = play_new(seed, size, spent, steps, count)
+        if sentence is not None:
+            say(f"FOUND after {time.monotonic() - began:.0f} s, seed {seed}, {size}, step {len(steps)}: {sentence}")
+            each = Found(size, steps, sentence)
+            each = shorten(each, budget.shorten) if budget.shorten else each
             found.append(each)
             say(f"shorter: {len(each.steps)} operations: {each.sentence}\n  {json.dumps(each.steps)[:3000]}")
             if keep is not None:
                 keep.mkdir(parents=True, exist_ok=True)
                 each.save(keep / f"seed-{seed.replace('/', '-')}.json")
-        finally:
-            world.close()
         if time.monotonic() - told > 60:
             told = time.monotonic()
             say(describe(spent, told - began))

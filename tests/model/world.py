@@ -104,6 +104,7 @@ class World:
         self.closing: list[Callable[[], object]] = []
         self.number = 0
         self.last: str | None = None
+        self.outcomes: list[str] = []
         self.tree: tree.Node = self._judge_version(0)
         self._judged = 0
         self._deep = 0

@@ -75,6 +75,7 @@ def perform(world: World, step: Step, *, nested: bool = False) -> str:
     spent = world.spent
     spent.operations += 1
     spent.outcomes[name, outcome] += 1
+    world.outcomes.append(f"{name}: {outcome}")
     if world.last is not None:
         spent.pairs[world.last, name] += 1
     world.last = name
@@ -233,11 +234,29 @@ class Draw:
             name = self.chance.choice(("é" * 4, "\U0001f642" * 2, "\uffff\uffff", "~", "0"))
         return self.world.key(kind, self.namespace(), name)
 
+    def awaited(self) -> str | None:
+        """Return a key of a transaction that is open or saved."""
+        waiting = [*self.world.open_transactions.values(), *self.world.saved.values()]
+        touched = sorted(self.chance.choice(waiting).touched) if waiting else []
+        return self.related(self.chance.choice(touched)) if touched else None
+
+    def related(self, key: str) -> str:
+        """Return a key itself, or its namespace, or something in it: what a namespace's drop depends on."""
+        kind, namespace, _ = self.world.name_of(key)
+        if self.share(0.6):
+            return key
+        if kind != "namespace":
+            return self.world.key("namespace", namespace)
+        return self.world.key("table", namespace, f"t{self.chance.randrange(9)}")
+
     def object(self) -> list[str | None]:
         """Return kind, namespace and name of something to change."""
         if self.focus and self.share(0.4):
-            return self.chance.choice(self.focus)
-        how = self.pick({"existing": 25, "pivot": 20, "edge": 15, "dropped": 10, "neighbour": 10, "fresh": 20})
+            kind, namespace, name = self.chance.choice(self.focus)
+            return [*self.world.name_of(self.related(self.world.key(f"{kind}", f"{namespace}", name)))]
+        how = self.pick(
+            {"existing": 25, "pivot": 20, "edge": 15, "dropped": 10, "neighbour": 10, "fresh": 20, "awaited": 15}
+        )
         key = getattr(self, how)() or self.fresh()
         if self.world.name_of(key)[1] == ICE:
             key = self.fresh()
@@ -285,10 +304,12 @@ def draw_step(
     without: tuple[str, ...] = (),
     focus: list[list[str | None]] | None = None,
 ) -> Step | None:
-    """Return a random operation with its arguments."""
+    """Return a random operation with its arguments: one time in three one that did not yet follow the last one."""
+    every = [each for each in OPERATIONS if each not in without and (not nested or OPERATIONS[each].nested)]
+    new = [each for each in every if not nested and not world.spent.pairs[str(world.last), each]]
     for _ in range(20):
         draw = Draw(world, chance, nested=nested, focus=focus)
-        names = [each for each in OPERATIONS if each not in without and (not nested or OPERATIONS[each].nested)]
+        names = new if new and draw.share(1 / 3) else every
         name = chance.choices(names, [OPERATIONS[each].weight for each in names])[0]
         args = OPERATIONS[name].draw(draw)
         if args is not None:

@@ -22,6 +22,8 @@ from trinitylake_core.errors import (
 )
 
 EXPIRED = (TransactionExpired, VersionExpired)
+GONE = (*EXPIRED, TransactionNotFound, OutcomeUnknown)
+"""What a commit may say whose base has expired: that its root took the free name of an expired version, too."""
 Edit = list[Any]
 
 
@@ -291,11 +293,12 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
     try:
         with timed(world):
             version = send(world, pending, hook, options)
-    except (CommitConflict, *EXPIRED, TransactionNotFound, LakehouseFrozen) as error:
+    except (CommitConflict, *GONE, LakehouseFrozen) as error:
         expected = verdict(world, pending)
         is_kept = pending.base >= world.model.boundary  # else a frozen lakehouse, too, may tell it that it has expired
-        is_gone = isinstance(error, (*EXPIRED, TransactionNotFound))
-        if expected is True or (is_gone and is_kept and expected is not None):
+        is_gone = isinstance(error, GONE)
+        is_open = expected is None and not isinstance(error, OutcomeUnknown)
+        if expected is True or (is_gone and is_kept and not is_open):
             raise Finding(f"a commit based on version {pending.base} was refused: {error}") from error
         if isinstance(error, LakehouseFrozen):
             pending.met_freeze = True
@@ -329,13 +332,7 @@ def send(world: World, pending: Pending, hook: Any, options: dict[str, Any]) -> 
         ours = found and world.root_rows(world.model.newest + 1).get("txn") == pending.id
         if found and not ours:
             raise Finding(f"version {world.model.newest + 1} is of a transaction that nobody sent: {error}") from error
-        try:
-            version = int(pending.txn.commit())
-        except OutcomeUnknown as unknown:
-            if pending.base >= world.model.boundary:
-                raise Finding(f"the outcome of a commit based on version {pending.base} stays unknown") from unknown
-            # Its root may have taken the free name of a version that had expired: it says that it cannot tell.
-            raise TransactionExpired(f"{unknown}") from unknown
+        version = int(pending.txn.commit())
         if version != world.model.newest + 1:
             raise Finding(f"after {type(error).__name__} the same commit became version {version}") from error
         return version
@@ -410,7 +407,9 @@ def _draw_edit(draw: Draw, kind: str, namespace: str, name: str | None) -> Edit:
     there = draw.world.key(kind, namespace, name) in draw.world.model.now.content
     if kind == "namespace":
         weights = (
-            {"alter": 6, "drop": 1, "cascade": 0.7, "create": 1} if there else {"create": 8, "alter": 1, "drop": 1}
+            {"alter": 4, "drop": 1, "cascade": 2 if draw.nested else 0.7, "create": 1}
+            if there
+            else {"create": 8, "alter": 1, "drop": 1}
         )
         what = draw.pick(weights)
         return ["drop", kind, namespace, name, True] if what == "cascade" else [what, kind, namespace, name]
