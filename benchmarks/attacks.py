@@ -1,12 +1,15 @@
 """The endpoint under six attacks on its memory, threads and connections at once, beside clients of another principal.
 
     python -m benchmarks attacks [--seconds 20] [--clients 8] [--attacks headers bodies elements depth leave idle]
+                                 [--nginx PATH] [--bare]
 
+The endpoint is behind nginx with ``deploy/nginx.conf``; with ``--bare`` it has no proxy, and does not stand all of it.
 Each client commits to a table of its own as soon as it is answered: first alone, then beside the attackers. Another
 process asks for /healthz ten times a second, each time over a new connection. The attackers are one process, with the
 lowest priority, because elsewhere they would have processors of their own: headers without end, bodies of which the
 second half never comes, 15 MiB of ``{},{},``, 15 MiB of ``[[[[``, commits whose client leaves at once, and connections
-that do nothing. Those that need a token have that of another principal.
+that do nothing. Those that need a token have that of another principal. They come from 127.0.0.1, the clients from
+127.0.0.2.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +38,9 @@ from trinitylake_core import Lakehouse
 
 _BOMB_BYTES: Final = 15 << 20
 _TABLES: Final = "/v1/lake/namespaces/a/tables"
+_HONEST: Final = ("127.0.0.2", 0)
+"""Where clients that mean well come from: the proxy counts the connections of each address."""
+_PROXY: Final = Path(__file__).parent.parent / "deploy" / "nginx.conf"
 
 
 def _serve(root: str, port: int) -> None:
@@ -58,6 +66,27 @@ def _served(root: str) -> Iterator[tuple[int, int]]:
     finally:
         process.terminate()
         process.join()
+
+
+@contextmanager
+def _proxied(port: int, program: str) -> Iterator[int]:
+    """Run nginx in front of a port, with the file of a deployment but for TLS; the port of nginx."""
+    own = free_port()
+    text = _PROXY.read_text().replace("listen 443 ssl;", f"listen 127.0.0.1:{own};").replace(":8181;", f":{port};")
+    lines = [line for line in text.splitlines() if not line.strip().startswith("ssl_")]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)  # the workers of nginx run as another user
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+            lines.insert(lines.index("http {") + 1, f"    {kind}_temp_path {folder}/{kind};")
+        config = Path(folder, "nginx.conf")
+        config.write_text("\n".join(lines))
+        command = [program, "-p", folder, "-c", str(config), "-e", "stderr"]
+        with subprocess.Popen([*command, "-g", f"daemon off; pid {folder}/pid;"]) as process:
+            asyncio.run(_until_up(own))
+            try:
+                yield own
+            finally:
+                process.terminate()
 
 
 async def _until_up(port: int) -> None:
@@ -96,7 +125,7 @@ async def _commit(port: int, table: int, until: float, statuses: Counter[str]) -
     count = 0
     while time.monotonic() < until:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=_HONEST)
             while time.monotonic() < until:
                 writer.write(_commit_of("other", table, count))
                 statuses[str(await _answer(reader))] += 1
@@ -119,7 +148,7 @@ def _probe(port: int, out: Any, stop: Any) -> None:
     async def ask() -> float:
         began = time.monotonic()
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=_HONEST)
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             async with asyncio.timeout(30):
                 await _answer(reader)
@@ -246,12 +275,19 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--attacks", nargs="+", choices=_ATTACKS, default=list(_ATTACKS))
+    parser.add_argument("--nginx", metavar="PATH", default=shutil.which("nginx"))
+    parser.add_argument("--bare", action="store_true")
     chosen = parser.parse_args(arguments)
+    if not (chosen.bare or chosen.nginx):
+        parser.error("nginx is not installed (apt install nginx); --bare attacks the endpoint without it")
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         lake = Lakehouse.create(Path(folder, "lake"))
         _fill(lake, chosen.clients)
-        with _served(lake.root) as (port, pid):
+        with ExitStack() as stack:
+            port, pid = stack.enter_context(_served(lake.root))
+            if not chosen.bare:
+                port = stack.enter_context(_proxied(port, chosen.nginx))
             asyncio.run(_commits(port, chosen.clients, 2.0))
             rows["alone"] = _measured(port, pid, chosen.clients, chosen.seconds)
             attackers = multiprocessing.get_context("spawn").Process(

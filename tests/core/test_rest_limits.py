@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,14 +18,13 @@ from hypothesis import strategies as st
 from starlette.responses import Response
 
 from tests.core.test_rest import Client
-from tests.support.certificates import make_certificate
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Limits, Principals, Warehouses, application
 from trinitylake_core.rest.answers import SlowlyRead
 from trinitylake_core.rest.json_bounds import measure_json
 from trinitylake_core.rest.places import Pulse, Turns
 from trinitylake_core.rest.principals import Principal, hash_token
-from trinitylake_core.rest.serving import running, tls_of
+from trinitylake_core.rest.serving import running
 
 _NAMESPACES: Final = "/v1/lake/namespaces"
 
@@ -94,49 +91,24 @@ def test_headers_without_end_are_refused_after_some_kilobytes(lake: Lakehouse) -
 def test_too_many_headers_are_refused_in_words(lake: Lakehouse) -> None:
     with _shared(lake, Limits(headers=50)) as (greedy, _), _connect(greedy) as at:
         at.sendall(_head(greedy, 0, *(f"x{number}: 1" for number in range(60))))
-        answer = _answer(at)
+        answer = at.recv(1000)
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"there are too many" in answer
 
 
-def test_a_flood_of_connections_closes_its_own(lake: Lakehouse) -> None:
-    """Idle ones make room for those that come; a connection with a request stays."""
+def test_connections_beyond_the_limit_are_told_to_come_again(lake: Lakehouse) -> None:
+    """Those that are there go on. A proxy closes what does nothing: the benchmark ``attacks`` proves it of ours."""
     with _shared(lake, Limits(connections=20)) as (greedy, other), ExitStack() as held:
         working = held.enter_context(_connect(other))
         working.sendall(_head(other, 1000) + b"{")
         _until(lambda: _gauge(other, "trinitylake_requests_current") == 1)
-        flood = [held.enter_context(_connect(greedy)) for _ in range(60)]
-        assert 200 == other("GET", _NAMESPACES).status
-        assert b"" == _answer(flood[0])
+        flood = [held.enter_context(_connect(greedy)) for _ in range(20)]
+        assert 503 == other("GET", _NAMESPACES).status
         working.sendall(b'"namespace": ["a"]}' + b" " * 980)
         assert working.recv(1000).startswith(b"HTTP/1.1 200 ")
-
-
-def test_connections_that_never_begin_tls_count_too(lake: Lakehouse, tmp_path: Path) -> None:
-    certificate = make_certificate(tmp_path)
-    trusted = ssl.create_default_context(cafile=str(certificate))
-    tls = tls_of(certificate, certificate.with_name("key.pem"))
-    app = application(Warehouses({"lake": lambda: lake}), Principals.one("token", "one"), Limits(connections=20))
-    with running(app, tls) as uri, ExitStack() as held:
-        client = Client(uri, "token")
-        flood = [held.enter_context(_connect(client)) for _ in range(60)]
-        with trusted.wrap_socket(_connect(client), server_hostname="localhost") as at:
-            at.sendall(_head(client, 19) + b'{"namespace":["a"]}')
-            assert at.recv(1000).startswith(b"HTTP/1.1 200 ")
-        assert b"" == _answer(flood[0])
-
-
-def test_one_byte_chunks_are_refused(lake: Lakehouse) -> None:
-    with _shared(lake, Limits()) as (greedy, other), _connect(greedy) as at:
-        head = _head(greedy, 0, "transfer-encoding: chunked").replace(b"content-length: 0\r\n", b"")
-        at.sendall(head)
-        try:
-            for _ in range(50):
-                at.sendall(b"1\r\n \r\n" * 100)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
-        assert b"200" not in _answer(at)
-        assert 200 == other("GET", _NAMESPACES).status
+        for each in flood:
+            each.close()
+        _until(lambda: other("GET", _NAMESPACES).status == 200)
 
 
 def test_a_body_in_large_chunks_is_taken(lake: Lakehouse) -> None:

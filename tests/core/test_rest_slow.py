@@ -1,4 +1,4 @@
-"""Slow clients, too many of them, a storage that hangs, the end of an endpoint: all of it takes bounded time."""
+"""Slow clients, a storage that hangs, the end of an endpoint: all of it takes bounded time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -42,46 +42,14 @@ def _connected(client: Client) -> socket.socket:
     return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20)
 
 
-def _idle(at: socket.socket) -> None:
-    del at
-
-
-def _half_open(at: socket.socket) -> None:
-    at.sendall(_POST[:20])
-
-
-def _trickled_headers(at: socket.socket) -> None:
-    for byte in _POST[:40]:
-        at.sendall(bytes([byte]))
-        time.sleep(_SECONDS / 10)
-
-
-def _trickled_body(at: socket.socket) -> None:
-    at.sendall(_POST)
-    while not select.select([at], [], [], _SECONDS / 10)[0]:
-        at.sendall(b" ")
-
-
-def _next_request_trickled(at: socket.socket) -> None:
-    at.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-    while b"ok" not in at.recv(1000):
-        pass
-    _trickled_headers(at)
-
-
-@pytest.mark.parametrize("slow", [_idle, _half_open, _trickled_headers, _trickled_body, _next_request_trickled])
-def test_a_slow_client_is_cut_off_and_others_are_served(slow: Callable[[socket.socket], None], lake: Lakehouse) -> None:
+def test_a_body_that_trickles_is_cut_off_and_others_are_served(lake: Lakehouse) -> None:
     with _endpoint(lake, Limits(seconds=_SECONDS)) as client:
         began = time.monotonic()
         with _connected(client) as at:
-            text = b""
-            try:
-                slow(at)
-                while part := at.recv(1000):
-                    text += part
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-        assert slow is not _trickled_body or b"408" in text.splitlines()[0], text
+            at.sendall(_POST)
+            while not select.select([at], [], [], _SECONDS / 10)[0]:
+                at.sendall(b" ")
+            assert b"408" in at.recv(1000).splitlines()[0]
         assert time.monotonic() - began < _SECONDS * 10
         assert 200 == client("GET", "/v1/lake/namespaces").status
 
@@ -93,22 +61,6 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_serve
         while not (counted := [line for line in client("GET", "/metrics").text.splitlines() if _COUNTED in line]):
             time.sleep(0.02)
     assert [f'{_COUNTED},status="408"}} 1.0'] == counted
-
-
-def test_connections_beyond_the_limit_are_closed_and_none_of_them_stays(lake: Lakehouse) -> None:
-    with _endpoint(lake, Limits(seconds=_SECONDS, connections=50)) as client:
-        before = _open_files()
-        held = [_connected(client) for _ in range(80)]
-        time.sleep(_SECONDS / 2)
-        assert _open_files() < before + 80 + 55  # both ends are of this process
-        time.sleep(_SECONDS * 2)
-        assert 200 == client("GET", "/v1/lake/namespaces").status
-        for each in held:
-            each.close()
-
-
-def _open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_a_storage_that_hangs_is_no_fault_of_the_server_and_reads_may_be_tried_again(

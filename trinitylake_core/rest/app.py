@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -14,13 +14,13 @@ from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from trinitylake_core.commits.commit import acting_as, whoami
 from trinitylake_core.iceberg.attempt import on_behalf_of
 from trinitylake_core.rest import namespace_routes, table_routes, view_routes
 from trinitylake_core.rest.answers import SlowlyRead, refuse
 from trinitylake_core.rest.bodies import SLOW, Bodies
-from trinitylake_core.rest.connections import Connection
 from trinitylake_core.rest.gate import Gate
 from trinitylake_core.rest.issuers import KeyNotKnown
 from trinitylake_core.rest.journal import Asking, Journal
@@ -106,7 +106,13 @@ def application(
     for (method, path), handler in sorted(HANDLERS.items(), key=lambda each: each[0][0] != "HEAD"):
         answer = partial(endpoint.answer, handler=handler)
         routes.append(Route(path, answer, methods=[method]))
-    gate = Middleware(Gate, endpoint.bodies, endpoint.journal, has_tokens=principals is not None)
+    gate = Middleware(
+        Gate,
+        endpoint.bodies,
+        endpoint.journal,
+        limits=endpoint.limits,
+        has_tokens=principals is not None,
+    )
     app = Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: _refuse_route})
     app.state.limits = endpoint.limits
     app.state.stop = endpoint.stop
@@ -231,7 +237,6 @@ class _Endpoint:
         problem: Problem | None = None
         try:
             asking.principal = await self._principal_of(asking.http)
-            _connection_of(asking.http).begin_request_of(asking.principal.name)
             response = await act()
         except Exception as error:  # noqa: BLE001 - each becomes an answer, those of the server with a log entry
             if isinstance(error, WrongToken):
@@ -262,7 +267,7 @@ class _Endpoint:
         except BaseException:
             place.leave()
             raise
-        drop = _connection_of(asking.http).abort
+        drop = partial(_close_connection, asking.http)
         return SlowlyRead(response, seconds=self.limits.seconds, drop=drop, when_over=place.leave)
 
     async def _read_body(self, http: HttpRequest, place: Place) -> bytes:
@@ -271,9 +276,8 @@ class _Endpoint:
     async def _in_thread(self, http: HttpRequest, place: Place, act: Callable[[], _T]) -> _T:
         """Do the work of a request. Raises ``Problem``: late, or its client left before it began."""
         late = _UNREAD if http.method in {"GET", "HEAD"} else _UNKNOWN
-        connection = _connection_of(http)
         try:
-            return await self._in_time(self._places.work(place, act, lambda: connection.is_gone), late)
+            return await self._in_time(self._places.work(place, act, partial(_has_left, http)), late)
         except ClientGone:
             raise Problem(*_GONE) from None
 
@@ -288,22 +292,26 @@ class _Endpoint:
         raise Problem(*late)
 
 
-class _NoConnection:
-    """What stands for a connection where the application is called without a server."""
-
-    is_gone = False
-
-    def begin_request_of(self, principal: str) -> None:
-        """Do nothing."""
-
-    def abort(self) -> None:
-        """Do nothing."""
+def _has_left(http: HttpRequest) -> bool:
+    """Return whether the client of a request has closed its connection."""
+    cycle = _cycle_of(http)
+    return cycle is not None and cycle.disconnected
 
 
-def _connection_of(http: HttpRequest) -> Connection | _NoConnection:
-    state: Mapping[str, Any] = http.scope.get("state", {})
-    connection = state.get("connection")
-    return connection if isinstance(connection, Connection) else _NoConnection()
+def _close_connection(http: HttpRequest) -> None:
+    """Close the connection of a request at once."""
+    cycle = _cycle_of(http)
+    if cycle is not None:
+        cycle.transport.abort()
+
+
+def _cycle_of(http: HttpRequest) -> RequestResponseCycle | None:
+    """Return what uvicorn knows of a request; ``None`` where the application is called without a server.
+
+    uvicorn tells an application that waits for more of a request that its client has left. This one does not wait.
+    """
+    cycle = getattr(http.receive, "__self__", None)
+    return cycle if isinstance(cycle, RequestResponseCycle) else None
 
 
 def _response_of(reply: Reply) -> Response:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 class Limits:
     """What one endpoint takes at a time; beyond it clients are refused, and may come again.
 
-    Before a client has shown a token, only ``connections``, ``header_bytes``, ``headers`` and ``seconds`` protect the
-    endpoint. The others count for each principal: where there are tokens, one principal may take ``share`` of what
-    there is of requests, threads and memory, so that the others always find some.
+    Before a client has shown a token, only ``connections``, ``header_bytes`` and ``headers`` protect the endpoint: a
+    proxy in front of it (``deploy/nginx.conf``) closes connections that are slow or do nothing. The others count for
+    each principal: where there are tokens, one principal may take ``share`` of what there is of requests, threads and
+    memory, so that the others always find some.
 
     Attributes:
-        connections: at the same time. A further one closes the oldest that does nothing, of those who have most.
-        header_bytes: of one request, its line included.
+        connections: at the same time; a request on a further one gets 503.
+        header_bytes: of the part of a request that is not complete yet.
         headers: of one request.
         body_bytes: of one request.
         elements: values in the JSON of one request: objects, lists, and what they contain.
@@ -26,7 +27,7 @@ class Limits:
             ``Retry-After``.
         share: of ``threads``, ``waiting`` and ``memory_bytes`` that one of several principals may take.
         seconds: after which a request is answered without its result. What it began goes on. A client has as long to
-            send a request, and to read an answer, before its connection is closed.
+            send a body, and to read an answer, before its connection is closed.
         wrong_token_seconds: before a client is told that its token is wrong. It waits without a thread or a place.
         stop_seconds: that requests under way have when the endpoint is ended.
     """

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from pyiceberg.catalog import Catalog, load_catalog
@@ -25,7 +25,6 @@ from trinitylake_core.commits.commit import whoami
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.rest.app import application
-from trinitylake_core.rest.connections import Connection, Connections
 from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.local_only import is_loopback
 from trinitylake_core.rest.principals import Principals
@@ -37,8 +36,6 @@ _STOP_SECONDS: Final = 2
 """So long an answer may take to leave the endpoint, after all requests under way have one."""
 _BACKLOG: Final = 2048
 """So many connections may wait to be accepted: a client whose connection finds no room tries again after a second."""
-_ACCEPTED_AT_ONCE: Final = 16
-"""So many are accepted before other clients have their turn: accepting one takes as long as some requests."""
 _FILES_BESIDE: Final = 1000
 """So many files may be open beside connections: those of the storage, for each thread a few."""
 
@@ -181,6 +178,18 @@ def _read_certificate(certfile: str | Path, keyfile: str | Path | None) -> ssl.S
     return tls
 
 
+def _renewed(tls: Watched[ssl.SSLContext]) -> ssl.SSLContext:
+    """Return TLS that takes the newest certificate for each connection."""
+    shared = tls.get()
+
+    def choose(connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        del name, first
+        connection.context = tls.get()
+
+    shared.sni_callback = choose  # called for each handshake, also of a client that names no server
+    return shared
+
+
 def _allow_files(connections: int) -> None:
     """Let the process open as many files as it may: each connection is one, and the storage needs some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -196,17 +205,27 @@ _IDLE_SECONDS: Final = 75
 class _Server(uvicorn.Server):
     """A server that others wait for, and that ends by a signal as it ends otherwise."""
 
-    def __init__(self, app: Starlette, tls: Watched[ssl.SSLContext] | None = None, **more: Any) -> None:
+    def __init__(self, app: Starlette, tls: Watched[ssl.SSLContext] | None = None) -> None:
         limits: Limits = app.state.limits
         seconds = math.ceil(limits.stop_seconds) + _STOP_SECONDS
-        connection: Any = partial(Connection, Connections(limits, tls))
-        # Not uvloop where that is installed: it reads 256 KiB at a time, whatever buffer a connection offers.
-        quiet: dict[str, Any] = {"loop": "asyncio", "ws": "none", "log_config": None, "access_log": False}
-        quiet["server_header"] = False
-        quiet["proxy_headers"] = False  # who connects is known; whom a header names is what a client says
-        quiet["backlog"] = _ACCEPTED_AT_ONCE
-        quiet["timeout_keep_alive"] = _IDLE_SECONDS
-        super().__init__(uvicorn.Config(app, http=connection, timeout_graceful_shutdown=seconds, **quiet, **more))
+        config = uvicorn.Config(
+            app,
+            http="h11",  # httptools keeps headers without end, and parses all requests that come in a row into memory
+            h11_max_incomplete_event_size=limits.header_bytes,
+            limit_concurrency=limits.connections,
+            backlog=_BACKLOG,
+            loop="asyncio",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # who connects is known; whom a header names is what a client says
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=seconds,
+        )
+        config.load()
+        config.ssl = None if tls is None else _renewed(tls)
+        super().__init__(config)
         self._app = app
         self.is_up = threading.Event()
 
@@ -226,8 +245,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
-        for each in sockets or ():
-            each.listen(_BACKLOG)  # what waits in the kernel; the event loop was told how many to take at once
         self.is_up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
