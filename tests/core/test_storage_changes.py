@@ -6,11 +6,12 @@ several writers was told that its root had been created.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,8 +32,10 @@ from tests.support.slow_s3 import (
 )
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import CorruptNode, TrinityLakeError, UnsafeStorage
-from trinitylake_core.storage import check_conformance, open_storage, promise
+from trinitylake_core.errors import CorruptNode, OutcomeUnknown, TrinityLakeError, UnsafeStorage
+from trinitylake_core.locations import root_path
+from trinitylake_core.storage import Storage, check_conformance, open_storage, promise
+from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.versions.search import listed_versions
 
 pytestmark = pytest.mark.s3
@@ -172,6 +175,96 @@ def test_a_store_that_decides_no_more_loses_nothing_after_the_first_evidence(
         assert list(range(found.version + 1)) == sorted(listed_versions(found.backend.versions))
 
 
+PROOF = 4 * 8 + 8 * 2
+"""So many files the racers of one proof create."""
+
+
+def _find_evidence_in_each_proof(storage: Storage, files: list[str]) -> None:
+    """Let other threads find evidence while proofs are under way: one of these files in each of them."""
+    creations = itertools.count(1)
+
+    def find(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "create" and next(creations) % PROOF == PROOF // 2 and files:
+            storage.doubt(files.pop(0))
+        return action()
+
+    assert isinstance(storage, BaseStorage)
+    storage.interceptor = find
+
+
+@pytest.mark.parametrize(
+    ("evidence", "proofs"), [(["old"], 1), (["new"], 2), (["new", "newer"], 3), (["new", "new", "new"], 2)]
+)
+def test_a_proof_that_began_before_the_evidence_settles_no_doubt(
+    server: SlowS3, evidence: list[str], proofs: int
+) -> None:
+    """It is made again. What was known before it began, and is met again by a reader, is nothing new."""
+    forget_proofs()
+    server.set(kind=PLAIN)
+    storage = open_storage(server.new_root(), server.options)
+    storage.prove_exclusive_create()
+    storage.doubt("old")
+    _find_evidence_in_each_proof(storage, list(evidence))
+    before = storage.counts.create
+    storage.settle_doubt()
+    assert proofs * PROOF == storage.counts.create - before
+    storage.create("file", b"x")
+    assert proofs * PROOF + 1 == storage.counts.create - before
+
+
+def test_a_store_against_which_evidence_comes_in_again_and_again_is_not_believed(server: SlowS3) -> None:
+    forget_proofs()
+    server.set(kind=PLAIN)
+    storage = open_storage(server.new_root(), server.options)
+    storage.prove_exclusive_create()
+    _find_evidence_in_each_proof(storage, [str(number) for number in range(9)])
+    storage.doubt()
+    with pytest.raises(UnsafeStorage, match="two writers win again and again"):
+        storage.settle_doubt()
+    with pytest.raises(UnsafeStorage):
+        storage.create("file", b"x")
+
+
+def test_versions_that_are_read_for_the_first_time_during_a_proof_void_it() -> None:
+    """A file that was written after the bucket was changed is evidence of the change, whenever it is read."""
+    known = promise.Promise()
+    known.begin()
+    known.note_write(None)
+    known.note_read("3")
+    assert known.renew() is None
+    known.begin()
+    known.note_write(None)
+    assert "plain" == known.renew()
+
+
+def test_no_commit_is_acknowledged_whose_root_was_replaced_before_the_doubt_was_settled(server: SlowS3) -> None:
+    """The store lied to two writers of one version, was found out by a third, and keeps its promise again."""
+    server.set(kind=PLAIN)
+    lake = Lakehouse.create(server.new_root(), storage_options=server.options)
+    mine, theirs = lake.transaction(), Lakehouse.open(lake.root, storage_options=server.options).transaction()
+    mine.create_namespace("mine")
+    theirs.create_namespace("theirs")
+
+    storage = lake.storage
+    assert isinstance(storage, BaseStorage)
+
+    def lie(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        done = action()
+        if kind == "create" and path == root_path(1):
+            storage.interceptor = None
+            server.set(kind=LAWLESS)
+            theirs.commit()
+            server.set(kind=PLAIN)
+            storage.doubt("of another thread")
+            storage.settle_doubt()
+        return done
+
+    storage.interceptor = lie
+    with pytest.raises(OutcomeUnknown, match="another writer won, too"):
+        mine.commit()
+    assert ["theirs"] == Lakehouse.open(lake.root, storage_options=server.options).namespaces()
+
+
 def test_an_honest_store_goes_on_when_versioning_is_switched_on(server: SlowS3) -> None:
     """It keeps its promise, which is proven anew; what is deleted stays there as an older version, and is told."""
     server.set(kind=PLAIN)
@@ -181,7 +274,7 @@ def test_an_honest_store_goes_on_when_versioning_is_switched_on(server: SlowS3) 
     server.set(kind=VERSIONED)
     with lake.transaction() as txn:
         txn.create_namespace("ns")
-    assert 4 * 8 + 8 * 2 < lake.storage.counts.create - before
+    assert PROOF < lake.storage.counts.create - before
     lake.storage.write("file", b"x")
     result = lake.storage.delete_many(["file"])
     assert (["file"], 1) == (result.deleted, result.versions_kept)
@@ -230,8 +323,8 @@ def test_a_proof_ends_by_time_and_by_number(server: SlowS3, monkeypatch: pytest.
         before = storage.counts.create
         storage.create(f"file-{number}", b"x")
         spent.append(storage.counts.create - before)
-    assert [1, 1, 1, 1 + 4 * 8 + 8 * 2, 1] == spent
+    assert [1, 1, 1, 1 + PROOF, 1] == spent
     monkeypatch.setattr(promise, "time", SimpleNamespace(monotonic=lambda: math.inf))
     before = storage.counts.create
     storage.create("late", b"x")
-    assert 1 + 4 * 8 + 8 * 2 == storage.counts.create - before
+    assert 1 + PROOF == storage.counts.create - before

@@ -36,7 +36,8 @@ def confirm_commit(versions: Versions, root: Root) -> None:
     """Write the hint, and prove at the same time that the root which was just created is the next version.
 
     One ``put``, one ``get`` and one ``head``, at the same time. One ``get`` more if there is a version after it. Where
-    this or another thread has found evidence that the store does not decide, it is proved again (``settle_doubt``).
+    this or another thread has found evidence that the store does not decide, it is proved again (``settle_doubt``), and
+    from then on the root is read back: one ``get`` more.
 
     Raises:
         TransactionExpired: the version had expired before, and its name was free: the version after it names another
@@ -57,9 +58,12 @@ def confirm_commit(versions: Versions, root: Root) -> None:
         if not built_on:
             raise _lost_error(versions, root)
     try:
-        versions.storage.settle_doubt()
+        # What the store agreed to before it was found out may be another writer's by now.
+        is_ours = not versions.storage.settle_doubt() or versions.storage.read(root.path) == root.data
     except StorageError as error:
         raise _unknown_outcome(root, f"another writer may have won, too: {error}") from error
+    if not is_ours:
+        raise _unknown_outcome(root, "another writer won, too, and its root is there")
 
 
 def _look_around(versions: Versions, root: Root) -> tuple[int, bool]:

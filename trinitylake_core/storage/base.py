@@ -172,11 +172,12 @@ class BaseStorage(Storage):
         if not path or path[0] == "/" or "\0" in path or (".." in path and ".." in path.split("/")):
             raise InvalidLocation(f"path {path!r} is not a relative path inside the lakehouse")
 
-    def doubt(self) -> None:
+    def doubt(self, path: str | None = None) -> None:
         """Do nothing: a storage that needs no proof has none that could end."""
 
-    def settle_doubt(self) -> None:
-        """Do nothing: nothing was doubted."""
+    def settle_doubt(self) -> bool:
+        """Return ``False``: nothing was doubted."""
+        return False
 
     # Parallelism.
 

@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 What = Literal["creations", "replacements"]
 _PROOFS: Final = 3
-"""How often a proof is made again during which the shape of answers changed."""
+"""How often a proof is made again during which the shape of answers changed, or evidence came in."""
 _LACKS: Final[dict[What, str]] = {
     "creations": "exclusive creation (If-None-Match: *): concurrent commits would overwrite each other. Reading works; "
     "write to a store that keeps this promise",
@@ -57,13 +57,16 @@ class CheckedByTrying(BaseStorage):
         self._promise("creations").note_write(version)
         self._promise("replacements").note_write(version)
 
-    def doubt(self) -> None:
-        self._promise("creations").doubt()
-        self._promise("replacements").doubt()
+    def doubt(self, path: str | None = None) -> None:
+        about = None if path is None else self.root + path
+        self._promise("creations").doubt(about)
+        self._promise("replacements").doubt(about)
 
-    def settle_doubt(self) -> None:
-        if self._promise("creations").is_doubted:
+    def settle_doubt(self) -> bool:
+        promise = self._promise("creations")
+        if promise.is_doubted:
             self._prove("creations")
+        return promise.was_doubted
 
     # Creating.
 
@@ -185,7 +188,10 @@ class CheckedByTrying(BaseStorage):
         _LOG.debug("%s: %d rounds of racing %s", self.root, rounds, what)
 
     def _unsteady(self) -> UnsafeStorage:
-        return UnsafeStorage(f"{self.root}: the store begins or ends to keep versions of files again and again")
+        return UnsafeStorage(
+            f"{self.root}: the store begins or ends to keep versions of files again and again, or two writers win "
+            "again and again while it is tested"
+        )
 
     def _unknown_outcome(self, done: str, error: StorageError) -> OutcomeUnknown:
         return OutcomeUnknown(

@@ -299,15 +299,19 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
-    def doubt(self) -> None:
+    def doubt(self, path: str | None = None) -> None:
         """Note evidence that this storage does not decide, such as two roots of one version: no proof counts any more.
 
-        No request.
+        ``path`` is the file that shows it, if others may meet the same again. No request.
         """
 
     @abc.abstractmethod
-    def settle_doubt(self) -> None:
-        """Prove again where :meth:`doubt` ended the proof; no request otherwise. Raises ``UnsafeStorage``."""
+    def settle_doubt(self) -> bool:
+        """Prove again where :meth:`doubt` ended the proof; no request otherwise.
+
+        Return whether there ever was a doubt. Then a file that was created may have been replaced before the proof,
+        and only reading it shows that it counts. Raises ``UnsafeStorage``.
+        """
 
     @abc.abstractmethod
     def prove_compare_and_set(self) -> None:

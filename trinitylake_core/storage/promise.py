@@ -42,8 +42,13 @@ class Promise:
         self._is_void = False
         self._doubted_meanwhile = False
         self.is_doubted = False
-        """Whether there is evidence that the store does not decide, and no proof has been made since."""
+        """Whether there is evidence that the store does not decide, and no proof has been begun since."""
+        self.was_doubted = False
+        """Whether there ever was such evidence."""
+        self._evidence: set[str] = set()
         self._shapes_read: set[Shape] = set()
+        self._shapes_met: set[Shape] = set()
+        """Those that were read for the first time since the proof began, and differ from what was proven before."""
         self._shapes_written: set[Shape] = set()
 
     @property
@@ -62,25 +67,36 @@ class Promise:
         """Note that a proof begins. REQUIRES: ``proving`` is held."""
         with self._state:
             self._shapes_written.clear()
+            self._shapes_met.clear()
             self._doubted_meanwhile = False
 
-    def doubt(self) -> None:
-        """Note evidence that the store does not decide: what was proven before counts no more."""
+    def doubt(self, about: str | None) -> None:
+        """Note evidence that the store does not decide: what was proven before counts no more.
+
+        ``about`` is the file that shows it. Whoever meets that again says nothing new: it ends no proof that is under
+        way, or readers of one lost file would keep all writers from theirs.
+        """
         with self._state:
-            self.is_doubted = self._is_void = self._doubted_meanwhile = True
+            self.is_doubted = self._is_void = self.was_doubted = True
+            if about is None or about not in self._evidence:
+                self._doubted_meanwhile = True
+            if about is not None:
+                self._evidence.add(about)
 
     def renew(self) -> Shape | None:
         """Note that the proof succeeded; return the shape of answers in it.
 
-        ``None``, and nothing is proven, if their shape changed while the proof was made. REQUIRES: ``proving`` is held.
+        ``None``, and nothing is proven, if their shape changed while the proof was made, or evidence came in: rounds
+        that were over by then say nothing about it. REQUIRES: ``proving`` is held.
         """
         with self._state:
-            if len(self._shapes_written) != 1:
+            shapes = self._shapes_written | self._shapes_met
+            if len(shapes) != 1 or self._doubted_meanwhile:
                 return None
-            (self._shape,) = self._shapes_written
+            (self._shape,) = shapes
             self._ends_at = time.monotonic() + _LASTS_SECONDS
             self._uses_left = _LASTS_USES
-            self.is_doubted = self._is_void = self._doubted_meanwhile
+            self.is_doubted = self._is_void = False
             return self._shape
 
     def note_use(self, shape: Shape | None, begun_with: Shape) -> bool:
@@ -117,3 +133,4 @@ class Promise:
             self._shapes_read.add(shape)
             if shape != self._shape:
                 self._is_void = True
+                self._shapes_met.add(shape)

@@ -98,7 +98,7 @@ def refuse_hole(roots: RootFiles, newest: int, listed: Iterable[int] | None = No
 def missing_root(roots: RootFiles, version: int, boundary: int) -> CorruptNode:
     """Return the error for a root that must exist, because expiration has not come as far as that."""
     path = roots.path(version)
-    roots.storage.doubt()
+    roots.storage.doubt(path)
     return CorruptNode(
         f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on. "
         "`trinitylake mend ROOT --from BACKUP` puts it back, and `mend ROOT --lost VERSION` marks the version if "

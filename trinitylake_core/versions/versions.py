@@ -142,7 +142,7 @@ class Versions(RootFiles):
                 if root.unreadable is not None:
                     raise _unknown_change(self, root)
                 if not root.follows(newest):
-                    self.storage.doubt()
+                    self.storage.doubt(root.path)
                     raise CorruptNode(
                         f"the root {root.path!r} was not committed on top of the root {newest.path!r} that is there. "
                         f"{MAYBE_THE_STORE}",
