@@ -6,6 +6,8 @@ Each test is one of the schedules of a review that made a writer delete committe
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import FAST, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import CommitConflict, Lakehouse, LakehouseReplaced, OutcomeUnknown, Transaction, spec
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.failures import TransientError
 
 __all__ = ["lake"]
 
@@ -93,6 +97,26 @@ def test_an_abort_after_an_unknown_commit_asks_the_chain(lake: Lakehouse, *, exp
     with pytest.raises(OutcomeUnknown if expires else CommitConflict):
         txn.abort()
     sound(lake, "late")
+
+
+def test_damage_of_the_version_that_a_lost_answer_was_about_denies_no_commit(lake: Lakehouse) -> None:
+    """It may be the commit itself that cannot be read."""
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+    surgery, storage = Surgery(lake.root, 4), lake.storage
+    assert isinstance(storage, BaseStorage)
+
+    def lose(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        done = action()
+        if kind == "create":
+            storage.interceptor = None
+            surgery.write(path, b"garbage")
+            raise TransientError("the answer was lost")
+        return done
+
+    storage.interceptor = lose
+    with pytest.raises(OutcomeUnknown, match="an answer of the storage was lost.*cannot be read"):
+        txn.commit()
 
 
 # -- what stays ---------------------------------------------------------------------------------------

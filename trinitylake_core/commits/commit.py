@@ -136,7 +136,7 @@ def commit(
             if not urgent:
                 time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
             newer, newest = backend.since(base)
-        except (TransactionExpired, CommitConflict, LakehouseFrozen) as error:
+        except (TransactionExpired, CommitConflict, LakehouseFrozen, Corrupt) as error:
             doubt.refuse_to_deny(error)
             raise
         doubt.read_up_to(newest.version)
@@ -179,7 +179,7 @@ class _Doubt:
         self.is_left = self.is_left and not 0 < self.version <= newest
         self.version = self.version or newest + 1
 
-    def refuse_to_deny(self, error: TransactionExpired | CommitConflict | LakehouseFrozen) -> None:
+    def refuse_to_deny(self, error: TransactionExpired | CommitConflict | LakehouseFrozen | Corrupt) -> None:
         """Raise ``OutcomeUnknown`` in the place of an error that denies the commit, if that is in doubt."""
         if self.is_left:
             raise OutcomeUnknown(
