@@ -115,7 +115,7 @@ def test_damage_of_the_version_that_a_lost_answer_was_about_denies_no_commit(lak
         return done
 
     storage.interceptor = lose
-    with pytest.raises(OutcomeUnknown, match="an answer of the storage was lost.*cannot be read"):
+    with pytest.raises(OutcomeUnknown, match=r"an answer of the storage was lost.*cannot be read"):
         txn.commit()
 
 

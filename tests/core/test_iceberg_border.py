@@ -136,6 +136,26 @@ def test_a_table_that_brings_code_along_runs_none_and_loses_it_with_its_next_com
     assert not proof.exists(), code
 
 
+def test_a_file_that_brings_code_along_is_not_registered(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders", 1)
+    file = _with_properties(catalog, "sales.orders", {"py-io-impl": "builtins.exec"})
+    catalog.drop_table("sales.orders")
+    with pytest.raises(ValidationError, match=r"'py-io-impl' of table sales\.again names code to be run"):
+        catalog.register_table("sales.again", file.as_uri())
+    view = file.with_name("view.metadata.json")
+    version = {"version-id": 1, "schema-id": 0, "timestamp-ms": 1, "summary": {}, "default-namespace": ["sales"]}
+    shown = {"type": "sql", "sql": "select 1", "dialect": "spark"}
+    about = {
+        "view-uuid": "00000000-0000-4000-8000-000000000002", "format-version": 1, "location": file.parent.as_uri(),
+        "schemas": [{"schema-id": 0, "type": "struct", "fields": []}], "current-version-id": 1,
+        "versions": [{**version, "representations": [shown]}],
+        "version-log": [{"version-id": 1, "timestamp-ms": 1}], "properties": {"py-io-impl": "builtins.exec"},
+    }  # fmt: skip
+    view.write_text(json.dumps(about))
+    with pytest.raises(ValidationError, match=r"'py-io-impl' of view sales\.v names code to be run"):
+        catalog.register_view("sales.v", view.as_uri())
+
+
 def test_a_location_is_never_code(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
     """What one commit did on an endpoint: a location of Python, and the property that runs it."""
     table = with_table(catalog, "sales.orders", 1)

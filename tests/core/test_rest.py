@@ -38,6 +38,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import Limits, Principals, Served, Warehouses, application, endpoint, serve
 from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
@@ -488,6 +489,31 @@ def test_clients_learn_where_the_storage_is_and_no_credentials(moto_server: S3Se
     for text in (config.text, made.text):
         assert "secret" not in text.lower()
         assert "access-key" not in text
+
+
+def test_no_client_connects_where_a_table_says(lake: Lakehouse, catalog: RestCatalog) -> None:
+    """PyIceberg takes the properties of a table for those of its connection, and signs what it sends there."""
+    evil = {
+        "s3.proxy-uri": "http://127.0.0.1:9",
+        "s3.endpoint": "http://127.0.0.1:9",
+        " S3.Signer.uri": "http://127.0.0.1:9",
+        "client.role-arn": "arn:aws:iam::1:role/x",
+        "adls.account-host": "127.0.0.1:9",
+        "gcs.service.host": "http://127.0.0.1:9",
+        "hf.endpoint": "http://127.0.0.1:9",
+        "uri": "http://127.0.0.1:9",
+    }
+    catalog.create_namespace("a")
+    made = catalog.create_table("a.t", SCHEMA, properties=evil | {"owner": "me"})
+    with made.transaction() as change:
+        change.set_properties(owner="you")
+    loaded = catalog.load_table("a.t")
+    for table in (made, loaded):
+        assert {"owner": "you"} == table.properties
+        assert "http://127.0.0.1:9" not in table.io.properties.values()
+        assert evil.keys().isdisjoint(table.io.properties.keys() - {"uri"})
+    stored = TrinityLakeCatalog.over(lake).load_table("a.t")
+    assert evil.items() <= stored.properties.items()
 
 
 def test_a_wrong_token_is_refused_in_the_words_of_the_client(served: Served) -> None:

@@ -5,17 +5,18 @@ connections (``s3.endpoint``, proxies, roles). The metadata of a table are text 
 
 * a FileIO is made from the options of the catalog alone;
 * a property that names code is refused where it is written, and left out where it is read;
+* a property that names a connection is data here, and left out of what other people's clients get;
 * whatever PyIceberg and its models raise becomes one error, of constant words, that concerns this text alone.
 
-Properties that name a storage stay what they are: data, which is stored and given back. Contracts in
-``pyproject.toml`` and ``tests/core/test_iceberg_border.py`` keep all other modules from going around this one.
+Contracts in ``pyproject.toml`` and ``tests/core/test_iceberg_border.py`` keep all other modules from going around this
+one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, Union, get_args
 
@@ -61,6 +62,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 # -- code and connections ----------------------------------------------------------------------------
 
 _NAMES_CODE: Final = re.compile(r"(?:^|.*[._-])(?:impl|class|factory|credentials?-provider)", re.DOTALL)
+_NAMES_CONNECTION: Final = re.compile(r"(?:s3|client|adls|gcs|hdfs|hf|oss)\..*|uri|token|credential", re.DOTALL)
+"""What some client of Iceberg connects by, and signs with its own credentials, where the table brings it along."""
 _SCHEMES: Final = frozenset({"file", "s3", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs"})
 """Where files of tables may lie. Others of PyIceberg's schemes connect to whatever host the location names."""
 
@@ -194,7 +197,7 @@ class OpenStatistics(StatisticsFile):
 
 
 def table_metadata(data: bytes, location: str) -> TableMetadata:
-    """Return the table metadata in the file at a location, without properties that name code.
+    """Return the table metadata in the file at a location, also with properties that name code.
 
     Raises ``ValidationError``: the file is no such metadata, too large, or contradicts itself.
     """
@@ -209,7 +212,7 @@ def table_metadata(data: bytes, location: str) -> TableMetadata:
                 raise
             metadata = _with_open_statistics(_document(data, location))  # the model may have changed the other one
     _refuse_contradictions(metadata, what)
-    return without_code(metadata)
+    return metadata
 
 
 def revalidate(metadata: TableMetadata) -> TableMetadata:
@@ -245,13 +248,13 @@ def new_table(
 
 
 def view_metadata(data: bytes, location: str) -> ViewMetadata:
-    """Return the view metadata in the file at a location, without properties that name code.
+    """Return the view metadata in the file at a location, also with properties that name code.
 
     Raises ``ValidationError``: the file is no such metadata, or too large.
     """
     with in_our_words(f"{location} is not a file of view metadata"):
         found = version3.with_passed_types(json.loads(bounded_text(data)))
-        return without_code(ViewMetadata.model_validate(found))
+        return ViewMetadata.model_validate(found)
 
 
 _Metadata = TypeVar("_Metadata", TableMetadata, ViewMetadata)
@@ -259,11 +262,23 @@ _Metadata = TypeVar("_Metadata", TableMetadata, ViewMetadata)
 
 def without_code(metadata: _Metadata) -> _Metadata:
     """Return metadata without those properties that name code: nobody who reads them here shall run it."""
-    found = properties_that_name_code(metadata.properties)
-    if not found:
+    return _leave_out(metadata, properties_that_name_code(metadata.properties))
+
+
+def _leave_out(metadata: _Metadata, names: Sequence[str]) -> _Metadata:
+    if not names:
         return metadata
-    kept = {name: value for name, value in metadata.properties.items() if name not in found}
+    kept = {name: value for name, value in metadata.properties.items() if name not in names}
     return metadata.model_copy(update={"properties": kept})
+
+
+def as_json_for_clients(metadata: _Metadata) -> str:
+    """Return metadata as clients get them: PyIceberg's would connect by properties of the table, with its credentials.
+
+    Raises ``ValidationError``: a value that has no JSON.
+    """
+    named = [each for each in metadata.properties if _NAMES_CONNECTION.fullmatch(each.strip().lower())]
+    return as_json(_leave_out(metadata, named))
 
 
 def as_json(metadata: TableMetadata | ViewMetadata) -> str:

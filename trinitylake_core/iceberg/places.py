@@ -202,12 +202,16 @@ class Places:
         return self.read(location) if held is None else held
 
     def read(self, location: str) -> TableMetadata:
-        """Return the table metadata at a location. One ``get``.
+        """Return the table metadata at a location, without properties that name code. One ``get``.
 
         Raises:
             MetadataMissing: there is no such file.
             ValidationError: it is not table metadata.
         """
+        return border.without_code(self.read_as_written(location))
+
+    def read_as_written(self, location: str) -> TableMetadata:
+        """Return the table metadata at a location, also with properties that name code. As :meth:`read`."""
         return border.table_metadata(self.content(location), location)
 
     def content(self, location: str) -> bytes:

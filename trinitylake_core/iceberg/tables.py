@@ -143,7 +143,8 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     places = attempt.places
     require_namespace(attempt.txn, name.namespace)
     attempt.require_owners(name, metadata_location)  # before it is looked at whether there is such a file
-    new = Stored(places.read(metadata_location), metadata_location)
+    new = Stored(places.read_as_written(metadata_location), metadata_location)
+    border.refuse_code(new.metadata.properties, f"table {name}")
     directories = _refuse_unregistrable(places, name, new)
     replaced = None
     if overwrite:

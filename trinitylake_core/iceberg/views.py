@@ -126,6 +126,7 @@ def register_view(attempt: Attempt, name: ObjectName, metadata_location: str) ->
     places = attempt.places
     attempt.require_owners(name, metadata_location)  # before it is looked at whether there is such a file
     metadata = border.view_metadata(places.content(metadata_location), metadata_location)
+    border.refuse_code(metadata.properties, f"view {name}")
     own = places.own_directory(metadata_location)
     directories = places.refuse_registered_view(metadata, [] if own is None else [own])
     return create_view(attempt, name, NewView(metadata, metadata_location), directories)

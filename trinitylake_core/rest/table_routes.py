@@ -17,7 +17,7 @@ from pyiceberg.table.update import AssertCreate, TableRequirement
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core import clock
-from trinitylake_core.iceberg.border import TableUpdate, as_json
+from trinitylake_core.iceberg.border import TableUpdate, as_json_for_clients
 from trinitylake_core.iceberg.moved import MovedIO
 from trinitylake_core.iceberg.table_updates import order_times
 from trinitylake_core.rest.namespace_routes import require_seen
@@ -213,7 +213,7 @@ def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -
 
 def _text(metadata: TableMetadata, **more: Any) -> str:
     """Return metadata and more as one JSON object; large metadata are written once, and never parsed again."""
-    return f'{json.dumps(more)[:-1]}, "metadata": {as_json(metadata)}}}'
+    return f'{json.dumps(more)[:-1]}, "metadata": {as_json_for_clients(metadata)}}}'
 
 
 def _tag(request: Request, location: str) -> str:

@@ -7,7 +7,7 @@ import json
 from pydantic import BaseModel, Field
 from pyiceberg.catalog.rest import CreateViewRequest
 
-from trinitylake_core.iceberg.border import as_json
+from trinitylake_core.iceberg.border import as_json_for_clients
 from trinitylake_core.iceberg.view_metadata import AssertViewUUID, ViewUpdate
 from trinitylake_core.iceberg.views import StoredView
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE
@@ -91,7 +91,7 @@ def rename_view(request: Request) -> Reply:
 
 
 def _answer_with(request: Request, view: StoredView) -> Reply:
-    metadata = json.loads(as_json(view.metadata))
+    metadata = json.loads(as_json_for_clients(view.metadata))
     version = view.metadata.current_version_id
     location = view.metadata_location or f"{view.metadata.location}/metadata/{version}.metadata.json"
     request.asked.note_location(location)
