@@ -240,7 +240,14 @@ def _set_of(*keys: Any) -> bytes:
 
 
 _SECRET_KEY: Final = {"kty": "oct", "kid": "rsa", "k": "c2VjcmV0", "alg": "HS256"}
-_NO_KEYS: Final = [1, None, {}, {"kty": "RSA", "kid": "rsa"}, {"kty": "RSA", "kid": "rsa", "n": 5, "e": []}]
+_NO_KEYS: Final = [
+    1,
+    None,
+    {},
+    {"kty": []},
+    {"kty": "RSA", "kid": "rsa"},
+    {"kty": "RSA", "kid": "rsa", "n": 5, "e": []},
+]
 
 
 _LIES["a secret key"] = _set_of(_SECRET_KEY)

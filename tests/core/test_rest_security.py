@@ -246,6 +246,34 @@ def test_each_change_and_each_refusal_is_one_line_of_the_audit_log(
     assert "guess" not in json.dumps(lines)
 
 
+def test_reads_are_in_the_audit_log_where_the_operator_asks_for_it(
+    lake: Lakehouse, audited: pytest.LogCaptureFixture
+) -> None:
+    known = Principals({hash_token("ro"): Principal("ro", {"read": ["*"]})})
+    with running(application(Warehouses({"lake": lambda: lake}), known, audits_reads=True)) as uri:
+        reader = Client(uri, "ro")
+        for path in ("/v1/config", _NAMESPACES, f"{_NAMESPACES}/none", "/metrics", "/healthz"):
+            reader("GET", path)
+    fields = ("principal", "operation", "right", "objects", "outcome", "status")
+    assert [
+        ("ro", "config", None, [], "done", 200),
+        ("ro", "list_namespaces", None, [], "done", 200),
+        ("ro", "load_namespace", None, [], "refused", 404),
+    ] == [tuple(each[name] for name in fields) for each in _lines(audited)]
+
+
+def test_a_principal_with_a_rate_sends_no_more_than_that(lake: Lakehouse) -> None:
+    """Others have theirs."""
+    rates = {"slow": 0.001, "fast": 1000.0, "free": None}
+    known = {hash_token(name): Principal(name, {"read": ["*"]}, rate=rate) for name, rate in rates.items()}
+    with _endpoint(lake, Principals(known)) as uri:
+        slow, fast, free = (Client(uri, name) for name in rates)
+        found = [slow("GET", _NAMESPACES) for _ in range(3)]
+        assert [200, 429, 429] == [each.status for each in found]
+        assert "1" == found[1].headers["retry-after"]
+        assert {200} == {client("GET", _NAMESPACES).status for client in [fast, free] * 10}
+
+
 def test_no_credentials_that_a_client_sends_are_in_the_audit_log(
     open_to_all: Client, audited: pytest.LogCaptureFixture
 ) -> None:

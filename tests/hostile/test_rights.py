@@ -144,6 +144,10 @@ def _request(route: str, namespace: str, table: str, view: str, method: str) -> 
         ("principals:\n  a: {token_sha256: H0, write: [' sales']}", r"line 2: a\.write: no name matches ' sales'"),
         ("principals:\n  a: {token_sha256: H0, write: ['sales..t']}", "no name matches 'sales..t'"),
         ("principals:\n  a: {token_sha256: H0, write: ['']}", "no name matches ''"),
+        ("principals:\n  a: {token_sha256: H0, rate: 0}", r"line 2: a\.rate is no number"),
+        ("principals:\n  a: {token_sha256: H0, rate: true}", r"line 2: a\.rate is no number"),
+        ("principals:\n  a: {token_sha256: H0, rate: '5'}", r"line 2: a\.rate is no number"),
+        ("principals:\n  a: {token_sha256: H0, rate: .nan}", r"line 2: a\.rate is no number"),
         ("principals:\n  a: {token_sha256: H0, write: ['*.']}", r"no name matches '\*.'"),
         (
             "principals:\n  a: {token_sha256: H0, read: {prod: [x]}}",

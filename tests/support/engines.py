@@ -81,7 +81,7 @@ def sparked(served: Served, warehouse: str = "lake", **more: str) -> Iterator[Ca
     yield run
 
 
-def by_spark_sql(served: Served, warehouse: str, *statements: str) -> list[list[Any]]:
+def by_spark_sql(served: Served, warehouse: str, *statements: str, **more: str) -> list[list[Any]]:
     """Return the rows of statements of Spark SQL, as :func:`sparked` runs them."""
-    with sparked(served, warehouse) as run:
+    with sparked(served, warehouse, **more) as run:
         return [list(run(each)) for each in statements]

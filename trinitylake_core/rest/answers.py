@@ -26,7 +26,7 @@ def refuse(error: Exception) -> Response:
         LOG.error("a request failed (%d): %s", problem.status, message_for_log(error))
     value = {"error": {"message": str(problem), "type": problem.kind, "code": problem.status}}
     headers = None
-    if problem.status == 503:
+    if problem.status in {429, 503}:
         headers = _RETRY_SOON
     elif problem.status == 408 or problem.closes:
         headers = _CLOSE

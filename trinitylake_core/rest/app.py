@@ -26,7 +26,7 @@ from trinitylake_core.rest.issuers import KeyNotKnown
 from trinitylake_core.rest.journal import Asking, Journal
 from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
-from trinitylake_core.rest.places import ClientGone, Place, Places
+from trinitylake_core.rest.places import ClientGone, Place, Places, Rates
 from trinitylake_core.rest.principals import Principal, Principals, WrongToken, almighty
 from trinitylake_core.rest.problems import Problem, problem_of
 from trinitylake_core.rest.repeats import again, key_of
@@ -54,7 +54,7 @@ HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("POST", "/v1/{prefix}/namespaces/{namespace}/register"): table_routes.register_table,
     ("HEAD", _TABLE): table_routes.has_table,
     ("DELETE", _TABLE): table_routes.drop_table,
-    ("GET", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"): table_routes.no_credentials,
+    ("GET", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"): table_routes.load_credentials,
     ("POST", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics"): table_routes.accept_metrics,
     ("POST", "/v1/{prefix}/tables/rename"): table_routes.rename_table,
     ("POST", "/v1/{prefix}/transactions/commit"): table_routes.commit_tables,
@@ -93,10 +93,17 @@ _GONE: Final = (499, "ClientClosedRequest", "the client left before the work on 
 
 
 def application(
-    warehouses: Warehouses, principals: Principals | None = None, limits: Limits | None = None
+    warehouses: Warehouses,
+    principals: Principals | None = None,
+    limits: Limits | None = None,
+    *,
+    audits_reads: bool = False,
 ) -> Starlette:
-    """Return the ASGI application of an endpoint. Without ``principals`` all may do everything: only for loopback."""
-    endpoint = _Endpoint(warehouses, principals, limits or Limits())
+    """Return the ASGI application of an endpoint. Without ``principals`` all may do everything: only for loopback.
+
+    With ``audits_reads`` the audit log has requests that only read, too.
+    """
+    endpoint = _Endpoint(warehouses, principals, limits or Limits(), audits_reads=audits_reads)
     routes = [
         Route("/v1/config", endpoint.config, methods=["GET"]),
         Route("/healthz", endpoint.healthz, methods=["GET"]),
@@ -122,11 +129,14 @@ def application(
 class _Endpoint:
     """What the requests of one endpoint share."""
 
-    def __init__(self, warehouses: Warehouses, principals: Principals | None, limits: Limits) -> None:
+    def __init__(
+        self, warehouses: Warehouses, principals: Principals | None, limits: Limits, *, audits_reads: bool
+    ) -> None:
         self.limits = limits
         self.bodies = Bodies(limits)
         self._places = Places(limits, is_shared=principals is not None)
-        self.journal = Journal(self._places)
+        self._rates = Rates()
+        self.journal = Journal(self._places, audits_reads=audits_reads)
         self._warehouses = warehouses
         self._principals = principals
         if principals is not None:
@@ -237,6 +247,7 @@ class _Endpoint:
         problem: Problem | None = None
         try:
             asking.principal = await self._principal_of(asking.http)
+            self._rates.take(asking.principal)
             response = await act()
         except Exception as error:  # noqa: BLE001 - each becomes an answer, those of the server with a log entry
             if isinstance(error, WrongToken):

@@ -1,5 +1,7 @@
 """The audit log: one line of JSON for each change that a client asked for, and for each request that was refused.
 
+Where the operator asks for it there is one for each read, too.
+
 It says who wanted what of which object, and what came of it. It holds no token, no property of a table, no content of a
 file, and no text of an exception.
 """
@@ -70,6 +72,10 @@ class Outcome:
         if self.method in CHANGING and self.operation not in _READS_BY_POST:
             return True
         return self.status >= 400 and self.status != 404
+
+    def is_read(self) -> bool:
+        """Whether this asked for something of a catalog, and changed nothing."""
+        return self.operation != "metrics"
 
     def write(self) -> None:
         """Write the line."""

@@ -282,7 +282,7 @@ def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
 
 def _is_public_key(found: Any) -> bool:
     """Whether a value says that it is a key for signatures, with a name."""
-    if not isinstance(found, dict) or found.get("kty") not in _KINDS_OF_KEYS:
+    if not isinstance(found, dict) or str(found.get("kty")) not in _KINDS_OF_KEYS:
         return False
     use = found.get("use", "sig")
     return use == "sig" and isinstance(found.get("kid"), str)

@@ -51,9 +51,10 @@ class Asking:
 
 
 class Journal:
-    """Writes down the requests of one endpoint."""
+    """Writes down the requests of one endpoint; ``audits_reads`` puts those that only read into the audit log, too."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, audits_reads: bool = False) -> None:
+        self._audits_reads = audits_reads
         own = CollectorRegistry()
         self._registry = own
         self._requests = Counter("trinitylake_requests", "Requests answered", ["operation", "status"], registry=own)
@@ -77,5 +78,5 @@ class Journal:
         self._seconds.labels(outcome.operation).observe(seconds)
         who = outcome.principal
         LOG.info("%s %s %r %d %.1f ms", who, outcome.method, outcome.path, status, seconds * 1000)
-        if outcome.is_audited():
+        if outcome.is_audited() or (self._audits_reads and outcome.is_read()):
             outcome.write()

@@ -22,6 +22,7 @@ import anyio
 from anyio import to_thread
 
 from trinitylake_core.rest.limits import Limits
+from trinitylake_core.rest.principals import Principal
 from trinitylake_core.rest.problems import Problem
 
 _T = TypeVar("_T")
@@ -30,6 +31,8 @@ _FEW_THREADS: Final = 8
 _BEAT_SECONDS: Final = 0.05
 _LATE_SECONDS: Final = 0.05
 _REMEMBERED_SECONDS: Final = 1.0
+_SAVED_SECONDS: Final = 1.0
+_MOST_RATES: Final = 1000
 _BUSY: Final = 503, "ServiceUnavailableException"
 
 
@@ -181,6 +184,29 @@ class _Turn:
     def _end(self) -> None:
         self._turns.give_back(self._place.principal)
         self._place.leave()
+
+
+class Rates:
+    """How many requests each principal has sent in the last moment, where they have a rate."""
+
+    def __init__(self) -> None:
+        self._paid_until: dict[str, float] = {}
+        """When the requests of a principal are paid by their rate, in the time of ``time.monotonic``."""
+
+    def take(self, principal: Principal) -> None:
+        """Take one request of a principal's rate. They may have those of a second at once. Raises ``Problem`` (429)."""
+        if principal.rate is None:
+            return
+        now = time.monotonic()
+        paid = self._paid_until.get(principal.name, now)
+        paid = max(paid, now)
+        if paid > now + _SAVED_SECONDS - 1 / principal.rate and paid > now:
+            text = f"{principal.name} may send {principal.rate:g} requests a second; try again later"
+            raise Problem(429, "TooManyRequestsException", text)
+        self._paid_until[principal.name] = paid + 1 / principal.rate
+        if len(self._paid_until) > _MOST_RATES:
+            kept = {name: until for name, until in self._paid_until.items() if until > now}
+            self._paid_until = kept
 
 
 class Turns:

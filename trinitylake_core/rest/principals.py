@@ -27,11 +27,13 @@ _HASH: Final = "token_sha256"
 _TOKENS: Final = "tokens"
 _SUBJECTS: Final = "subjects"
 _GROUPS: Final = "groups"
-_FIELDS: Final = frozenset({_HASH, _TOKENS, _SUBJECTS, _GROUPS, *RIGHTS})
+_RATE: Final = "rate"
+_FIELDS: Final = frozenset({_HASH, _TOKENS, _SUBJECTS, _GROUPS, _RATE, *RIGHTS})
 _ISSUERS: Final = "issuers"
 _ISSUER_FIELDS: Final = ("issuer", "audience", "jwks", "subject", "groups")
 _NEEDED: Final = 3
 """So many of them, the first, an issuer has to have."""
+_MOST_A_SECOND: Final = 1e6
 _OWN_CLAIMS: Final = {"subject": "sub", "groups": "groups"}
 _TOKEN_FIELDS: Final = frozenset({"sha256", "expires"})
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -67,12 +69,14 @@ class Principal:
         allowed: patterns of names by right, in the only lakehouse that there is.
         lakehouses: patterns of names by right, for each lakehouse that they name.
         everywhere: whether ``allowed`` counts in every lakehouse.
+        rate: so many requests a second they may send; ``None``: any number.
     """
 
     name: str
     allowed: _Rights
     lakehouses: Mapping[str, _Rights] = field(default_factory=dict)
     everywhere: bool = False
+    rate: float | None = None
 
     def within(self, lakehouse: str) -> Principal:
         """Return the principal with the rights in one lakehouse."""
@@ -80,13 +84,14 @@ class Principal:
         return replace(self, allowed=rights, lakehouses={})
 
     def join(self, other: Principal) -> Principal:
-        """Return the principal with the rights of another one, too."""
+        """Return the principal with the rights of another one, too, and its rate where they have none."""
         allowed = _join_rights(self.allowed, other.allowed)
         lakehouses = dict(self.lakehouses)
         for lakehouse, rights in other.lakehouses.items():
             own = lakehouses.get(lakehouse, {})
             lakehouses[lakehouse] = _join_rights(own, rights)
-        return replace(self, allowed=allowed, lakehouses=lakehouses)
+        rate = self.rate or other.rate
+        return replace(self, allowed=allowed, lakehouses=lakehouses, rate=rate)
 
     @property
     def has_rights(self) -> bool:
@@ -448,7 +453,11 @@ def _principal(name: str, entry: Any) -> Principal:
         for lakehouse, patterns in rule.items():
             allowed_there = lakehouses.setdefault(str(lakehouse), {})
             allowed_there[right] = _patterns(patterns, name, right, lakehouse)
-    return Principal(name, allowed, lakehouses)
+    rate = entry.get(_RATE)
+    is_rate = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if rate is not None and not (is_rate and 0 < rate < _MOST_A_SECOND):
+        raise _Wrong(f"{name}.{_RATE} is no number of requests a second", name, _RATE)
+    return Principal(name, allowed, lakehouses, rate=rate)
 
 
 def _tokens(name: str, entry: Mapping[str, Any]) -> dict[str, int | None]:

@@ -102,6 +102,7 @@ def serve(
     keyfile: str | Path | None = None,
     limits: Limits | None = None,
     insecure_plain_http: bool = False,
+    audits_reads: bool = False,
     on_listening: Callable[[], None] | None = None,
 ) -> None:
     """Serve lakehouses until SIGTERM or SIGINT; requests under way are answered first.
@@ -115,6 +116,7 @@ def serve(
         keyfile: of the certificate.
         limits: how much it takes at a time.
         insecure_plain_http: listen on an address that others reach without TLS, so that tokens can be read on the way.
+        audits_reads: write a line of the audit log for each read, too.
         on_listening: called when the port is bound, so that clients can connect.
 
     Raises ``InvalidInput``: an address that others reach, without principals or without TLS; an address or a port that
@@ -128,7 +130,7 @@ def serve(
                 f"tokens would reach {host} unencrypted: give the endpoint a certificate (--certfile), let it listen "
                 "on 127.0.0.1 behind a proxy that has one, or say --insecure-plain-http"
             )
-    app = application(warehouses, principals, limits)
+    app = application(warehouses, principals, limits, audits_reads=audits_reads)
     tls = None if certfile is None else tls_of(certfile, keyfile)
     _allow_files(app.state.limits.connections)
     server = _Server(app, tls)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 from pyiceberg.catalog.rest import CreateTableRequest
@@ -23,8 +24,14 @@ from trinitylake_core.iceberg.table_updates import order_times
 from trinitylake_core.rest.namespace_routes import require_seen
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
 from trinitylake_core.rest.problems import Problem
-from trinitylake_core.rest.requests import NOTHING, Reply, Request, namespace_of
+from trinitylake_core.rest.requests import NOTHING, SEPARATOR, Reply, Request, namespace_of
+from trinitylake_core.tables import own_directory
 
+if TYPE_CHECKING:
+    from trinitylake_core.rest.lending import Lent
+
+_DELEGATION: Final = "x-iceberg-access-delegation"
+_VENDED: Final = "vended-credentials"
 _ABSENT: Final = {"location": None, "partition-spec": None, "write-order": None}
 
 
@@ -103,6 +110,8 @@ def load_table(request: Request) -> Reply:
     """Return the metadata of a table, or 304 where the client has them already: then no metadata file is read."""
     request.require(READ, request.identifier)
     known = request.headers.get("if-none-match")
+    if _wants_keys(request):
+        known = None  # the keys that the client has with those metadata may have ended
     if known and known == _tag(request, request.warehouse.catalog.metadata_location(request.identifier)):
         return Reply(status=304, headers={"etag": known})
     return _answer_with(request, request.warehouse.catalog.load_table(request.identifier))
@@ -184,23 +193,66 @@ def accept_metrics(request: Request) -> Reply:
     return NOTHING
 
 
-def no_credentials(request: Request) -> Reply:
-    """Answer that no credentials are lent: clients bring their own."""
+def load_credentials(request: Request) -> Reply:
+    """Return keys for the directory of a table; none where this endpoint lends none."""
     request.require(READ, request.identifier)
-    return Reply({"storage-credentials": []})
+    if request.warehouse.lender is None:
+        return Reply({"storage-credentials": []})
+    location = request.warehouse.catalog.metadata_location(request.identifier)
+    lent = _lend(request, request.identifier, location)
+    if lent is None:
+        raise Problem(503, "ServiceUnavailableException", "no keys can be lent for this table now; try again later")
+    return Reply({"storage-credentials": [lent.as_credential()]})
+
+
+def _wants_keys(request: Request) -> bool:
+    """Whether a client asks for keys, and there is somebody who lends some."""
+    asked = request.headers.get(_DELEGATION, "")
+    ways = [each.strip() for each in asked.split(",")]
+    return request.warehouse.lender is not None and _VENDED in ways
+
+
+def _lend(request: Request, identifier: Identifier, metadata_location: str) -> Lent | None:
+    """Return keys for the directory of a table, as the principal may read or write it; ``None``: there are none."""
+    warehouse = request.warehouse
+    root = warehouse.catalog.lakehouse.root
+    directory = own_directory(root, metadata_location)
+    if warehouse.lender is None or directory is None:
+        return None
+    is_past = "@" in warehouse.name
+    may_write = request.principal.may(WRITE, name_for_rights(identifier))
+    return warehouse.lender.lend(root, directory, request.principal.name, writes=may_write and not is_past)
+
+
+def _keys_for(request: Request, table: Table) -> dict[str, Any]:
+    """Return the fields of an answer that lend keys to a client that asks for them, or say that there are none."""
+    config = request.warehouse.client_properties()
+    if _VENDED not in request.headers.get(_DELEGATION, ""):
+        return {"config": config}
+    identifier = table.name()
+    location = table.metadata_location or f"{table.metadata.location}/metadata/new"
+    lent = _lend(request, identifier, location)
+    if lent is None:
+        config[_VENDED] = "none: this endpoint lends no keys for this table, so clients need their own"
+        return {"config": config}
+    levels = SEPARATOR.join(identifier[:-1])
+    parts = (request.warehouse.name, "namespaces", levels, "tables", identifier[-1], "credentials")
+    config["client.refresh-credentials-endpoint"] = "/".join(("v1", *(quote(each, safe="") for each in parts)))
+    return {"config": config, "storage-credentials": [lent.as_credential()]}
 
 
 def _answer_with(request: Request, table: Table, *, staged: bool = False) -> Reply:
-    metadata, config = table.metadata, request.warehouse.client_properties()
+    metadata = table.metadata
     if isinstance(table.io, MovedIO):
         raise table.io.refusal(".".join(table.name()))
+    more = _keys_for(request, table)
     if staged:
-        return Reply(_text(metadata, config=config))
+        return Reply(_text(metadata, **more))
     if request.query.get("snapshots") == "refs":
         named = {each.snapshot_id for each in metadata.refs.values()}
         kept = [each for each in metadata.snapshots if each.snapshot_id in named]
         metadata = metadata.model_copy(update={"snapshots": kept})
-    return _at(request, table.metadata_location, metadata, config=config)
+    return _at(request, table.metadata_location, metadata, **more)
 
 
 def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -> Reply:

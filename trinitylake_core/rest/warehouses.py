@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyiceberg import io
 
@@ -14,6 +14,9 @@ from trinitylake_core.errors import InvalidInput, NotFound
 from trinitylake_core.iceberg import GROUP_COMMITS, TrinityLakeCatalog
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.rest.problems import Problem
+
+if TYPE_CHECKING:
+    from trinitylake_core.rest.lending import Lender
 
 _OPENED: Final = 64
 """So many catalogs stay open; those of the past are many, and each costs a few requests to open again."""
@@ -26,10 +29,11 @@ _PUBLIC: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A catalog under the name that clients use for it."""
+    """A catalog under the name that clients use for it, and who lends keys for its tables."""
 
     name: str
     catalog: TrinityLakeCatalog
+    lender: Lender | None = None
 
     def client_properties(self) -> dict[str, str]:
         """Return the properties that clients need for the files of tables: the place of the storage, no credentials."""
@@ -51,11 +55,16 @@ class Warehouses:
     Args:
         openers: by name, what opens the lakehouse.
         properties: of the catalogs, such as ``warehouse``, below which new tables lie and clients may place theirs.
+        lender: lends keys for their tables to clients that ask.
     """
 
     def __init__(
-        self, openers: Mapping[str, Callable[[], Lakehouse]], properties: Mapping[str, str] | None = None
+        self,
+        openers: Mapping[str, Callable[[], Lakehouse]],
+        properties: Mapping[str, str] | None = None,
+        lender: Lender | None = None,
     ) -> None:
+        self._lender = lender
         self._openers = dict(openers)
         self._here = {GROUP_COMMITS: "true", **(properties or {})}
         self._opened: OrderedDict[str, Warehouse] = OrderedDict()
@@ -77,7 +86,7 @@ class Warehouses:
             if name in self._opened:
                 self._opened.move_to_end(name)
                 return self._opened[name]
-        warehouse = Warehouse(name, self._open(name))
+        warehouse = Warehouse(name, self._open(name), self._lender)
         with self._lock:
             self._opened[name] = warehouse
             while len(self._opened) > _OPENED:

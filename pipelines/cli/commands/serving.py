@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.cli.command import Call, Result, command, option
 from pipelines.cli.output import say
@@ -16,6 +16,7 @@ from trinitylake_core.extras import install_command
 
 if TYPE_CHECKING:
     from trinitylake_core import Lakehouse
+    from trinitylake_core.rest.lending import Lender
 
 _END_SECONDS: Final = 5
 """So long threads that wait for a storage may keep the process, after all requests are answered."""
@@ -64,10 +65,23 @@ _END_SECONDS: Final = 5
             help="listen on an address that others reach without TLS: whoever is on the way reads the tokens",
         ),
         option(
+            "--lend-role",
+            metavar="ARN",
+            help="lend clients that ask (vended-credentials) keys of this role for the directory of a table, by STS",
+        ),
+        option(
+            "--lend-profile", metavar="NAME", help="the AWS profile that asks STS (default: what AWS's clients find)"
+        ),
+        option("--lend-endpoint", metavar="URL", help="where STS is, for stores that have their own (default: AWS)"),
+        option(
+            "--lend-seconds", type=int, default=3600, metavar="N", help="how long lent keys are good (default 3600)"
+        ),
+        option(
             "--audit-log",
             metavar="FILE",
             help="write one line of JSON for each change and each refusal to this file (default: to standard error)",
         ),
+        option("--audit-reads", is_flag=True, help="write such a line for each read, too"),
     ),
     details="""\
 Serves the Iceberg REST catalog API until it is ended: Spark, Trino, DuckDB, PyIceberg and others read and write the
@@ -91,7 +105,7 @@ def serve(call: Call) -> Result:
             raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
         openers[name] = partial(_open_by_name, root, call)
     principals = rest.Principals.of_file(options.tokens) if options.tokens else None
-    warehouses = rest.Warehouses(openers, _places(options.tables, options.allow_location))
+    warehouses = rest.Warehouses(openers, _places(options.tables, options.allow_location), _lender(options))
     for name in warehouses.names:
         warehouses.get(name)
     rest.log_to_stderr(options.audit_log)
@@ -104,12 +118,26 @@ def serve(call: Call) -> Result:
         certfile=options.certfile,
         keyfile=options.keyfile,
         insecure_plain_http=options.insecure_plain_http,
+        audits_reads=options.audit_reads,
         on_listening=partial(say, serving),
     )
     end = threading.Timer(_END_SECONDS, os._exit, (0,))
     end.daemon = True  # where none of these threads is left, the process ends before
     end.start()
     return Result({"served": warehouses.names}, ["stopped"])
+
+
+def _lender(options: Any) -> Lender | None:
+    """Return who lends keys. Raises ``InvalidInput``."""
+    if options.lend_role is None:
+        return None
+    try:
+        from trinitylake_core.rest.lending import Lender
+    except ImportError as error:
+        raise InvalidInput(f"--lend-role needs the extra 's3' ({error.name}): {install_command('s3')}") from error
+    return Lender(
+        options.lend_role, profile=options.lend_profile, endpoint=options.lend_endpoint, seconds=options.lend_seconds
+    )
 
 
 def _places(tables: str | None, allowed: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,181 @@
+"""Keys for one table: what their policy says, who gets them, and what happens where there are none."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from tests.core.test_rest import Client
+from tests.support.clock import Clock
+from tests.support.icebergs import with_table
+from tests.support.s3_servers import KEY, SECRET, S3Server
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.rest import Principals, Served, Warehouses, application, lending
+from trinitylake_core.rest.lending import Lender, policy_for
+from trinitylake_core.rest.principals import Principal, hash_token
+from trinitylake_core.rest.serving import running
+
+_ROOT: Final = "s3://lakes/prod/"
+_TABLE: Final = f"{_ROOT}tables/sales/orders-0123456789ab/"
+_ROLE: Final = "arn:aws:iam::123456789012:role/tables"
+_ASKS: Final = {"X-Iceberg-Access-Delegation": "remote-signing, vended-credentials"}
+_READER: Final = {"read": ["a.t"]}
+_WRITER: Final = {"write": ["a.t"]}
+_RIGHTS: Final = {"reader": _READER, "writer": _WRITER, "owner": {"manage": ["*"]}}
+
+
+@pytest.fixture(autouse=True)
+def _asks_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+
+def test_the_policy_of_a_reader_reads_and_lists_one_directory() -> None:
+    policy = policy_for(_ROOT, _TABLE, writes=False)
+    assert policy is not None
+    files, listing = policy["Statement"]
+    assert (["s3:GetObject"], f"arn:aws:s3:::{_TABLE[5:]}*") == (files["Action"], files["Resource"])
+    assert ("s3:ListBucket", "arn:aws:s3:::lakes") == (listing["Action"], listing["Resource"])
+    assert {"StringLike": {"s3:prefix": "prod/tables/sales/orders-0123456789ab/*"}} == listing["Condition"]
+
+
+def test_the_policy_of_a_writer_adds_and_deletes_nothing() -> None:
+    policy = policy_for(_ROOT, _TABLE, "aws-cn", writes=True)
+    assert policy is not None
+    assert "s3:PutObject" in policy["Statement"][0]["Action"]
+    assert policy["Statement"][0]["Resource"].startswith("arn:aws-cn:s3:::")
+    assert "Delete" not in json.dumps(policy)
+    assert len(json.dumps(policy, separators=(",", ":"))) < 2048  # what AWS takes
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [
+        "s3://lakes/",
+        "s3://lakes/prod/",
+        "s3://lakes/prod/nodes/x/",
+        "s3://lakes/prod/tables/*/t-0123456789ab/",
+        "s3://lakes/prod/tables/a/?-0123456789ab/",
+        "s3://lakes/prod/tables/${aws:username}/t/",
+        "s3://lakes/prod/tables/a/../../",
+        "s3://lakes/prod/tables/a b/t/",
+        "s3://lakes/prod/tables/ü/t/",
+        "s3://lakes/prod/tables/a/t",
+        "s3://lakes/prod/tables/a//",
+        "s3://*/prod/tables/a/t/",
+        "gs://lakes/prod/tables/a/t/",
+        "file:///lakes/prod/tables/a/t/",
+    ],
+)
+def test_no_policy_names_more_than_one_directory_of_tables(directory: str) -> None:
+    assert policy_for(_ROOT, directory, writes=True) is None
+
+
+def test_a_directory_elsewhere_may_be_lent_and_none_above_the_root() -> None:
+    assert policy_for(_ROOT, "s3://other/t/", writes=False) is not None
+    assert policy_for("s3://other/t/lake/", "s3://other/t/", writes=False) is None
+
+
+@pytest.mark.parametrize(("role", "seconds"), [("tables", 3600), (_ROLE, 899), (_ROLE, 43_201)])
+def test_a_lender_that_no_sts_takes_is_refused(role: str, seconds: int) -> None:
+    with pytest.raises(InvalidInput):
+        Lender(role, seconds=seconds)
+
+
+@contextmanager
+def _served(lake: Lakehouse, lender: Lender | None) -> Iterator[dict[str, Client]]:
+    known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in _RIGHTS.items()})
+    with running(application(Warehouses({"lake": lambda: lake}, lender=lender), known)) as uri:
+        yield {name: Client(uri, name) for name in _RIGHTS}
+
+
+def _make_table(client: Client) -> None:
+    with_table(Served(client.uri, client.token or "", "lake").catalog(), "a.t", 1)
+
+
+def _load(client: Client, warehouse: str = "lake", **headers: str) -> dict[str, Any]:
+    answer = client("GET", f"/v1/{warehouse}/namespaces/a/tables/t", **(_ASKS | headers))
+    assert 200 == answer.status
+    return answer.json()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def lake_on_s3(moto_server: S3Server) -> Lakehouse:
+    return Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options)
+
+
+@pytest.mark.s3
+def test_keys_are_lent_to_those_who_ask_and_kept_for_half_of_their_time(
+    lake_on_s3: Lakehouse, moto_server: S3Server, clock: Clock
+) -> None:
+    """Moto's STS gives out keys, and looks at no policy: tests/stores asks one that does."""
+    with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
+        _make_table(clients["owner"])
+        before = moto_server.requests_by_method("/")["POST"]
+        found = [_load(clients[name]) for name in ("reader", "reader", "writer")]
+        keys = [each["storage-credentials"][0] for each in found]
+        assert 2 == moto_server.requests_by_method("/")["POST"] - before
+        assert keys[0] == keys[1] != keys[2]
+        assert found[0]["metadata"]["location"] + "/" == keys[0]["prefix"]
+        assert KEY not in {each["config"]["s3.access-key-id"] for each in keys}
+        assert int(keys[0]["config"]["s3.session-token-expires-at-ms"]) > clock.now() + 1_800_000
+        again = f"/{found[0]['config']['client.refresh-credentials-endpoint']}"
+        assert {"storage-credentials": [keys[0]]} == clients["reader"]("GET", again).json()
+        tag = clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t").headers["etag"]
+        assert keys[0] == _load(clients["reader"], **{"If-None-Match": tag})["storage-credentials"][0]
+        clock.forward(hours=0.6)
+        assert keys[0] != _load(clients["reader"])["storage-credentials"][0]
+        plain = clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t").json()
+        assert "storage-credentials" not in plain
+        assert "vended-credentials" not in plain["config"]
+
+
+@pytest.mark.s3
+def test_a_created_table_and_a_staged_one_come_with_keys(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
+    fields = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+    with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
+        owner = clients["owner"]
+        owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        for name, staged in (("t", False), ("u", True)):
+            body = {"name": name, "schema": fields, "stage-create": staged}
+            made = owner("POST", "/v1/lake/namespaces/a/tables", body, **_ASKS).json()
+            assert [f"{made['metadata']['location']}/"] == [each["prefix"] for each in made["storage-credentials"]]
+
+
+def test_where_no_keys_are_lent_the_answer_says_so(lake: Lakehouse) -> None:
+    """Nobody lends; or a disk has no keys."""
+    for lender in (None, Lender(_ROLE, endpoint="http://127.0.0.1:1")):
+        with _served(lake, lender) as clients:
+            if lender is None:
+                _make_table(clients["owner"])
+            found = _load(clients["reader"])
+            assert "storage-credentials" not in found
+            assert found["config"]["vended-credentials"].startswith("none: ")
+            answer = clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t/credentials")
+            assert answer.status == (200 if lender is None else 503)
+
+
+@pytest.mark.s3
+def test_an_sts_that_hangs_or_is_away_stops_nobody(
+    lake_on_s3: Lakehouse, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked once, and then not for a while; tables load without keys of it."""
+    monkeypatch.setattr(lending, "_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(lending, "_PAUSE_SECONDS", 600.0)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        for port in (hanging.getsockname()[1], 1):
+            with _served(lake_on_s3, Lender(_ROLE, endpoint=f"http://127.0.0.1:{port}")) as clients:
+                caplog.clear()
+                if port != 1:
+                    _make_table(clients["owner"])
+                assert all("storage-credentials" not in _load(clients["reader"]) for _ in range(3))
+                said = [each.getMessage() for each in caplog.records if "no keys can be lent" in each.getMessage()]
+                assert 1 == len(said)
+                assert 503 == clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t/credentials").status
+                assert 403 == clients["reader"]("GET", "/v1/lake/namespaces/a/tables/u/credentials").status

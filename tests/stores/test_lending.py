@@ -1,0 +1,175 @@
+"""Keys that are lent for one table, at a store that looks at policies: MinIO. `make test-stores`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from pyiceberg.catalog import Catalog, load_catalog
+
+from tests.support.authority import make_certificate
+from tests.support.engines import by_spark_sql, connected
+from tests.support.icebergs import ids, rows, with_table
+from tests.support.real_stores import FIT, RunningStore, run_store
+from tests.support.s3_servers import KEY, SECRET
+from tests.support.writers import pool
+from trinitylake_core import Lakehouse
+from trinitylake_core.rest import Principals, Served, Warehouses, application
+from trinitylake_core.rest.lending import Lender
+from trinitylake_core.rest.principals import Principal, hash_token
+from trinitylake_core.rest.serving import running
+
+_KIND = next(each for each in FIT if each.name == "MinIO")
+_ROLE = "arn:aws:iam::000000000000:role/tables"  # MinIO has no roles: the session gets what its policy leaves
+_RIGHTS = {"owner": {"manage": ["*"]}, "writer": {"write": ["a.t"]}, "reader": {"read": ["a.t"]}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
+    if not _KIND.is_there:
+        pytest.skip("scripts/stores.sh has no MinIO")
+    directory = tmp_path_factory.mktemp("minio")
+    with run_store(_KIND, directory, make_certificate(directory)) as running_store:
+        yield running_store
+
+
+@pytest.fixture
+def lake(store: RunningStore) -> Lakehouse:
+    return Lakehouse.create(store.new_root(), storage_options=store.options)
+
+
+@pytest.fixture
+def uri(store: RunningStore, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An endpoint that lends. Clients have no keys in their environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    lender = Lender(_ROLE, endpoint=store.options["endpoint_url"], seconds=900)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in _RIGHTS.items()})
+    with running(application(Warehouses({"lake": lambda: lake}, lender=lender), known)) as found:
+        catalog = _as(found, "owner")
+        for name in ("a.t", "a.neighbour"):
+            with_table(catalog, name, 1)
+        yield found
+
+
+def _as(uri: str, name: str) -> Catalog:
+    return load_catalog("lake", type="rest", uri=uri, warehouse="lake", token=name)
+
+
+def _client(uri: str, name: str, endpoint: str) -> Any:
+    """Return a client of the store with the keys that somebody gets for ``a.t``."""
+    lent = _as(uri, name).load_table("a.t").io.properties
+    assert KEY != lent["s3.access-key-id"]
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=lent["s3.access-key-id"],
+        aws_secret_access_key=lent["s3.secret-access-key"],
+        aws_session_token=lent["s3.session-token"],
+    )
+
+
+def _is_refused(ask: Callable[[], Any]) -> bool:
+    try:
+        answer = ask()
+    except ClientError as error:
+        return bool(error.response["ResponseMetadata"]["HTTPStatusCode"] == 403)
+    return [each["Code"] for each in answer.get("Errors", ())] == ["AccessDenied"]
+
+
+def _attempts(client: Any, bucket: str, key: str, *, with_list: bool = True) -> list[Callable[[], Any]]:
+    """Return what somebody may try with a file."""
+    directory = f"{key.rpartition('/')[0]}/"
+    at = {"Bucket": bucket, "Key": key}
+    tries = [
+        partial(client.get_object, **at),
+        partial(client.head_object, **at),
+        partial(client.put_object, **at, Body=b"mine"),
+        partial(client.delete_object, **at),
+        partial(client.create_multipart_upload, **at),
+        partial(client.delete_objects, Bucket=bucket, Delete={"Objects": [{"Key": key}]}),
+    ]
+    listing = partial(client.list_objects_v2, Bucket=bucket, Prefix=directory)
+    return [*tries, listing] if with_list else tries
+
+
+def test_lent_keys_read_and_write_one_table_and_touch_nothing_else(
+    uri: str, lake: Lakehouse, store: RunningStore
+) -> None:
+    """The store decides. What is refused stays as it was."""
+    owner = _as(uri, "owner")
+    endpoint = store.options["endpoint_url"]
+    bucket, _, path = lake.root.removeprefix("s3://").partition("/")
+    neighbour = owner.load_table("a.neighbour")
+    own = owner.load_table("a.t").metadata_location.removeprefix(f"s3://{bucket}/")
+    behind = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=SECRET
+    )
+    listed = behind.list_objects_v2(Bucket=bucket, Prefix=path)["Contents"]
+    others = [each["Key"] for each in listed if "/tables/" not in each["Key"]]
+    forbidden = [
+        neighbour.metadata_location.removeprefix(f"s3://{bucket}/"),
+        next(each["Key"] for each in listed if "/tables/a/neighbour-" in each["Key"] and "/data/" in each["Key"]),
+        *others[:2],
+    ]
+    before = {each["Key"]: each["ETag"] for each in listed}
+    refused = attempts = 0
+    for name in ("writer", "reader"):
+        client = _client(uri, name, endpoint)
+        for key in forbidden:
+            for ask in _attempts(client, bucket, key):
+                attempts += 1
+                refused += _is_refused(ask)
+        for prefix in ("", path, f"{path}tables/", f"{path}tables/a/"):
+            attempts += 1
+            refused += _is_refused(partial(client.list_objects_v2, Bucket=bucket, Prefix=prefix))
+    assert attempts >= 60
+    assert attempts == refused
+    print(f"{attempts} attempts, {refused} refused")
+    after = behind.list_objects_v2(Bucket=bucket, Prefix=path)["Contents"]
+    assert before == {each["Key"]: each["ETag"] for each in after}
+
+    reader, writer = (_client(uri, name, endpoint) for name in ("reader", "writer"))
+    directory = own.rpartition("/metadata/")[0]
+    assert reader.get_object(Bucket=bucket, Key=own)["Body"].read()
+    assert 0 < reader.list_objects_v2(Bucket=bucket, Prefix=f"{directory}/")["KeyCount"]
+    own_attempts = _attempts(reader, bucket, own, with_list=False)
+    assert [False, False, True, True, True, True] == [_is_refused(ask) for ask in own_attempts]
+    writer.put_object(Bucket=bucket, Key=f"{directory}/data/mine", Body=b"x")
+    assert _is_refused(partial(writer.delete_object, Bucket=bucket, Key=f"{directory}/data/mine"))
+
+
+def test_pyiceberg_reads_and_writes_with_lent_keys(uri: str) -> None:
+    _as(uri, "writer").load_table("a.t").append(rows(2))
+    assert [1, 2] == ids(_as(uri, "reader").load_table("a.t"))
+    with pytest.raises(OSError, match=r"ACCESS_DENIED|AccessDenied|Access Denied|403"):
+        _as(uri, "reader").load_table("a.t").append(rows(3))
+
+
+def test_duckdb_reads_and_writes_with_lent_keys(uri: str) -> None:
+    with connected(Served(uri, "owner", "lake")) as connection:
+        connection.execute("CREATE TABLE l.a.d AS SELECT range AS x FROM range(3)")
+        connection.execute("INSERT INTO l.a.d VALUES (7)")
+        assert [(4, 10)] == connection.execute("SELECT count(*), sum(x) FROM l.a.d").fetchall()
+
+
+def test_spark_reads_and_writes_with_lent_keys(uri: str) -> None:
+    """With Iceberg's runtime and AWS bundle, and so with Maven Central."""
+    asks = {"header.X-Iceberg-Access-Delegation": "vended-credentials", "client.region": "us-east-1"}
+    served = Served(uri, "owner", "lake")
+    with pool(1) as process:
+        statements = (
+            "CREATE TABLE l.a.s (x BIGINT)",
+            "INSERT INTO l.a.s VALUES (1), (2)",
+            "DELETE FROM l.a.s WHERE x = 1",
+            "SELECT x FROM l.a.s",
+        )
+        ran = process.submit(partial(by_spark_sql, served, "lake", **asks), *statements).result()
+    assert [(2,)] == ran[-1]
