@@ -1,7 +1,8 @@
 """Sends what has begun to fail, or ceased to: asset checks, freshness, and runs that wait without end.
 
-Each change is sent once. Dagster shows these on its pages, where nobody looks at night. Failed runs have a sensor of
-their own (:mod:`dagster_project.notifications`), and so has ``reachable``, which the poll evaluates.
+Each change is sent once. Lakehouses that cannot be opened because one storage fails are one change. Dagster shows
+these on its pages, where nobody looks at night. Failed runs have a sensor of their own
+(:mod:`dagster_project.notifications`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import checks, notifications
+from dagster_project import checks, fleet_health, notifications
 from dagster_project.config.settings import Notifications
 from dagster_project.notifications import Problem
 from dagster_project.scope import FLEET, last_evaluation
+from trinitylake_core.short_repr import first_of
 
 NAME: Final = "check_changes"
 _EVERY_SECONDS: Final = 30
@@ -26,11 +28,16 @@ _WAITS_TOO_LONG_SECONDS: Final = 3600.0
 _FIRST_DAY_SECONDS: Final = 86_400.0
 _SINCE: Final = "since"
 """The key of the cursor with the time of the first tick; those of problems have two words."""
+_SETTLING: Final = "settling"
+"""The key of the cursor with when those problems were first seen that may end by themselves."""
+_SETTLES_SECONDS: Final = 75.0
+"""Lakehouses are polled once a minute: by then all of a storage that fails have failed, or it is well again."""
+_NAMED: Final = 10
 _AT_ONCE: Final = 50
 """So many changes are sent in one tick; the others wait for the next one."""
-_NOT_SENT: Final = frozenset({checks.REACHABLE, checks.DEBT, checks.NOT_FROZEN})
-"""Checks whose changes are not sent: the poll sends the first itself; the sensor answers a debt with a compaction; and
-whoever froze a lakehouse knows."""
+_NOT_SENT: Final = frozenset({checks.DEBT, checks.NOT_FROZEN})
+"""Checks whose changes are not sent: the sensor answers a debt with a compaction, and whoever froze a lakehouse
+knows."""
 _PASSED, _FAILED, _OVERDUE = "SUCCEEDED", "FAILED", "FAIL"
 """Values of Dagster's states of a check and of freshness, whose classes have no public names."""
 
@@ -42,10 +49,13 @@ class Survey:
     Attributes:
         failing: the problems, each by a text that stays the same while it lasts.
         undecided: problems that may have ended or not, because a run is about to evaluate them again.
+        unreachable: lakehouses that cannot be opened, by the storage that fails, or else each by itself; each with why
+            and the page that says so.
     """
 
     failing: dict[str, Problem] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
+    unreachable: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
 
 
 def check_sensors(
@@ -74,12 +84,15 @@ def check_sensors(
             survey.failing[f"stanza {name}"] = Problem(about, notifications.ERROR, text, "locations")
         repository = context.repository_def
         known = json.loads(context.cursor or "{}")
-        since = float(known.pop(_SINCE, 0 if context.cursor else time.time()))
+        now = time.time()
+        since = float(known.pop(_SINCE, 0 if context.cursor else now))
+        settling: dict[str, float] = known.pop(_SETTLING, {})
         if repository is not None:
             add_assets_and_checks(survey, instance, repository, only_ours=only_ours, since=since)
-        add_waiting_runs(survey, instance, time.time())
+        add_waiting_runs(survey, instance, now)
+        settling = hold_back_settling(survey, known, settling, now)
         sent, failing = send_changes_of(survey, known, notify, context.log)
-        cursor = json.dumps({**failing, _SINCE: str(since)}, sort_keys=True)
+        cursor = json.dumps({**failing, _SINCE: str(since), _SETTLING: settling}, sort_keys=True)
         return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=cursor)
 
     return [send_changes]
@@ -107,9 +120,12 @@ def add_assets_and_checks(
         if key.name in _NOT_SENT or (only_ours and not is_ours(key.asset_key)):
             continue
         has_partitions = graph.get_check_spec(key).partitions_def is not None
+        if has_partitions and key.name == checks.REACHABLE:
+            continue  # the page of the fleet has it for all
         (partitioned if has_partitions else plain).append(key)
     add_failed_checks(survey, instance, plain)
     add_failed_partitions(survey, instance, partitioned)
+    _add_unreachable(survey)
     assets = [key for key in graph.materializable_asset_keys if is_ours(key) or not only_ours]
     if time.time() - since >= _FIRST_DAY_SECONDS:
         add_overdue_assets(survey, instance, assets)
@@ -143,14 +159,37 @@ def _add_evaluation(
 ) -> None:
     if evaluation.passed:
         return
+    page = notifications.page_of_check(key.asset_key, key.name)
+    if key.name == checks.REACHABLE:
+        name = key.asset_key.path[-2]
+        alone = {name: fleet_health.reason_of(evaluation)}
+        for name, reason in (fleet_health.reasons_in(evaluation) or alone).items():
+            cause = f"storage {reason.storage}" if reason.storage else f"lakehouse {name}"
+            survey.unreachable.setdefault(cause, {})[name] = (reason.why, page)
+        return
     lakehouse = partition or "/".join(key.asset_key.path[:-1])
     survey.failing[_check_id(key, partition)] = Problem(
         about=f"{key.name} of {lakehouse}",
         severity=notifications.ERROR if evaluation.severity is dg.AssetCheckSeverity.ERROR else notifications.WARNING,
         text=evaluation.description or "no reason was recorded",
-        page=notifications.page_of_check(key.asset_key, key.name),
+        page=page,
         check=key.name,
     )
+
+
+def _add_unreachable(survey: Survey) -> None:
+    """Add a problem for each storage that fails, and for each other lakehouse that cannot be opened."""
+    for cause, found in survey.unreachable.items():
+        names = sorted(found)
+        kind, _, what = cause.partition(" ")
+        who = first_of(names, _NAMED)
+        if len(names) > 1:
+            who = f"{len(names)} lakehouses at {what}: {who}"
+        why, page = found[names[0]]
+        about, settles = f"{checks.REACHABLE} of {who}", kind == "storage"
+        survey.failing[f"{checks.REACHABLE} {cause}"] = Problem(
+            about, notifications.ERROR, why, page, checks.REACHABLE, names, settles=settles
+        )
 
 
 def _check_id(key: dg.AssetCheckKey, partition: str | None) -> str:
@@ -196,6 +235,19 @@ def _add_waiting_run(survey: Survey, run_id: str, about: str, text: str) -> None
     survey.failing[f"run {run_id}"] = waits
 
 
+def hold_back_settling(
+    survey: Survey, known: Mapping[str, str], before: Mapping[str, float], now: float
+) -> dict[str, float]:
+    """Leave out problems that have not lasted yet; return when each of those that are not sent yet was first seen."""
+    settling = {}
+    for each, problem in [*survey.failing.items()]:
+        if problem.settles and each not in known:
+            settling[each] = before.get(each, now)
+            if now - settling[each] < _SETTLES_SECONDS:
+                del survey.failing[each]
+    return settling
+
+
 # -- what is sent ----------------------------------------------------------------------------------------
 
 
@@ -213,7 +265,7 @@ def send_changes_of(
     for each in [*begun, *ended][:_AT_ONCE]:
         problem = survey.failing.get(each)
         try:
-            notifications.send_problem(notify, problem, known.get(each, ""))
+            notifications.send_problem(notify, each, problem, known.get(each, ""))
         except OSError as error:
             log.error(str(error))  # noqa: TRY400 - the reason suffices
             break  # it would refuse the others, too, and a tick has a minute

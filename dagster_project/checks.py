@@ -35,7 +35,7 @@ from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.compaction_policy import debt_of
 from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
-from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError, clock
+from trinitylake_core import InvalidInput, Lakehouse, StorageError, TrinityLakeError, clock
 
 DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
@@ -123,16 +123,13 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
             health = settings.health
             objects = lake.stats().objects or 0
             engine = choose_engine("auto", watch.spark, objects, health.spark_from_objects)
-            how = verify.Config(engine=engine.name, tables=health.tables or None)
+            share = health.tables or None
+            how = verify.Config(engine=engine.name, tables=share)
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        metadata = reports.of_report(found)
-        said = metadata.pop("outcome")
-        yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=said)
-        if not found.ok:  # or Dagster would only report that a blocking check failed
-            text = f"nothing that rewrites or deletes was started: {reports.text_of(found, 3)}\n{REPAIR}"
-            raise dg.Failure(text, metadata=metadata, allow_retries=False)
+        consequence = "nothing that rewrites or deletes was started"
+        yield from _judge_gate(found, consequence, REPAIR)
 
     return check
 
@@ -195,14 +192,24 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        metadata = reports.of_report(found)
-        said = metadata.pop("outcome")
-        yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=said)
-        if not found.ok:  # or Dagster would only report that a blocking check failed
-            text = f"nothing expires and nothing is deleted: {reports.text_of(found, 3)}\n{REPAIRS[BACKUP_VERIFIED]}"
-            raise dg.Failure(text, metadata=metadata, allow_retries=False)
+        yield from _judge_gate(found, "nothing expires and nothing is deleted", REPAIRS[BACKUP_VERIFIED])
 
     return check
+
+
+def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: str) -> Iterator[dg.AssetCheckResult]:
+    """Yield the result of a check that stops what deletes. One that fails names the first findings.
+
+    Raises ``dagster.Failure`` then, or Dagster would only report that a blocking check failed.
+    """
+    metadata = reports.of_report(found)
+    said = metadata.pop("outcome")
+    if found.ok:
+        yield dg.AssetCheckResult(passed=True, metadata=metadata, description=said)
+        return
+    text = reports.text_of(found, 3)
+    yield dg.AssetCheckResult(passed=False, metadata=metadata, description=text)
+    raise dg.Failure(f"{consequence}: {text}\n{remedy}", metadata=metadata, allow_retries=False)
 
 
 # -- a lakehouse that cannot be opened -------------------------------------------------------------------
@@ -210,11 +217,11 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a lakehouse cannot be opened, and what to do. ``passes``: it may end by itself."""
+    """Why a lakehouse cannot be opened, and what to do. ``storage``: the one that fails, if that is why."""
 
     cause: str
     advice: str
-    passes: bool
+    storage: str | None = None
 
     @property
     def text(self) -> str:
@@ -227,7 +234,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
     if not isinstance(error, TrinityLakeError):
         _log.error("unexpected error while polling %s", settings and settings.name, exc_info=error)
         cause = f"{type(error).__name__}: {error}"
-        return Trouble(cause, "Unexpected: see the log of the code server.", passes=True)
+        return Trouble(cause, "Unexpected: see the log of the code server.")
     text = advice(error)
     if isinstance(error, InvalidInput):
         text = "Correct lakehouses.yaml, or the environment of the code server."
@@ -239,7 +246,8 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
         elif endpoint is not None:
             at = f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
         text = f"{settings.root}{at} is polled again until it answers. Check the storage and the network."
-    return Trouble(str(error), text, not is_permanent(error))
+    storage = settings.storage or settings.root if settings and isinstance(error, StorageError) else None
+    return Trouble(str(error), text, storage)
 
 
 # -- what the newest root shows ---------------------------------------------------------------------------
@@ -247,7 +255,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
 
 def evaluate_unreachable(trouble: Trouble) -> dg.AssetCheckResult:
     """Return the result for a lakehouse that cannot be opened."""
-    shown = {"cause": trouble.cause, "advice": trouble.advice}
+    shown = reports.keep_known(cause=trouble.cause, advice=trouble.advice, storage=trouble.storage)
     return dg.AssetCheckResult(check_name=REACHABLE, passed=False, description=trouble.text, metadata=shown)
 
 

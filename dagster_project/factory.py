@@ -70,8 +70,8 @@ def define_lakehouses(
     return dg.Definitions.merge(
         _define_shared_parts(notifications, spark, shares=shares, known=known),
         dg.Definitions(assets=specs_of(lakehouses), sensors=[repeats_sensor(scheduled)] if scheduled else []),
-        *(_of(one(each), jobs[each.name], Known({each.name: each}), notifications) for each in lakehouses),
-        *(_of_broken(one(each), known.bad[name], notifications) for name, each in known.openable.items()),
+        *(_of(one(each), jobs[each.name], Known({each.name: each})) for each in lakehouses),
+        *(_of_broken(one(each), known.bad[name]) for name, each in known.openable.items()),
     )
 
 
@@ -105,7 +105,7 @@ def fleet(
     )
     return dg.Definitions.merge(
         _define_shared_parts(notifications, spark, shares=shares),
-        _of(scope, maintained, stanzas, notifications, survey),
+        _of(scope, maintained, stanzas, survey),
         dg.Definitions(
             assets=[page],
             asset_checks=[fleet_checks(scope, stanzas)],
@@ -120,7 +120,6 @@ def _of(
     scope: Scope,
     maintained: AssetJob,
     lakehouses: Known | Stanzas,
-    notifications: Notifications | None,
     survey: AssetJob | None = None,
 ) -> dg.Definitions:
     compacted, scheduled = compaction(scope), scope.known is None or scope.known.schedules.maintenance is not None
@@ -129,11 +128,11 @@ def _of(
         asset_checks=checks_of(scope),
         jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope)],
         schedules=[maintenance_schedule(scope, maintained, lakehouses.all)] if scheduled else [],
-        sensors=[compaction_sensor(scope, compacted, lakehouses.all, notifications or Notifications(), survey)],
+        sensors=[compaction_sensor(scope, compacted, lakehouses.all, survey)],
     )
 
 
-def _of_broken(scope: Scope, mistake: str, notifications: Notifications | None) -> dg.Definitions:
+def _of_broken(scope: Scope, mistake: str) -> dg.Definitions:
     """Return the definitions of a lakehouse whose stanza has a mistake: what leads back after an incident, and reads.
 
     Its sensor fails ``reachable`` with the mistake, and sends it. No policy is known, so nothing is maintained.
@@ -145,7 +144,7 @@ def _of_broken(scope: Scope, mistake: str, notifications: Notifications | None) 
         assets=assets_of(scope),
         asset_checks=[reachable(scope)],
         jobs=[compacted, *manual_jobs(scope, only=WITHOUT_POLICY)],
-        sensors=[compaction_sensor(scope, compacted, known.all, notifications or Notifications())],
+        sensors=[compaction_sensor(scope, compacted, known.all)],
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -29,6 +30,7 @@ CHECKS: Final = {
     checks.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
     checks.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",
 }
+STORAGE: Final = "storage"
 _COLUMNS: Final = (
     "lakehouse", "problem", "debt", "messages", "objects", "version", "last_commit", "versions_kept", "snapshots",
     "newest_snapshot", "backup_lag", "last_failure",
@@ -45,6 +47,20 @@ _POLL_SECONDS: Final = 20.0
 _NO_DEADLINE_SECONDS: Final = 86_400.0
 """A run, other than a tick of the sensor, may wait for every lakehouse."""
 _WEEK: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a lakehouse fails a check, and the storage that fails, if that is why."""
+
+    why: str = ""
+    storage: str = ""
+
+
+def reason_of(result: dg.AssetCheckResult | dg.AssetCheckEvaluation) -> Reason:
+    """Return the reason of the result of one lakehouse."""
+    storage = (result.metadata or {}).get(STORAGE)
+    return Reason(result.description or "no reason was recorded", str(storage.value) if storage else "")
 
 
 def fleet_health(scope: Scope, stanzas: Stanzas) -> dg.AssetsDefinition:
@@ -85,24 +101,24 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
     return evaluate_checks
 
 
-def find_failing_lakehouses(known: Known) -> dict[str, dict[str, str]]:
+def find_failing_lakehouses(known: Known) -> dict[str, dict[str, Reason]]:
     """Poll every lakehouse once; return for each check the lakehouses that fail it, and why."""
-    failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
+    failing: dict[str, dict[str, Reason]] = {name: {} for name in CHECKS}
     for name, reason in known.bad.items():
-        failing[checks.REACHABLE][name] = checks.trouble_of(InvalidInput(reason)).text
+        failing[checks.REACHABLE][name] = Reason(checks.trouble_of(InvalidInput(reason)).text)
     now = time.time()
     polls = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
     for outcome in DeadlinePool().each(polls, _POLL_SECONDS, _NO_DEADLINE_SECONDS):
         name = outcome.name
         if outcome.error is not None:
             trouble = checks.trouble_of(outcome.error, known.good[name])
-            failing[checks.REACHABLE][name] = trouble.text
+            failing[checks.REACHABLE][name] = reason_of(checks.evaluate_unreachable(trouble))
             continue
         for _, result in outcome.get().results:
             if result.passed:
                 continue
             of_check = failing[str(result.check_name)]
-            of_check[name] = str(result.description)
+            of_check[name] = reason_of(result)
     return failing
 
 
@@ -114,10 +130,11 @@ def _member_of(settings: LakehouseSettings) -> Member:
     return Member(settings.name, settings.root, settings.resolved_storage_options, messages, target, there)
 
 
-def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: int) -> dg.AssetCheckResult:
+def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, Reason], count: int) -> dg.AssetCheckResult:
     """Return the result of a check of a fleet, from the reasons of the lakehouses that fail."""
     names = sorted(failing)
-    rows = [{"lakehouse": name, "why": failing[name]} for name in names[:_ROWS]]
+    columns = ("lakehouse", "why", STORAGE) if check == checks.REACHABLE else ("lakehouse", "why")
+    rows = [{"lakehouse": name, **asdict(failing[name])} for name in names[:_ROWS]]
     shown = first_of(names, _NAMED)
     return dg.AssetCheckResult(
         asset_key=asset,
@@ -125,16 +142,24 @@ def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], c
         passed=not names,
         severity=dg.AssetCheckSeverity.ERROR if check == checks.REACHABLE else dg.AssetCheckSeverity.WARN,
         description=f"{len(names)} of {count} lakehouses fail: {shown}" if names else f"none of {count} fails",
-        metadata={"failing": len(names), "lakehouses": table(rows, ("lakehouse", "why"))},
+        metadata={"failing": len(names), "lakehouses": table(rows, columns)},
     )
 
 
-def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
+def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, Reason]:
     """Return the recorded reasons for which lakehouses fail a check, by lakehouse, at most 500."""
     last = last_evaluation(instance, asset, check)
-    shown = None if last is None else last.metadata.get("lakehouses")
+    return {} if last is None else reasons_in(last)
+
+
+def reasons_in(evaluation: dg.AssetCheckEvaluation) -> dict[str, Reason]:
+    """Return the reasons that an evaluation of a check of the fleet lists, by lakehouse."""
+    shown = evaluation.metadata.get("lakehouses")
     rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
-    return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}
+    found = {}
+    for row in rows:
+        found[str(row.data["lakehouse"])] = Reason(str(row.data["why"]), str(row.data.get(STORAGE) or ""))
+    return found
 
 
 def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
 
 from dagster_project import crash_retry
-from dagster_project.checks import REACHABLE, Trouble
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.scope import FLEET, PARTITION_TAG
 from pipelines.lakehouses import look_up
@@ -34,6 +33,8 @@ class Problem:
         text: why, in a sentence.
         page: the path of its page in Dagster.
         check: the name of the check, where it is one.
+        lakehouses: those that cannot be opened, where that is the problem.
+        settles: it may end by itself, and more may follow of the same cause: it is sent when it has lasted.
     """
 
     about: str
@@ -41,6 +42,8 @@ class Problem:
     text: str
     page: str
     check: str | None = None
+    lakehouses: Sequence[str] = ()
+    settles: bool = False
 
 
 def failure_sensors(notifications: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
@@ -77,36 +80,10 @@ def _is_ours(run: dg.DagsterRun) -> bool:
     return any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
-def send(notifications: Notifications, news: Mapping[str, Trouble | int], asset: dg.AssetKey, *, fleet: bool) -> None:
-    """Send why lakehouses cannot be opened, or at which version they can be again: those of a fleet in one message.
-
-    ``asset`` has the check; the message links to its page. Raises ``OSError``.
-    """
-    if notifications.webhook is None:
-        return
-    lines, rows, one = [], [], {}
-    for name, found in news.items():
-        if isinstance(found, int):
-            lines.append(f"{name} can be opened again: version {found}")
-            rows.append({"lakehouse": name, "version": found})
-            one = {"lakehouse": name, "errors": []}
-        else:
-            lines.append(f"{name} cannot be opened: {found.text}")
-            rows.append({"lakehouse": name, "cause": found.cause, "advice": found.advice})
-            one = {"lakehouse": name, "errors": [found.cause], "advice": found.advice}
-    severity = INFO if "version" in rows[0] else ERROR
-    try:
-        url = checked_url(look_up(notifications.webhook))
-        page = _page(notifications, page_of_check(asset, REACHABLE))
-    except ValueError as error:  # InvalidInput, too
-        raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
-    more = {"lakehouses": rows} if fleet else one
-    post(url, {"text": "\n".join(lines), "severity": severity, "check": REACHABLE, **more, "url": page})
-
-
-def send_problem(notifications: Notifications, problem: Problem | None, about: str) -> None:
+def send_problem(notifications: Notifications, key: str, problem: Problem | None, about: str) -> None:
     """Send that something fails, or, without a problem, that what was ``about`` does not fail any more.
 
+    ``key`` is the same in both messages: by it a service closes the incident that the first one opened.
     Raises ``OSError`` without any part of the webhook's address.
     """
     try:
@@ -115,11 +92,12 @@ def send_problem(notifications: Notifications, problem: Problem | None, about: s
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
     if problem is None:
-        post(url, {"text": f"{about}: it does not fail any more", "severity": INFO, "errors": [], "url": None})
+        over = f"{about}: it does not fail any more"
+        post(url, {"text": over, "severity": INFO, "key": key, "errors": [], "url": None})
         return
     text = f"{problem.about}: {problem.text}"
-    message = {"text": text, "severity": problem.severity, "check": problem.check, "errors": [text], "url": page}
-    post(url, message)
+    message = {"text": text, "severity": problem.severity, "key": key, "check": problem.check}
+    post(url, {**message, "lakehouses": [*problem.lakehouses], "errors": [text], "url": page})
 
 
 def page_of_check(asset: dg.AssetKey, check: str) -> str:

@@ -28,7 +28,7 @@ from trinitylake_core.versions import RootRows
 
 POLLS: Final = DeadlinePool()
 """The threads of all polls of this process."""
-_FORMAT: Final = "2:"
+_FORMAT: Final = "3:"
 """How a cursor begins. It stays small for thousands of lakehouses."""
 
 
@@ -42,7 +42,6 @@ class SensorState:
         over_since: when the backlog was first seen above the threshold, or when the history was last searched for how
             long it has been so; ``None`` if the last poll saw it below.
         failing: how many polls in a row could not open the lakehouse.
-        alerted: whether the webhook has received that it cannot be opened.
         next_poll: when to poll again.
         quiet: how many polls in a row found nothing new.
         observed_at: when a version was recorded last.
@@ -59,7 +58,6 @@ class SensorState:
     requested_at: float = 0.0
     over_since: float | None = None
     failing: int = 0
-    alerted: bool = False
     next_poll: float = 0.0
     quiet: int = 0
     observed_at: float = 0.0

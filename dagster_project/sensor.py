@@ -1,4 +1,4 @@
-"""The sensor: polls lakehouses, records what is new, requests compactions that pay, reports what cannot be opened.
+"""The sensor: polls lakehouses, records what is new, requests compactions that pay.
 
 Both layouts have the same algorithm. With ``layout: assets`` each lakehouse has a sensor, which records
 check results on its assets. With ``layout: partitions`` one sensor polls those lakehouses that are due, each with a
@@ -15,12 +15,13 @@ from typing import Final, TypeAlias
 
 import dagster as dg
 
-from dagster_project import assets, checks, compaction_policy, fleet_health, notifications, poll
+from dagster_project import assets, checks, compaction_policy, fleet_health, poll
 from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
-from dagster_project.config.settings import REASON_TAG, LakehouseSettings, Notifications
+from dagster_project.config.settings import REASON_TAG, LakehouseSettings
 from dagster_project.config.values import format_duration
+from dagster_project.fleet_health import Reason
 from dagster_project.poll import Poll, SensorState
 from dagster_project.processes.dead_runs import Undertaker
 from dagster_project.scope import (
@@ -45,8 +46,6 @@ _AT_ONCE: Final = 2000
 _SELDOM: Final = 8
 """A quiet lakehouse of a fleet is polled so many times less often than a busy one, at the most."""
 _NAMED: Final = 10
-_TRIES: Final = 2
-"""A storage that fails may be well again in a minute: so many polls in a row fail before the webhook receives it."""
 DATA_VERSION: Final = "dagster/data_version"
 IS_OURS: Final = "dagster/data_version_is_user_provided"
 """Tags of Dagster's event log, which has no public names for them."""
@@ -61,7 +60,6 @@ def compaction_sensor(
     scope: Scope,
     job: AssetJob,
     lakehouses: Callable[[], Known],
-    notify: Notifications,
     survey: AssetJob | None = None,
 ) -> dg.SensorDefinition:
     """Return the sensor of one lakehouse, or of a fleet; ``lakehouses`` returns the stanzas at each tick.
@@ -84,7 +82,7 @@ def compaction_sensor(
         origin = context.code_location_origin
         if origin is not None:  # where Dagster does not say which location this is, nobody's runs are judged
             undertaker.end_dead_runs(context.instance, origin.location_name, scope.pool)
-        return tick(scope, context, notify).result(lakehouses())
+        return tick(scope, context).result(lakehouses())
 
     return sense
 
@@ -94,8 +92,7 @@ def _description(known: LakehouseSettings | None) -> str:
         return (
             "Reads the newest root of every lakehouse of lakehouses.yaml: busy ones every `compaction.poll`, "
             "quiet ones up to 8 times less often. Adds and removes partitions, records new versions, evaluates "
-            f"the checks of {fleet_health.NAME}, requests compactions that pay, and reports which lakehouses cannot be "
-            "opened."
+            f"the checks of {fleet_health.NAME}, and requests compactions that pay."
         )
     policy = known.compaction
     limits = [f"{policy.messages:,} messages are buffered"]
@@ -103,10 +100,7 @@ def _description(known: LakehouseSettings | None) -> str:
     limits += [] if policy.older_than is None else [f"have waited for {format_duration(policy.older_than)}"]
     never = "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
     compacts = f"requests a compaction, one at a time, once {' or '.join(limits)}." if policy.enabled else never
-    return (
-        f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, reports when the "
-        f"lakehouse cannot be opened, and {compacts}"
-    )
+    return f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, and {compacts}"
 
 
 class LakehouseTick:
@@ -116,11 +110,11 @@ class LakehouseTick:
     """
 
     poll_seconds, tick_seconds = 20.0, 21.0
-    """The daemon waits 60 s for a tick, which also has to ask the database and, perhaps, the webhook."""
+    """The daemon waits 60 s for a tick, which also has to ask the database."""
     observe_every_seconds = 0.0
 
-    def __init__(self, scope: Scope, context: dg.SensorEvaluationContext, notify: Notifications) -> None:
-        self.scope, self.context, self.notify = scope, context, notify
+    def __init__(self, scope: Scope, context: dg.SensorEvaluationContext) -> None:
+        self.scope, self.context = scope, context
         self.now = time.time()
         self.states = poll.states_of(context.cursor)
         self.before = self.states
@@ -133,9 +127,6 @@ class LakehouseTick:
         """The new versions, with what is to be recorded of each."""
         self.tables: list[dg.AssetMaterialization] = []
         """The new versions of tables that are assets."""
-        self.down: dict[str, Trouble] = {}
-        self.up: dict[str, int] = {}
-        """Which the webhook is to receive: lakehouses that cannot be opened, or can be again, at which version."""
 
     def result(self, known: Known) -> dg.SensorResult:
         """Return the result of the tick."""
@@ -158,7 +149,6 @@ class LakehouseTick:
                 seconds = settings.compaction.poll.total_seconds()
                 self._record_failure(settings.name, checks.trouble_of(outcome.error, settings), seconds)
         events = [*self._observations(), *self.tables, *self.check_events()]
-        self._report()
         self.requests += self.first_requests()
         return dg.SensorResult(
             run_requests=self.requests,
@@ -197,10 +187,8 @@ class LakehouseTick:
         return []
 
     def _record_failure(self, name: str, trouble: Trouble, seconds: float) -> None:
-        """Remember that a lakehouse cannot be opened; report it once."""
+        """Remember that a lakehouse cannot be opened."""
         state = replace(self.states[name], failing=self.states[name].failing + 1)
-        if not state.alerted and (not trouble.passes or state.failing >= _TRIES):
-            self.down[name] = trouble
         self.reasons[name] = trouble.text
         state = self._record_results(name, state, (assets.HEALTH, checks.evaluate_unreachable(trouble)))
         self.states[name] = self.again(state, seconds, quiet=state.quiet + 1)
@@ -208,12 +196,10 @@ class LakehouseTick:
     def _record_poll(self, settings: LakehouseSettings, found: Poll) -> None:
         """Remember what was polled, and request a compaction if one pays."""
         name, before = settings.name, self.states[settings.name]
-        if before.alerted:
-            self.up[name] = found.version
         if found.observed is not None:
             self.new[name] = (found.version, found.observed)
         self.tables += found.tables
-        state = replace(found.state, failing=0)  # alerted until the webhook has accepted that it is over
+        state = replace(found.state, failing=0)
         reachable = (assets.HEALTH, checks.evaluate_reachable(found.version))
         state = self._record_results(name, state, *found.results, reachable)
         decision = self._decide(settings, found, before)
@@ -295,20 +281,6 @@ class LakehouseTick:
             return record.end_time or 0.0
         return 0.0
 
-    def _report(self) -> None:
-        """Tell the webhook what is new; what it does not accept is sent again at the next poll."""
-        known = self.scope.known
-        page = assets.key(self.scope, fleet_health.NAME if known is None else assets.HEALTH)
-        for alerted, found in ((True, self.down), (False, self.up)):
-            if found:
-                news = {known.slug if known else name: each for name, each in found.items()}
-                try:
-                    notifications.send(self.notify, news, page, fleet=known is None)
-                except OSError as error:
-                    self.context.log.error(str(error))  # noqa: TRY400 - the reason suffices
-                else:
-                    self.states |= {name: replace(self.states[name], alerted=alerted) for name in found}
-
 
 class FleetTick(LakehouseTick):
     """A tick of the sensor of a fleet, which polls and records as much as a tick has time for."""
@@ -373,9 +345,9 @@ class FleetTick(LakehouseTick):
             for name, results in self.results.items():
                 for _, each in results:
                     if each.check_name == check:
-                        reasons[name] = str(each.description)
+                        reasons[name] = fleet_health.reason_of(each)
             result = fleet_health.evaluate_fleet(
-                asset, check, {name: reasons.get(name, "") for name in failing}, len(self.states)
+                asset, check, {name: reasons.get(name, Reason()) for name in failing}, len(self.states)
             )
             yield checks.evaluation(asset, result)
 

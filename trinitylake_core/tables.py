@@ -241,6 +241,18 @@ def own_directory(root: str, metadata_location: str) -> str | None:
     return None if below.count("/") < least else f"{directory}/"
 
 
+def shared_directory(root: str, metadata_location: str) -> str | None:
+    """Return the directory of a metadata file below ``tables/`` that is not the own one of its table; else ``None``.
+
+    Release 0.1.0 let tables lie right at ``tables/NAME``, where a namespace of this name has the directories of its.
+    """
+    uri = full_uri(metadata_location)
+    path = path_below(root, uri)
+    is_shared = path is not None and path.startswith(DIRECTORY) and own_directory(root, uri) is None
+    directory, _, _ = uri.rpartition("/")
+    return f"{directory}/" if is_shared else None
+
+
 def _allowed_for(root: str, option: object, own: str) -> Iterator[str]:
     """Yield the prefixes that the operator allowed for the table with a directory. Raises ``InvalidInput``."""
     for each in filter(None, (part.strip() for part in str(option).split(","))):
@@ -267,6 +279,8 @@ def as_directory(location: str) -> str:
 class TablePlaces:
     """Where files of one table may lie: its own directory, and the prefixes that the operator allowed for it.
 
+    Of a directory that a table shares, only what lies right in it: that is a prefix with a dot at its end.
+
     What a table names was written by others. So the place of each file is compared when the file is about to be opened
     for the table, and one that lies elsewhere is not opened with the credentials of this process.
     """
@@ -280,10 +294,13 @@ class TablePlaces:
         _, options = storage.spec()
         option = options.get(ALLOWED_LOCATIONS) or ""
         own = own_directory(storage.root, metadata)
+        shared = shared_directory(storage.root, metadata)
         found = []
         if own is not None:
             found.append(own)
-        found += _allowed_for(storage.root, option, own or "")
+        if shared is not None:
+            found.append(f"{shared}.")
+        found += _allowed_for(storage.root, option, own or shared or "")
         return cls(storage.root, tuple(found))
 
     def prefix_of(self, uri: str) -> str | None:
@@ -299,8 +316,10 @@ class TablePlaces:
                 return None
         else:
             spelled = base_uri(self.root) + path
+        directory, _, _ = spelled.rpartition("/")
         for each in self.prefixes:
-            if spelled.startswith(each):
+            is_right_in = each == f"{directory}/."
+            if is_right_in or spelled.startswith(each):
                 return each
         return None
 
@@ -402,8 +421,8 @@ class Located:
         above = f"{scheme}://{authority}/"
         opened = above
         if scheme == "file" and prefix is not None:  # no link leads out of a directory that is opened as one
-            directory = Path(prefix.removeprefix("file://"))
-            above = prefix
+            above = prefix.removesuffix(".")
+            directory = Path(above.removeprefix("file://"))
             opened = directory.as_uri()
         if above not in self._others:
             storage = open_storage(opened, options_for(opened, *self.storage.spec()))

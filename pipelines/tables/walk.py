@@ -67,6 +67,7 @@ from trinitylake_core.tables import (
     here,
     metadata_uri,
     path_below,
+    shared_directory,
     table_location,
     view_metadata_uri,
 )
@@ -125,6 +126,7 @@ _LISTED_TOGETHER: Final = 10_000
 """How many files keep a task busy that makes keys of them."""
 _EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
 _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
+_IN_NAMESPACE: Final = "its metadata lie where namespaces have the directories of their tables, not in one of its own"
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
 """Doubts that the owner of a table wants."""
 _OWN_DIRECTORY: Final = re.compile(f"{DIRECTORY}[^/]+/[^/]+/")
@@ -470,6 +472,10 @@ def _held(path: str, label: str, refs: References, root: str) -> Found:
     other table's files, as far as nothing refers to them.
     """
     inside = directory_of(path)
+    shared = shared_directory(root, uri_of(root, path))
+    if shared is not None:  # no cleaning lists what lies right in it, so nothing has to be held
+        above, _, _ = path.rpartition("/")
+        yield DOUBT, f"{above}/.", path, label, _IN_NAMESPACE, None
     if inside:
         directories = [inside]
     else:

@@ -31,7 +31,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.types import StringType
 
-from tests.support.icebergs import SCHEMA, ids, rows
+from tests.support.icebergs import SCHEMA, ids, rows, write_empty_list
 from tests.support.lakes import FAST
 from tests.support.s3_servers import S3Server, free_port
 from trinitylake_core import Lakehouse
@@ -235,11 +235,13 @@ def test_of_eight_racing_transactions_over_two_tables_exactly_one_wins(lake: Lak
 
 def _moves(name: str, place: str, before: int | None, snapshot: int, turn: int) -> dict[str, Any]:
     """Return the change that moves the main branch of a table to a new snapshot, if it stands where it stood."""
+    listed = f"{place}/metadata/{snapshot}.avro"
+    write_empty_list(listed)
     made = {
         "snapshot-id": snapshot,
         "sequence-number": turn + 1,
         "timestamp-ms": time.time_ns() // 1_000_000,
-        "manifest-list": f"{place}/metadata/{snapshot}.avro",
+        "manifest-list": listed,
         "summary": {"operation": "append"},
         "schema-id": 0,
     } | ({} if before is None else {"parent-snapshot-id": before})

@@ -13,7 +13,7 @@ from pyiceberg.types import LongType
 
 from tests.core.test_rest import Client
 from tests.support.engines import by_spark_sql, connected
-from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.support.icebergs import ids, new_iceberg, rows, with_table, write_empty_list
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -57,12 +57,14 @@ def _metadata(call: Client) -> dict[str, Any]:
 
 
 def _snapshot(call: Client, number: int, **fields: Any) -> dict[str, Any]:
-    """Return the update that adds a snapshot of ten rows; nothing reads its manifest list."""
+    """Return the update that adds a snapshot of ten rows, whose manifest list is empty."""
+    listed = f"{_metadata(call)['location']}/metadata/snap-{number}.avro"
+    write_empty_list(listed)
     snapshot = {
         "snapshot-id": number,
         "sequence-number": number,
         "timestamp-ms": 1_800_000_000_000 + number,
-        "manifest-list": f"{_metadata(call)['location']}/metadata/snap-{number}.avro",
+        "manifest-list": listed,
         "summary": {"operation": "append"},
         "first-row-id": 0,
         "added-rows": 10,

@@ -21,6 +21,7 @@ import psutil
 import pytest
 import yaml
 
+from dagster_project import check_alerts
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import Notifications
 from dagster_project.factory import fleet
@@ -125,6 +126,11 @@ def test_what_a_tick_says_of_lakehouses_that_cannot_be_opened_holds_no_secret(
     shown = [str(result), *(str(vars(event)) for event in result.asset_events), *capfd.readouterr()]
     said = next(str(event) for event in result.asset_events if getattr(event, "check_name", None) == "reachable")
     assert [] == [name for name in lakes if name != "connect" and name not in said]
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    with dg.build_sensor_context(instance=instance, repository_def=repository) as context:
+        repository.get_sensor_def(check_alerts.NAME)(context)
+    shown += capfd.readouterr()
     assert "the webhook of lakehouses.yaml did not accept" in shown[-1]
     assert [] == canaries("\n".join(shown))
 

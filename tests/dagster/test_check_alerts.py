@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -12,10 +12,14 @@ import pytest
 from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from dagster_project import check_alerts
-from dagster_project.config.settings import Notifications
+from dagster_project import assets, check_alerts, checks, fleet_health
+from dagster_project.config.file import Stanzas
+from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.factory import define_lakehouses, fleet
 from dagster_project.processes.dead_runs import free_slots_of_ended_runs
+from dagster_project.scope import FLEET
 from tests.dagster.test_notifications import Received, webhook
+from trinitylake_core import NotALakehouse, StorageError, TrinityLakeError
 
 __all__ = ["webhook"]
 BACKUP = dg.AssetKey(["lakehouse", "sales", "backup"])
@@ -130,6 +134,69 @@ def test_a_warning_is_sent_as_a_warning(webhook: Received, instance: dg.DagsterI
     evaluated(instance, passed=False, severity="WARN")
     tick(webhook, instance, None)
     assert ["warning"] == [each["severity"] for each in webhook.messages]
+
+
+STANZAS = (
+    {"name": "sales", "root": "s3://lakes/sales", "storage_options": {"endpoint_url": "http://down.example:9000"}},
+    {"name": "hr", "root": "s3://lakes/hr", "storage_options": {"endpoint_url": "http://down.example:9000"}},
+    {"name": "web", "root": "s3://lakes/web", "storage_options": {"endpoint_url": "http://down.example:9000"}},
+    {"name": "logs", "root": "file:///nowhere/logs"},
+)
+DOWN = StorageError("no answer")
+
+
+@pytest.mark.parametrize("layout", ["assets", "partitions"])
+def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
+    layout: str, webhook: Received, instance: dg.DagsterInstance
+) -> None:
+    """It was one for each. They fail one after the other, so it is sent when it has lasted; its key closes it."""
+    settings = tuple(LakehouseSettings.model_validate(each) for each in STANZAS)
+    told = Notifications.model_validate({"webhook": webhook.url})
+    in_fleet = layout == "partitions"
+    definitions = fleet(Stanzas(), told) if in_fleet else define_lakehouses(settings, told)
+    repository = definitions.get_repository_def()
+    cursor: str | None = None
+    keys: set[str] = set()
+    for failing, sent in (
+        ({"sales": DOWN, "logs": NotALakehouse("there is none")}, [["logs"]]),
+        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN, "web": DOWN}, [["hr", "sales", "web"]]),
+        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "web": DOWN}, []),
+        ({}, None),
+    ):
+        webhook.messages.clear()
+        report_unreachable(instance, settings, failing, in_fleet=in_fleet)
+        context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
+        result: Any = repository.get_sensor_def(check_alerts.NAME)(context)
+        cursor = json.dumps(json.loads(result.cursor) | {"settling": {"reachable storage down.example:9000": 0.0}})
+        if sent is not None:
+            assert sent == [each["lakehouses"] for each in webhook.messages]
+            keys |= {each["key"] for each in webhook.messages}
+    about = "reachable of 3 lakehouses at down.example:9000: hr, sales, web: it does not fail any more"
+    assert {about, "reachable of logs: it does not fail any more"} == {each["text"] for each in webhook.messages}
+    assert keys == {each["key"] for each in webhook.messages}
+
+
+def report_unreachable(
+    instance: dg.DagsterInstance,
+    settings: Sequence[LakehouseSettings],
+    failing: Mapping[str, TrinityLakeError],
+    *,
+    in_fleet: bool,
+) -> None:
+    """Record which lakehouses can be opened, as a tick of the sensor does."""
+    results = {}
+    for each in settings:
+        error = failing.get(each.name)
+        well = checks.evaluate_reachable(7)
+        results[each.name] = checks.evaluate_unreachable(checks.trouble_of(error, each)) if error else well
+        if not in_fleet:
+            key = assets.key(each, assets.HEALTH)
+            instance.report_runless_asset_event(checks.evaluation(key, results[each.name]))
+    if in_fleet:
+        page = dg.AssetKey([FLEET, fleet_health.NAME])
+        reasons = {name: fleet_health.reason_of(results[name]) for name in failing}
+        found = fleet_health.evaluate_fleet(page, checks.REACHABLE, reasons, len(settings))
+        instance.report_runless_asset_event(checks.evaluation(page, found))
 
 
 def test_a_run_that_waits_for_an_hour_is_sent(instance: dg.DagsterInstance) -> None:

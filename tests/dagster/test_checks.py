@@ -152,6 +152,7 @@ def test_a_backup_that_is_no_good_fails_with_advice(
     assert not broken.passed
     assert "export to another root URI, this one is damaged" in str(broken.description)
     assert gone in str(broken.metadata["violations"])
+    assert gone in str(broken.description)  # the webhook receives this
 
 
 def test_nothing_expires_that_could_not_be_backed_up(

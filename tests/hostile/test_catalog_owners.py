@@ -30,8 +30,10 @@ from tests.hostile.served import (
 )
 from tests.support.clock import Clock
 from tests.support.icebergs import ids, rows, with_table
+from tests.support.lakes import FAST
 from tests.support.opened_files import watched
 from tests.support.respelled import local, rewrite_avro
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Refused
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.storage.base import BaseStorage
@@ -91,8 +93,12 @@ def test_a_commit_adds_no_file_of_another_place(level: str, catalog: TrinityLake
             assert (403, "ForbiddenException") == answer.problem, f"{place}: {answer.text}"
             assert "the file " in answer.text
             assert before == set(tmp_path.rglob("*.metadata.json"))
-        own = f"{metadata_file(catalog).parents[1].as_uri()}/data/own.parquet"
-        forged = _forged_list(catalog, own, level)
+        own = metadata_file(catalog).parents[1] / "data" / "own"
+        if level == "manifest":
+            snapshot = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").current_snapshot()
+            assert snapshot is not None
+            shutil.copy(local(snapshot.manifests(table.io)[0].manifest_path), own)
+        forged = _forged_list(catalog, own.as_uri(), level)
         assert 200 == commit(call, HOSTILE, adding_snapshot(forged)).status
     assert ([], version + 1) == (opened, catalog.lakehouse.version)
 
@@ -124,6 +130,46 @@ def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
     with served(catalog, {ground: allowed}) as call:
         load_catalog("client", type="rest", uri=call.uri, warehouse="lake").load_table("hr.people").append(rows(4243))
     assert [4242, 4243] == ids(operator.load_table("hr.people"))
+
+
+@pytest.mark.parametrize("level", ["list", "manifest"])
+def test_a_commit_adds_no_manifest_that_nobody_can_read(level: str, catalog: TrinityLakeCatalog) -> None:
+    """What is put there afterwards would be in no commit that anybody has looked at."""
+    directory = metadata_file(catalog).parent
+    garbage = directory / "garbage.avro"
+    garbage.write_bytes(b"no Avro")
+    version = catalog.lakehouse.version
+    with served(catalog) as call:
+        for file in (directory / "missing.avro", garbage):
+            place = file.as_uri() if level == "list" else _forged_list(catalog, file.as_uri(), level)
+            answer = commit(call, HOSTILE, adding_snapshot(place))
+            assert (400, "IllegalArgumentException") == answer.problem, f"{file}: {answer.text}"
+        assert version == catalog.lakehouse.version
+        made = commit(call, HOSTILE, setting(comment="others go on"))
+        assert 200 == made.status
+
+
+def test_a_table_whose_metadata_lead_elsewhere_is_refused_as_jobs_would(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """A job finds the places of a table by its newest metadata file: both ask the same."""
+    allowed = (tmp_path / "shared").as_uri()
+    own = f"{allowed}/deep/mine"
+    body = {"name": "mine", "schema": FIELDS, "location": own}
+    for option, status in (("", 403), (f"{own}={own}", 200)):
+        lake = Lakehouse.open(catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": option})
+        with served(TrinityLakeCatalog.over(lake), {ALLOWED_LOCATIONS: allowed}) as call:
+            for place in (f"{own}/m", f"{own}/metadata/m", f"{allowed}/other"):
+                is_done = option and place.startswith(own)
+                made = call("POST", TABLES, body | {"properties": {"write.metadata.path": place}})
+                assert (status if is_done else 403) == made.status, f"{place}: {made.text}"
+                if is_done:
+                    call("DELETE", f"{TABLES}/mine")
+            assert 200 == call("POST", TABLES, body).status
+            changed = commit(call, "mine", setting(write__metadata__path=f"{own}/m"))
+            assert status == changed.status, changed.text
+            assert 200 == commit(call, "mine", setting(comment="it can be written")).status
+            call("DELETE", f"{TABLES}/mine")
 
 
 def test_what_a_commit_to_a_table_adds_costs_two_round_trips(catalog: TrinityLakeCatalog) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.hostile.served import (
     setting,
     view_of,
 )
+from tests.support.respelled import local
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 
 
@@ -97,6 +99,10 @@ def test_a_commit_names_no_place_but_the_tables_own(
 
 def test_a_commit_may_name_any_place_in_the_tables_directory(catalog: TrinityLakeCatalog, call: Client) -> None:
     own = metadata_file(catalog).parents[1].as_uri()
+    snapshot = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").current_snapshot()
+    assert snapshot is not None
+    listed = local(snapshot.manifest_list)
+    shutil.copy(listed, listed.with_name("snap-77.avro"))
     for update in (
         {"action": "set-location", "location": f"{own}/inner"},
         setting(write__data__path=f"{own}/data2", write__metadata__path=f"{own}/metadata2"),

@@ -17,13 +17,14 @@ import pytest
 
 from pipelines import export, tables_clean, tables_compact, tables_expire, tables_health, verify
 from pipelines.tables.compact.decision import GroupRules
-from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
 from tests.support.lakes import FAST
 from tests.support.opened_files import watched
 from tests.support.respelled import local, respell_data, respell_lists, respell_manifests
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tables import TablePlaces
 
@@ -222,3 +223,38 @@ def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tm
         assert is_done == (not report.failures), report.failures
     with pytest.raises(InvalidInput, match="neither PREFIX nor DIRECTORY=PREFIX"):
         TablePlaces.of(open_storage(lake.root, {"allowed_locations": "outside"}), "tables/a/b/metadata/x")
+
+
+@pytest.mark.parametrize("where", ["metadata", ""])
+def test_a_table_right_below_the_area_is_named_and_the_others_are_cleaned(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Release 0.1.0 let it lie there, where a namespace of this name has its tables: those are not its own."""
+    catalog = new_iceberg(tmp_path)
+    monkeypatch.setattr(Locations, "shared_ground", lambda *_: [])
+    place = f"{catalog._places.base}tables/hr"
+    paths = {"write.metadata.path": f"{place}/{where}".rstrip("/")}
+    catalog.create_namespace("a")
+    mine = catalog.create_table(_MINE, SCHEMA, place, properties=paths)
+    for number in (1, 2):
+        mine.append(rows(number))
+    with_table(catalog, _THEIRS, 3)
+    with_table(catalog, "a.other", 4)
+    for name in (_MINE, _THEIRS, "a.other"):
+        data = local(str(catalog.load_table(name).inspect.files()["file_path"][0]))
+        orphan = data.with_name("orphan.parquet")
+        shutil.copy(data, orphan)
+        os.utime(orphan, (0, 0))
+    lake = catalog.lakehouse.refresh()
+    cleaned = tables_clean.run(lake, _CLEANING)
+    assert 2 == cleaned.deleted
+    assert {"a-mine"} == {each.table for each in cleaned.doubts}
+    assert not any(each.stops_all for each in cleaned.doubts)
+    assert not list(tmp_path.rglob("*-*/data/orphan.parquet")), "also in the namespace of this name"
+    assert [1, 2] == ids(catalog.load_table(_MINE))
+    secret = _secret(catalog)
+    respell_manifests(mine, lambda _: secret.as_uri())
+    with watched([secret]) as opened:
+        assert 0 == tables_clean.run(lake, _CLEANING).deleted
+        assert [_MINE] == list(tables_health.run(lake, tables_health.Config(engine="local")).failures)
+    assert [] == opened

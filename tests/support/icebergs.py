@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
 
 from tests.support.lakes import FAST
@@ -62,3 +64,9 @@ def request_key(ahead_seconds: float = 0) -> str:
     """Return a UUIDv7 of now, or of another time, as clients send it in `Idempotency-Key`."""
     text = f"{int((time.time() + ahead_seconds) * 1000):012x}7{secrets.token_hex(10)}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-8{text[17:20]}-{text[20:32]}"
+
+
+def write_empty_list(uri: str) -> None:
+    """Write a manifest list of a snapshot without files, below the root of a lakehouse on a disk."""
+    with write_manifest_list(2, PyArrowFileIO().new_output(uri), 1, None, 1, "null"):
+        pass

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
@@ -113,7 +114,7 @@ class AddedFiles:
         One ``get`` for each new manifest list, its parent and each manifest in which they differ: two round trips.
         """
         if self._refuse is not None:
-            self._is_proof = False  # a file that is missing is no reason, where no cleaning was
+            self._is_proof = False
             for _ in self._find_added():
                 pass
 
@@ -269,8 +270,15 @@ class AddedFiles:
             found = self._contents[uri]
             if not isinstance(found, Exception):
                 return uri, found
-            if uri in lenient or not self._is_proof:
+            if uri in lenient:
                 return uri, []
+            if not self._is_proof:
+                if isinstance(found, (FileMissing, Corrupt)):
+                    raise ValidationError(
+                        f"this commit refers to {uri}, which is missing, or is neither a manifest nor a list of them: "
+                        "write it before the commit"
+                    )
+                return uri, []  # what this process cannot reach is for those to judge who can
             raise TableFilesVoid(
                 f"this commit refers to {uri}, which is missing or cannot be read ({found}): files of this commit "
                 "were written before the last cleaning of tables; write them again"

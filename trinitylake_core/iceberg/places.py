@@ -16,7 +16,7 @@ from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import FileMissing, NotAFile, StorageError
 from trinitylake_core.iceberg import border
-from trinitylake_core.iceberg.errors import MetadataMissing
+from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden
 from trinitylake_core.iceberg.locations import (
     METADATA_PATH,
     Locations,
@@ -30,7 +30,8 @@ from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import PACKED, UnreadableTable
 from trinitylake_core.storage import Storage, open_storage, options_for
-from trinitylake_core.tables import Located, former_root, full_uri, own_directory, path_below
+from trinitylake_core.tables import ALLOWED_LOCATIONS as OPTION
+from trinitylake_core.tables import Located, TablePlaces, former_root, full_uri, own_directory, path_below
 from trinitylake_core.tree.readahead import Cache
 
 _RECENT_BYTES: Final = 4 << 20
@@ -80,7 +81,27 @@ class Places:
 
         Return the directories that no other table may have. Raises as ``Locations.shared_ground``.
         """
-        return self.locations.shared_ground([*directories_of(metadata), *files_of(metadata)], own)
+        found = self.locations.shared_ground([*directories_of(metadata), *files_of(metadata)], own)
+        self._refuse_apart(metadata)
+        return found
+
+    def _refuse_apart(self, metadata: TableMetadata, before: TableMetadata | None = None) -> None:
+        """Refuse to clients to lead metadata to a place by which jobs would not know the location of the table.
+
+        A job finds the places of a table by its newest metadata file, so both ask the same. Raises ``TableForbidden``.
+        """
+        directory = metadata.properties.get(METADATA_PATH)
+        known = None if before is None else before.properties.get(METADATA_PATH)
+        if not self.serves_clients or not directory or directory == known:
+            return
+        file = self.new_metadata_file(metadata)
+        places = TablePlaces.of(self.storage, file)
+        if places.prefix_of(f"{metadata.location.rstrip('/')}/data") is None:
+            raise TableForbidden(
+                f"the property {METADATA_PATH!r} leads metadata to a place that does not hold the location of the "
+                "table: maintenance opens the files of a table in the directory of its metadata only. Leave it out, or "
+                f"have the operator allow the location for this directory (storage option {OPTION})"
+            )
 
     def refuse_ambiguous(self, metadata: TableMetadata) -> None:
         """Refuse metadata that name a place which may be any. Raises ``ValidationError``, ``InvalidLocation``."""
@@ -116,7 +137,9 @@ class Places:
         for place in (*directories_of(new.metadata), *files_of(new.metadata)):
             if place.location not in known:
                 named.append(place)
-        return self.locations.shared_ground(named, own)
+        found = self.locations.shared_ground(named, own)
+        self._refuse_apart(new.metadata, current.metadata)
+        return found
 
     def _directories_of_current(self, current: Stored) -> list[str]:
         """Return the directories in which a table that is here already may name any place."""
