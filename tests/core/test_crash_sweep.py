@@ -1,5 +1,7 @@
 """Every operation, disturbed at every one of its storage requests: fail, lose the answer, kill.
 
+Of six ways each request is disturbed in two, and in `make test-all` in all.
+
 After each point the newest version is the old or the new one, whole; `check` is clean; every version before reads the
 same; the operation can be repeated; nothing acknowledged is missing (``tests/support/sweep.py``).
 """
@@ -22,6 +24,11 @@ names = pytest.mark.parametrize("name", OPERATIONS)
 def _every_one(requests: int) -> int:
     del requests
     return 1
+
+
+def _each_in_two_ways(requests: int) -> int:
+    del requests
+    return 3
 
 
 def _some(requests: int) -> int:
@@ -61,13 +68,14 @@ def run(points: dict[str, dict[str, tuple[int, int]]], record_property: Callable
 @names
 def test_on_disk(name: str, run: Run) -> None:
     """Every request of every operation, but for one that waits for ten of them at each point."""
-    run(OPERATIONS[name], DiskPlace(), _some if name == LONG else _every_one)
+    run(OPERATIONS[name], DiskPlace(), _some if name == LONG else _each_in_two_ways)
 
 
 @pytest.mark.slow
-def test_the_long_one_on_disk(run: Run) -> None:
-    """Every request."""
-    run(OPERATIONS[LONG], DiskPlace(), _every_one)
+@names
+def test_on_disk_in_every_way(name: str, run: Run) -> None:
+    """Every request of every operation."""
+    run(OPERATIONS[name], DiskPlace(), _every_one)
 
 
 @pytest.mark.s3

@@ -37,7 +37,7 @@ def test_the_demo_makes_what_is_counted_less_and_brings_the_rows_back(
     directory = tmp_path / "demo"
     root = (directory / "lakehouse").as_uri()
     stanza = {"name": "demo", "root": root, "spark": {"master": "local[2]"}}
-    sizes = demo.Sizes(tables=4_000, changes=2_000, rows=1_000)
+    sizes = demo.Sizes(tables=1_500, changes=800, rows=1_000)
     settings = LakehouseSettings.model_validate(stanza)
     assert demo.run(directory, settings, instance, sizes, SparkResource(keep_running=True)) == 0
     printed = capsys.readouterr().out

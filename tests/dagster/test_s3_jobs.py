@@ -1,4 +1,4 @@
-"""Every asset materialised and every job executed on S3, with real Spark, credentials from the environment."""
+"""Every asset materialised and every job executed on S3, credentials from the environment; slow tests use Spark."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CHECKS = ("integrity", "compaction_debt", "compaction_fresh", "snapshots_fresh",
 
 
 class Place:
-    """A lakehouse on S3, and room for its copies; all of it maintained with Spark."""
+    """A lakehouse on S3, and room for its copies; all of it maintained with one engine."""
 
-    def __init__(self, instance: dg.DagsterInstance, server: S3Server) -> None:
-        self.instance = instance
+    def __init__(self, instance: dg.DagsterInstance, server: S3Server, engine: str) -> None:
+        self.instance, self.engine = instance, engine
         self.root, self.options = server.new_root(), server.options
         root, options = self.root, self.options
         secrets = {name: {"env": f"TL_EVERYWHERE_{name}"} for name in ("key", "secret")}
@@ -42,7 +42,7 @@ class Place:
             "storage_options": options | secrets,
             "spark": {"master": "local[2]"},
             "health": {"spark_from_objects": 1},
-            "compaction": {"messages": 5},
+            "compaction": {"messages": 5, "engine": engine},
             "snapshots": {"daily": {"keep": 1}},
             "retention": {"keep_last": 2, "older_than": "8d"},
             "orphans": {"older_than": "1d"},
@@ -84,17 +84,23 @@ class Place:
         assert [] == [secret for secret in (KEY, SECRET) if secret in stored]
 
 
-@pytest.fixture
-def place(instance: dg.DagsterInstance, moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
+@pytest.fixture(params=["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
+def place(
+    request: pytest.FixtureRequest,
+    instance: dg.DagsterInstance,
+    moto_server: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Place:
     """Return a lakehouse whose credentials only the environment knows."""
     for name in ("key", "secret"):
         monkeypatch.setenv(f"TL_EVERYWHERE_{name}", moto_server.options[name])
-    return Place(instance, moto_server)
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+    return Place(instance, moto_server, request.param)
 
 
 @pytest.mark.s3
-@pytest.mark.spark
-def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_every_asset_and_every_job(place: Place, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """One lakehouse through all of them; each leaves a sound one behind, and no credentials where Dagster stores."""
     before = place.lake
     clock.forward(days=10)
@@ -116,7 +122,7 @@ def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest
     copied = told(place.launch("export"))  # the launchpad is filled in with the backup
     assert (f"{place.root}backup/", place.open().version) == (copied["target"], place.open("backup").version)
     verified = told(place.launch("verify", versions="all"))
-    assert ("spark", "spark", 0) == (copied["plan_engine"], verified["engine"], verified["findings"])
+    assert (place.engine, place.engine, 0) == (copied["plan_engine"], verified["engine"], verified["findings"])
     told(place.launch("upgrade", target=f"{place.root}new/", dry_run=False, definition={"order": 7}))
     assert (7, place.open().digest()) == (place.open("new").definition.order, place.open("new").digest())
     _guard(place)
@@ -150,7 +156,7 @@ def _write_and_undo(place: Place) -> None:
         txn.drop_table("sales", "t0_1")
         txn.create_table("sales", "mistake")
     compacted = place.launch("compaction")
-    assert ("spark", 0) == (metadata(compacted, "tree_compaction")["plan_engine"], place.open().stats().messages)
+    assert (place.engine, 0) == (metadata(compacted, "tree_compaction")["plan_engine"], place.open().stats().messages)
     restored = told(place.launch("restore", only=["sales.t0_1"], version=version, reason="dropped", dry_run=False))
     assert ["sales.t0_1"] == [row["name"] for row in restored["changes"]]
     undone = told(place.launch("rollback", version=version, reason="all of it", dry_run=False))

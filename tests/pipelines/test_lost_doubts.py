@@ -79,14 +79,15 @@ def _abandoned(catalog: TrinityLakeCatalog) -> Table:
     return catalog.load_table("sales.two")
 
 
+@every_row
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, doubt: str, how: How
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, doubt: str, how: How, step: int
 ) -> None:
     DOUBTS[doubt](catalog, _abandoned(catalog))
     time.sleep(0.02)
-    for engine in spoil_one_by_one(SpoiltQueries, how, step=1):
+    for engine in spoil_one_by_one(SpoiltQueries, how, step):
         planned = None
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, TableSweep, "_protect")
@@ -141,15 +142,16 @@ def test_on_spark_a_spoilt_row_of_what_is_in_doubt_deletes_nothing_more(
     assert engine.fault.number > 2
 
 
+@every_row
 @pytest.mark.parametrize("kind", [SpoiltQueries, SpoiltReads])
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_of_what_cannot_be_read_calls_no_copy_whole(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Kind, how: How
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Kind, how: How, step: int
 ) -> None:
     _damage_a_manifest(catalog, _abandoned(catalog))
     lake = catalog.lakehouse.refresh()
     config = export.Config(tables=True, history=True)
-    for engine in spoil_one_by_one(kind, how, _STRIDES.get(kind, 1)):
+    for engine in spoil_one_by_one(kind, how, step * _STRIDES.get(kind, 1)):
         done = None
         with monkeypatch.context() as patch, suppress(StorageError):
             arm_within(patch, engine, CopyPlan, "_lacking")

@@ -58,9 +58,15 @@ def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, ob
     print(f"without {name!r}: {scenario.name} {str(found.violation.schedule)!r}: {found.violation.violations[0]}")
 
 
-@pytest.mark.parametrize(
-    "explored", [each for each in WHOLE if not _explored_elsewhere(each)], ids=lambda each: each[0].name
-)
+_LONG = frozenset({"append+tables-clean+write-other", "register+tables-clean", "name-metadata+tables-clean"})
+_WHOLE = [
+    pytest.param(each, id=each[0].name, marks=[pytest.mark.slow] if each[0].name in _LONG else [])
+    for each in WHOLE
+    if not _explored_elsewhere(each)
+]
+
+
+@pytest.mark.parametrize("explored", _WHOLE)
 def test_nothing_is_found_with_every_repair_in_its_place(explored: Explored) -> None:
     """Within the bounds of the mutations."""
     scenario, bounds = explored

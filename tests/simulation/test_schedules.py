@@ -43,6 +43,8 @@ _SIMILAR: Final = {
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 DISSIMILAR: Final = [pair for pair in PAIRS if _SIMILAR.isdisjoint(pair.split("+"))]
+_HERE: Final = DISSIMILAR[::2]
+"""What `make test` tries of them: each kind meets every other one of the others."""
 _FEW: Final = ("die", "month")
 COPIES: Final = (
     "export-again+export-old", "export-history+export-history-again", "export-history-again+expire",
@@ -131,10 +133,16 @@ def _explored(
     print(f"{schedules} schedules, {outcomes} outcomes, {bounds}")
 
 
-@pytest.mark.parametrize("first", sorted({pair.partition("+")[0] for pair in DISSIMILAR}))
+@pytest.mark.parametrize("first", sorted({pair.partition("+")[0] for pair in _HERE}))
 def test_pairs_with_one_preemption(first: str, record_property: Told) -> None:
-    """Every pair of operations, each preempted once by the other at every request."""
-    _explored([pair for pair in DISSIMILAR if pair.startswith(f"{first}+")], Bounds(1), record_property)
+    """Pairs of operations, each preempted once by the other at every request."""
+    _explored([pair for pair in _HERE if pair.startswith(f"{first}+")], Bounds(1), record_property)
+
+
+@pytest.mark.slow
+def test_the_other_pairs_with_one_preemption(record_property: Told) -> None:
+    """The other half."""
+    _explored(DISSIMILAR[1::2], Bounds(1), record_property)
 
 
 def test_copies_with_one_preemption(record_property: Told) -> None:
@@ -265,7 +273,7 @@ def _seeds(seeds: Iterable[int]) -> None:
 
 def test_random_schedules() -> None:
     """Two to four actors whose clocks differ by days, preempted, stalled, disturbed and killed at random."""
-    _seeds(range(300))
+    _seeds(range(100))
 
 
 @pytest.mark.slow

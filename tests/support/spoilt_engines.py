@@ -188,10 +188,10 @@ class SpoiltSpark(SparkEngine):
 
 
 Spoilt = TypeVar("Spoilt", SpoiltEngine, SpoiltSpark)
-EACH_IN_ONE_WAY: Final = len(HOWS)
-"""A step between rows: tests of all ways, which begin at rows of their own, spoil each row in one of them."""
-every_row: Final = pytest.mark.parametrize("step", [EACH_IN_ONE_WAY, pytest.param(1, marks=pytest.mark.slow)])
-"""Each row in one way, and in `make test-all` in all ways."""
+SOME_ROWS: Final = 8
+"""A step between rows. Tests of all ways begin at rows of their own: three of eight rows are spoilt in one of them."""
+every_row: Final = pytest.mark.parametrize("step", [SOME_ROWS, pytest.param(1, marks=pytest.mark.slow)])
+"""Some rows in one way, and in `make test-all` each row in all ways."""
 
 
 def spoil_one_by_one(make: Callable[[int, How], Spoilt], how: How, step: int, first: int = 0) -> Iterator[Spoilt]:

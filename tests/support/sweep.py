@@ -81,7 +81,8 @@ Open = Callable[[str], Storage]
 """Opens the storage at a path below the place of the sweep."""
 Action = Callable[[], object]
 State = dict[str, Any]
-MODES: Final[tuple[Mode, ...]] = ("fail", "fail_from", "lose", "lose_from", "kill", "kill_after")
+MODES: Final[tuple[Mode, ...]] = ("kill", "fail", "fail_from", "lose_from", "kill_after", "lose")
+"""In an order in which every third request of each leaves, all of them together, what each request may leave last."""
 MENDED: Final = frozenset({"fail", "lose"})
 """One request that fails, or whose answer is lost, is no failure of the operation."""
 HURRY: Final = {"retries": 2, "retry_base_seconds": 0}
@@ -1004,27 +1005,30 @@ class Sweep:
     def run(self, every: int = 1) -> Counter[str]:
         """Disturb every request, or for each way of disturbing every third or so; return the points by mode."""
         points: Counter[str] = Counter()
+        are_few = every > len(MODES)
         for number, mode in enumerate(MODES):
-            for at in range(1 + number % every, self.prepared.requests + 1, every):
-                if every > 1 or self._matters(number, at):
+            for at in range(1, self.prepared.requests + 1):
+                is_its_turn = at % every == (1 + number) % every
+                if is_its_turn if are_few else self._matters(number, at, every):
                     self.point(mode, at)
                     points[mode] += 1
         return points
 
-    def _matters(self, number: int, at: int) -> bool:
+    def _matters(self, number: int, at: int, every: int) -> bool:
         """Whether a request is disturbed in this way.
 
         A death beside a read leaves what a death after the last change leaves, and one read without an answer is one
         that failed. Of many listings of folders only every third is disturbed, in one way each.
         """
         kind = self.prepared.log[at - 1][0]
+        is_its_turn = at % every == (1 + number) % every
         if kind not in {"get", "head", "list"}:
-            return True
+            return is_its_turn
         if MODES[number] in {"kill", "kill_after", "lose"}:
             return False
         if not self.prepared.operation.reads:
-            return True
-        return at % (len(MODES) * (3 if kind == "list" else 1)) == number
+            return is_its_turn
+        return at % (len(MODES) * every * (3 if kind == "list" else 1)) == number
 
     def point(self, mode: Mode, at: int) -> None:
         """Disturb one request, and prove that nothing is lost and everything goes on."""
