@@ -23,7 +23,7 @@ from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
-from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, AssetJob, Scope, every, one
+from dagster_project.scope import ABOVE_MAINTENANCE, GROUP_TAG, PRIORITY_TAG, AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
 from dagster_project.table_assets import specs_of
 from dagster_project.tables import compacts_tables, has_tables, tables_of
@@ -200,6 +200,6 @@ def _job(scope: Scope, name: str, selection: dg.AssetSelection, description: str
         f"{scope.slug}_{name}",
         selection=selection,
         description=description,
-        tags=scope.job_tags,
+        tags=scope.job_tags | {GROUP_TAG: "maintenance"},
         executor_def=dg.in_process_executor,  # its steps share one Spark session
     )

@@ -20,9 +20,9 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.instance import RECOVERY_TAG
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
-from dagster_project.scope import ABOVE_MAINTENANCE, PRIORITY_TAG, Scope, runs_at_work
+from dagster_project.scope import ABOVE_MAINTENANCE, GROUP_TAG, PRIORITY_TAG, Scope, runs_at_work
 from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, run_with_review, tag_plan
-from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
+from pipelines import diff, export, history, mend, restore, rollback, undo, upgrade, verify, version_ref
 from pipelines.job import Review
 from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse
@@ -159,11 +159,7 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
     """Return the work of a job that leads back: it logs its plan, and then carries out this plan and no other."""
 
     def work(launch: Launch) -> reports.Metadata:
-        options = launch.options
-        if isinstance(options, restore.Config) and options.source is not None:
-            launch.settings.refuse_unknown_place(options.source)
-            there = launch.settings.resolved_target_options(options.source)
-            options = replace(options, source_options=there)
+        options = launch.options if pipeline in {rollback, undo} else _with_source(launch)
 
         def run(review: Review[Any]) -> Any:
             return pipeline.run(launch.lake, options, launch.spark, **launch.writes | {"review": review})
@@ -174,6 +170,33 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
         return reports.of_recovery(run_with_review(run, show, launch.supervisor, dry=launch.dry))
 
     return work
+
+
+def _with_source(launch: Launch) -> Any:
+    """Return the options with what opens their source, a backup. Raises ``InvalidInput`` for an unknown place."""
+    options = launch.options
+    if options.source is None:
+        return options
+    launch.settings.refuse_unknown_place(options.source)
+    there = launch.settings.resolved_target_options(options.source)
+    return replace(options, source_options=there)
+
+
+def _mend(launch: Launch) -> reports.Metadata:
+    """Put back what a backup has, and say what is damaged still: the run fails then, as `mend` ends with code 1."""
+    options = _with_source(launch)
+
+    def run(review: Review[mend.Report]) -> mend.Report:
+        return mend.run(launch.lake, options, launch.spark, **launch.writes | {"review": review})
+
+    def show(planned: mend.Report) -> None:
+        launch.context.log.info(reports.text_of(planned))
+
+    done = run_with_review(run, show, launch.supervisor, dry=launch.dry)
+    metadata = reports.of_mending(done)
+    if done.left and not launch.dry:
+        raise dg.Failure(metadata["outcome"], metadata=metadata, allow_retries=False)
+    return metadata
 
 
 def _diff(launch: Launch) -> reports.Metadata:
@@ -279,6 +302,19 @@ TABLE: Final = {
         filled_in={"reason": ""},
         writes=False,
     ),
+    "mend": ManualJob(
+        options=mend.Config,
+        work=_mend,
+        description="The first step where a file cannot be read: verifies every version, and puts back from a backup "
+        "what is missing or damaged, if the bytes there prove what they are. Replaces nothing that can be read. With "
+        "`lost` it marks versions that nobody has any more, so that maintenance goes on without them. With neither it "
+        "corrects a fence that lies in the future. With `dry_run: true`, the default, it only shows the plan.",
+        dry_run=True,
+        filled_in={"source": None, "lost": [], "reason": ""},
+        damaged=lambda options: options.source is not None or bool(options.lost),
+        engine="auto",
+        writes=False,
+    ),
     "rollback": ManualJob(
         options=rollback.Config,
         work=_recover(rollback),
@@ -377,10 +413,11 @@ TABLE: Final = {
     ),
 }
 """The jobs by name."""
-RECOVERY: Final = frozenset({"freeze", "thaw", "rollback", "restore", "undo", "alter"})
+RECOVERY: Final = frozenset({"freeze", "thaw", "mend", "rollback", "restore", "undo", "alter"})
 """The jobs of an incident. They wait for nobody: neither for a place in the queue nor for the pool of maintenance,
 which may hold it for hours. What two runs commit at the same time is decided by the creation of a root."""
-WITHOUT_POLICY: Final = RECOVERY | {"history", "diff", "verify"}
+READING: Final = frozenset({"history", "diff", "verify"})
+WITHOUT_POLICY: Final = RECOVERY | READING
 """What a lakehouse keeps whose stanza has a mistake."""
 STOPS: Final = frozenset({"freeze", "rollback", "restore", "undo"})
 """Those that can stop the maintenance of their lakehouse before they act."""
@@ -404,13 +441,16 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
     chosen |= {} if row.dry_run is None else {DRY_RUN: row.dry_run}
     chosen |= {AUTHOR: None} if row.has("reason") else {}
 
+    if name == "mend" and known is not None:
+        chosen["source"] = _backup(known) or None
     urgent = {PRIORITY_TAG: ABOVE_MAINTENANCE, RECOVERY_TAG: name} if name in RECOVERY else {}
+    group = {GROUP_TAG: _group_of(name)}
 
     @dg.job(
         name=f"{scope.slug}_{name}",
         description=f"{row.description}\n\n{scope.label[0].upper()}{scope.label[1:]}.",
         config={"ops": {op.name: {"config": chosen}}},
-        tags=scope.job_tags | urgent,
+        tags=scope.job_tags | group | urgent,
         partitions_def=scope.partitions,
         executor_def=dg.in_process_executor,
     )
@@ -418,6 +458,13 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
         op()
 
     return run_op
+
+
+def _group_of(name: str) -> str:
+    """Return what a job is for, in a word by which the list of runs is filtered."""
+    if name in RECOVERY:
+        return "recovery"
+    return "reading" if name in READING else "copies"
 
 
 def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:

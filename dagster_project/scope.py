@@ -31,6 +31,8 @@ AT_WORK: Final = [
 ]
 PRIORITY_TAG: Final = "dagster/priority"
 """The tag by which Dagster orders its queue."""
+GROUP_TAG: Final = "trinitylake/group"
+"""The tag of jobs, and of their runs, with what they are for: maintenance, recovery, reading or copies."""
 ABOVE_MAINTENANCE: Final = "10"
 """The priority of what a person waits for: recovery after an incident, and the page of the fleet."""
 _ASSET_JOB: Final = "__ASSET_JOB"

@@ -14,7 +14,7 @@ import dagster as dg
 from pyarrow import compute, parquet
 
 from dagster_project.metadata import pictures
-from pipelines import compaction_policy, expire, restore, rollback, snapshot, tables_compact, tables_health, undo
+from pipelines import compaction_policy, expire, mend, restore, rollback, snapshot, tables_compact, tables_health, undo
 from pipelines.stats import Deep
 from pipelines.summary import Size, Summarised, Table, count, history_table, human_bytes, tables_of, utc
 from pipelines.sweep.plans import TABLE
@@ -349,6 +349,16 @@ def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadat
             again += f". It would also undo {len(done.others)} versions of others: "
             again += "set `others: true`, or restore single objects"
     return of_report(done, carry_out=again, **keep_known(**{BEGINS_AT: begins_at}))
+
+
+def of_mending(done: mend.Report) -> Metadata:
+    """Return what was put back, or would be, and what is damaged still."""
+    put_back = [{"file": path} for path in done.files]
+    left = [{"file": path, "why": why} for path, why in done.left.items()]
+    tables = {"put_back": table(put_back, ("file",)), "still_damaged": table(left, ("file", "why"))}
+    shown = {name: each for name, each in tables.items() if each.records}
+    found = of_report(replace(done, left={}), **shown)
+    return found | {"outcome": ";\n".join(done.summary()), "left": len(left)}
 
 
 # -- expiration and orphans ------------------------------------------------------------------------------

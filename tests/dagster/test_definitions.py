@@ -44,8 +44,8 @@ CHECKS = (
     "tree_compaction:compaction_fresh",
 )
 JOBS = (
-    "alter", "compaction", "diff", "export", "freeze", "history", "maintenance", "restore", "rollback", "thaw", "undo",
-    "upgrade", "verify",
+    "alter", "compaction", "diff", "export", "freeze", "history", "maintenance", "mend", "restore", "rollback", "thaw",
+    "undo", "upgrade", "verify",
 )  # fmt: skip
 LOADS = """
 import json, socket, sys
@@ -177,7 +177,7 @@ def test_the_badge_of_spark_follows_the_settings() -> None:
             if first.tags.get("kind") == "spark":
                 badges[engine].add(name)
     maintained = {"tree_compaction", "orphan_removal", "version_expiration"}
-    launched = {"diff", "export", "restore", "rollback", "undo", "upgrade", "verify"}
+    launched = {"diff", "export", "mend", "restore", "rollback", "undo", "upgrade", "verify"}
     assert {"local": set(), "spark": maintained | launched} == badges
 
 
@@ -200,14 +200,23 @@ def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
         filled_in[name] = job.run_config["ops"][f"lakehouse__sales__{name}"]["config"]
         pools[name], retried[name] = op.pool, op.retry_policy is not None
         assert "sales" == job.run_tags["trinitylake/lakehouse"]
-    assert {"alter", "rollback", "restore", "undo", "upgrade"} == {
+    assert {"alter", "mend", "rollback", "restore", "undo", "upgrade"} == {
         name for name, each in filled_in.items() if each.get("dry_run")
     }
     assert "s3://nowhere/backup/" == filled_in["export"]["target"] == filled_in["upgrade"]["target"]
     assert {"rollback", "restore", "undo"} == {name for name, again in retried.items() if not again}
-    assert {"verify", "history", "diff", "freeze", "thaw", "rollback", "restore", "undo", "alter"} == {
+    assert {"verify", "history", "diff", "freeze", "thaw", "mend", "rollback", "restore", "undo", "alter"} == {
         name for name, pool in pools.items() if pool != "lakehouse_sales"
     }
+    groups: dict[str, set[str]] = {}
+    for name in JOBS:
+        groups.setdefault(repository.get_job(f"sales_{name}").tags["trinitylake/group"], set()).add(name)
+    assert {
+        "maintenance": {"maintenance", "compaction"},
+        "recovery": {"freeze", "thaw", "mend", "rollback", "restore", "undo", "alter"},
+        "reading": {"history", "diff", "verify"},
+        "copies": {"export", "upgrade"},
+    } == groups
 
 
 def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import yaml
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from dagster_project.checks import evaluate_freeze
-from dagster_project.config.settings import Export, LakehouseSettings
+from dagster_project.config.settings import Backup, Export, LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
@@ -122,6 +122,8 @@ def test_a_version_that_does_not_exist_fails_with_advice(
         ("restore", {"only": ["sales.*"], "version": 1}, "a reason is required"),
         ("restore", {"only": ["sales.*"], "reason": "x"}, "one of version, timestamp and snapshot"),
         ("restore", {"only": ["sales.*"], "reason": "x", "source": "nowhere"}, "nowhere"),
+        ("mend", {"lost": [1]}, "a reason is required"),
+        ("mend", {"reason": "x", "source": "s3://elsewhere/x"}, "is not a place that lakehouses.yaml"),
         ("undo", {"reason": "x"}, "undo needs at least one of"),
         ("undo", {"author": "bot"}, "a reason is required"),
         ("undo", {"since": "15 min ago", "reason": "x"}, "is not an ISO 8601 time"),
@@ -423,7 +425,30 @@ def test_a_restore_says_first_what_to_launch_next(
     assert "carry_out" not in nothing
 
 
-@pytest.mark.parametrize("name", ["rollback", "restore", "undo", "freeze", "thaw", "alter"])
+def test_mend_puts_a_damaged_file_back_from_the_backup_of_lakehouses_yaml(
+    local: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """The runbook begins with it: first the plan, then the same with ``dry_run: false``; what no copy has is named."""
+    backup = Backup(target=(tmp_path / "copy").as_uri())
+    backed_up = local.model_copy(update={"backup": backup})
+    export.run(lake, backup.target, export.Config(history=True, engine="local"))
+    damaged = node_file(lake)
+    whole = damaged.read_bytes()
+    damaged.write_bytes(b"garbage")
+    plan = told(launched(backed_up, "mend", instance, reason="disk error"))
+    assert ([lake.root_node.node.children[0]], b"garbage") == (
+        [row["file"] for row in plan["put_back"]],
+        damaged.read_bytes(),
+    )
+    done = told(launched(backed_up, "mend", instance, reason="disk error", dry_run=False))
+    assert (plan["put_back"], 0, whole) == (done["put_back"], done["left"], damaged.read_bytes())
+    for file in (damaged, tmp_path / "copy" / lake.root_node.node.children[0]):
+        file.write_bytes(b"garbage")
+    left = failure(launched(backed_up, "mend", instance, reason="disk error", dry_run=False))
+    assert [lake.root_node.node.children[0]] == [row["file"] for row in values(left.metadata)["still_damaged"]]
+
+
+@pytest.mark.parametrize("name", ["mend", "rollback", "restore", "undo", "freeze", "thaw", "alter"])
 def test_recovery_waits_for_no_maintenance(name: str, settings: LakehouseSettings) -> None:
     """Neither its plan nor what it does takes the pool, which maintenance may hold for hours."""
     job = define_lakehouses((settings,)).resolve_job_def(f"sales_eu_{name}")
