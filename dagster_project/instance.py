@@ -4,6 +4,7 @@
                    run_coordinator: {module: dagster_project.instance, class: RunQueue, config: ...}
     a unit         python -m dagster_project.instance serve SOCKET [--probe]
                    python -m dagster_project.instance end-dead-runs
+    a person       python -m dagster_project.instance validate
 
 Files of older releases name modules that have moved. Each of these is still there, with one line: ``connections``,
 ``code_server``, ``dead_runs`` and ``lost_runs``, and those of :mod:`dagster_project.processes`.
@@ -19,11 +20,14 @@ import dagster as dg
 from dagster._core.run_coordinator import SubmitRunContext
 
 from dagster_project.processes import code_server, dead_runs
+from trinitylake_core.errors import InvalidInput
 
 RECOVERY_TAG: Final = "trinitylake/recovery"
 """The tag of runs that lead back after an incident: they wait in no queue."""
 SERVE: Final = "serve"
 END_DEAD_RUNS: Final = "end-dead-runs"
+VALIDATE: Final = "validate"
+PROBE: Final = "--probe"
 
 
 class RunQueue(dg.QueuedRunCoordinator):
@@ -48,12 +52,38 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module("dagster_project.processes.connections"), name)
 
 
+def serve() -> None:
+    """Be the code server, or ask the one that runs. The probe also names the mistakes in ``lakehouses.yaml``.
+
+    They do not change its exit code: the code server answers, and the other lakehouses are maintained.
+    """
+    if PROBE in sys.argv:
+        _tell_mistakes()
+    code_server.main()
+
+
+def validate() -> None:
+    """Name the mistakes in ``lakehouses.yaml``; exit with 1 if there is one."""
+    sys.exit(1 if _tell_mistakes() else 0)
+
+
+def _tell_mistakes() -> str:
+    """Print a line for each mistake in ``lakehouses.yaml``, and return them. No lakehouse is opened."""
+    mistakes = ""
+    try:
+        importlib.import_module("dagster_project.config").load()  # the processes of Dagster load this module without it
+    except InvalidInput as error:
+        mistakes = str(error)
+        sys.stdout.write(f"{mistakes}\n")
+    return mistakes
+
+
 def main() -> None:
     """Be one of the programs of a unit."""
-    programs = {SERVE: code_server.main, END_DEAD_RUNS: dead_runs.main}
+    programs = {SERVE: serve, END_DEAD_RUNS: dead_runs.main, VALIDATE: validate}
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in programs:
-        sys.exit(f"usage: python -m dagster_project.instance {SERVE} SOCKET [--probe] | {END_DEAD_RUNS}")
+        sys.exit(f"usage: python -m dagster_project.instance {SERVE} SOCKET [{PROBE}] | {END_DEAD_RUNS} | {VALIDATE}")
     programs[name]()
 
 

@@ -7,6 +7,7 @@ process died are ended and give back their pool, one maintenance run at a time, 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -21,7 +22,8 @@ HOME_NAME: Final = ".dagster"
 FILE_NAME: Final = "dagster.yaml"
 _SUPERSEDED: Final = "ignore:Function `dev_command` is superseded"
 """What Python is not to print: Dagster advises another program, which needs a project of its own kind."""
-_DEFINITIONS: Final = "dagster_project.definitions"
+_WORKSPACE: Final = "workspace.yaml"
+_VALIDATE: Final = ("-m", "dagster_project.instance", "validate")
 _NEEDED: Final = ("dagster", "dagster_webserver")
 
 
@@ -51,21 +53,32 @@ def write_settings(home: Path) -> bool:
     try:
         home.mkdir(parents=True, exist_ok=True)
         unfinished = home / f"{FILE_NAME}.new"
-        shutil.copyfile(_settings_file(), unfinished)
+        shutil.copyfile(_find_file(FILE_NAME), unfinished)
         unfinished.replace(target)  # whole, or not at all: half of it may be valid, and lack what frees pools
     except OSError as error:
         raise InvalidInput(f"cannot write {target}: {error.strerror or error}") from None
     return True
 
 
-def _settings_file() -> Path:
+def _find_file(name: str) -> Path:
+    """Return a file of the package for Dagster, which nothing here imports."""
     spec = find_spec("dagster_project")
     if spec is None or spec.origin is None:
         raise InvalidInput("the package dagster_project is not installed: install trinitylake-maintenance again")
-    return Path(spec.origin).parent / FILE_NAME
+    return Path(spec.origin).parent / name
 
 
 def start_command(host: str, port: int) -> list[str]:
     """Return the command line of Dagster: its pages and its daemon, with the code location of this project."""
-    words = [sys.executable, "-W", _SUPERSEDED, "-m", "dagster", "dev", "--module-name", _DEFINITIONS]
+    words = [sys.executable, "-W", _SUPERSEDED, "-m", "dagster", "dev", "--workspace", str(_find_file(_WORKSPACE))]
     return [*words, "--host", host, "--port", str(port)]
+
+
+def list_mistakes(environment: Mapping[str, str]) -> list[str]:
+    """Return what is wrong in the ``lakehouses.yaml`` that an environment names, a line for each mistake.
+
+    By a process of its own, because the command line imports nothing of Dagster.
+    """
+    words = [sys.executable, *_VALIDATE]
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603 - ours
+    return done.stdout.splitlines()

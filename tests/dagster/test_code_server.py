@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
+
+from dagster_project import instance
 from dagster_project.processes.code_server import answers, watch
 
 
@@ -33,3 +37,16 @@ def test_before_the_first_answer_it_waits_however_long_loading_takes() -> None:
 
 def test_nobody_there_is_a_refusal(tmp_path: Path) -> None:
     assert answers(str(tmp_path / "nothing.sock"), 5) is False
+
+
+def test_a_probe_and_a_validation_name_the_stanza_that_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lakehouses.yaml"
+    file.write_text("lakehouses: [{name: a, root: file:///x/a}, {name: b, root: file:///x/b, rot: 1}]")
+    monkeypatch.setenv("TRINITYLAKE_LAKEHOUSES", str(file))
+    for words in (["serve", str(tmp_path / "nothing.sock"), "--probe"], ["validate"]):
+        monkeypatch.setattr(sys, "argv", ["instance", *words])
+        with pytest.raises(SystemExit, match="1"):
+            instance.main()
+        assert f"{file}: lakehouse 'b': rot: unknown field\n" == capsys.readouterr().out

@@ -129,17 +129,8 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     names += ("version_expiration", "orphan_removal", *assets.OF_TABLES, assets.TABLE_COMPACTION)
     assert {key(name) for name in (*names, "fleet_health")} == set(repository.asset_graph.get_all_asset_keys())
     jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
-    jobs += (
-        "freeze",
-        "thaw",
-        "mend",
-        "upgrade",
-        "verify",
-        "tables_health",
-        "tables_compact",
-        "tables_expire",
-        "tables_clean",
-    )
+    jobs += ("freeze", "thaw", "mend", "upgrade", "verify")
+    jobs += ("tables_health", "tables_compact", "tables_expire", "tables_clean")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
     first, later = (repository.get_job(f"lakehouses_{each}").tags for each in ("health", "maintenance"))
     assert int(first["dagster/priority"]) > int(later.get("dagster/priority", "0"))

@@ -86,8 +86,13 @@ def test_dagster_is_started_with_settings_that_are_written_where_none_are(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     assert "no lakehouses.yaml" in run(capsys, "ui", code=2)["error"]["message"]
-    (tmp_path / "lakehouses.yaml").write_text("lakehouses: []\n")
-    planned = run(capsys, "ui", "--dry-run")
+    stanzas = [{"name": "a", "root": "file:///x/a"}, {"name": "b", "root": "file:///x/b", "rot": 1}]
+    (tmp_path / "lakehouses.yaml").write_text(yaml.safe_dump({"lakehouses": stanzas}))
+    assert 0 == cli.main(["ui", "--dry-run", "--json"])
+    shown = capsys.readouterr()
+    assert "lakehouse 'b': rot: unknown field" in shown.err
+    planned = json.loads(shown.out)
+    monkeypatch.setattr(trying, "list_mistakes", lambda _: [])
     assert [] == list(mismatches(DECLARED["ui"], planned, "ui", set()))
     assert not (tmp_path / ".dagster").exists()
     started: list[tuple[list[str], dict[str, str]]] = []
@@ -108,6 +113,8 @@ def test_dagster_is_started_with_settings_that_are_written_where_none_are(
         first["TRINITYLAKE_LAKEHOUSES"],
     )
     assert ["--host", "127.0.0.1", "--port", "3999"] == words[-4:]
+    (location,) = yaml.safe_load(Path(words[words.index("--workspace") + 1]).read_text())["load_from"]
+    assert "trinitylake" == location["python_module"]["location_name"]
     assert "is no port" in run(capsys, "ui", "--port", "0", code=2)["error"]["message"]
 
 

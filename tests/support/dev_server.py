@@ -80,5 +80,6 @@ def dev_server(settings: str, location: str) -> Iterator[DevServer]:
 def command(port: int, module: str) -> list[str]:
     """Return the command line of ``trinitylake ui`` for a code location."""
     words = start_command("127.0.0.1", port)
-    words[words.index("--module-name") + 1] = module
+    at = words.index("--workspace")
+    words[at : at + 2] = ["--module-name", module]
     return words

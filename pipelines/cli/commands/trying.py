@@ -13,7 +13,14 @@ from typing import Final
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, option
 from pipelines.cli.commands.options import DRY_RUN
-from pipelines.cli.dagster_home import HOME_VARIABLE, choose_home, require_dagster, start_command, write_settings
+from pipelines.cli.dagster_home import (
+    HOME_VARIABLE,
+    choose_home,
+    list_mistakes,
+    require_dagster,
+    start_command,
+    write_settings,
+)
 from pipelines.cli.output import say
 from pipelines.cli.resolve_root import find_file
 from pipelines.lakehouses import VARIABLE, raw_stanzas, read
@@ -94,6 +101,8 @@ def ui(call: Call) -> Result:
     words = start_command(options.host, options.port)
     data = {"dagster_home": str(home), "lakehouses": str(path), "command": words, "dry_run": options.dry_run}
     environment = {**os.environ, HOME_VARIABLE: str(home), VARIABLE: str(path)}
+    for mistake in list_mistakes(environment):  # it concerns its lakehouse alone: the others are shown
+        say(mistake)
     if options.dry_run:
         shown = f"{HOME_VARIABLE}={shlex.quote(str(home))} {VARIABLE}={shlex.quote(str(path))} {shlex.join(words)}"
         return Result(data, ["dry run, nothing was started and nothing written", shown])
