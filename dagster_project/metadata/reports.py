@@ -357,8 +357,8 @@ def of_mending(done: mend.Report) -> Metadata:
     left = [{"file": path, "why": why} for path, why in done.left.items()]
     tables = {"put_back": table(put_back, ("file",)), "still_damaged": table(left, ("file", "why"))}
     shown = {name: each for name, each in tables.items() if each.records}
-    found = of_report(replace(done, left={}), **shown)
-    return found | {"outcome": ";\n".join(done.summary()), "left": len(left)}
+    outcome = ";\n".join(done.summary())
+    return {"outcome": outcome} | shown | dict(figures(replace(done, left={}))) | {"left": len(left)}
 
 
 # -- expiration and orphans ------------------------------------------------------------------------------
