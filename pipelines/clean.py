@@ -463,7 +463,7 @@ class Cleaning(JobRun[Config, Report]):
 
         The number in the file is smaller where an expiration died after its commit. One ``get``, rarely one more and a
         ``put`` or two. The newest root is read after that, and before anything is deleted: a rollback over a root that
-        cannot be read any more relies on the file (see ``advance_boundary`` in ``expiration``).
+        cannot be read any more relies on the file (see ``advance_boundary`` in ``expire``).
         """
         if self.backend.versions.boundary() < fence.oldest_version:
             self.backend.refuse_no_compare_and_set()

@@ -22,7 +22,7 @@ from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
-from pipelines.trees.cost_bound import Part, RewriteCost, limit_cost
+from pipelines.trees.cost_bound import DirtyPart, RewriteCost, limit_cost
 from pipelines.trees.subtrees import Piece, split_for_tasks
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import codec_of, object_counts, settle_counts
@@ -295,7 +295,7 @@ class _Compaction(JobRun[Config, Report]):
         if not node.is_leaf:
             for ref in frontier:
                 keys = order ** (ref.height + 1) if ref.keys is None else ref.keys
-                parts.append(Part(keys, ref.weight(), ref.height))
+                parts.append(DirtyPart(keys, ref.weight(), ref.height))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
         return limit_cost(self.base, order, parts, opened, self.paying)
 

@@ -26,7 +26,7 @@ class NoAnswer(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class TaskOutcome(Generic[T]):
     """What became of a piece of work: its result, or the error it ended with."""
 
     name: str
@@ -74,7 +74,9 @@ class DeadlinePool:
         (outcome,) = self.each([(name, work)], seconds, seconds + 1.0)
         return outcome.get()
 
-    def each(self, wanted: Iterable[tuple[str, Callable[[], T]]], seconds: float, total: float) -> Iterator[Outcome[T]]:
+    def each(
+        self, wanted: Iterable[tuple[str, Callable[[], T]]], seconds: float, total: float
+    ) -> Iterator[TaskOutcome[T]]:
         """Yield the outcomes in the order they come in. REQUIRES: names differ.
 
         Each piece may take ``seconds``. After ``total`` seconds nothing more is begun, and what is under way is left
@@ -83,7 +85,7 @@ class DeadlinePool:
         end = time.monotonic() + total
         waiting = iter(wanted)
         running: dict[str, _Piece] = {}
-        results: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
+        results: queue.SimpleQueue[TaskOutcome[T]] = queue.SimpleQueue()
         more = True
         while more or running:
             while more and len(running) < self._at_once:
@@ -96,7 +98,7 @@ class DeadlinePool:
                 name, work = following
                 refusal = self._refusal(name)
                 if refusal is not None:
-                    yield Outcome(name, None, NoAnswer(refusal))
+                    yield TaskOutcome(name, None, NoAnswer(refusal))
                     continue
                 running[name] = self._start(name, work, results)
             if running:
@@ -104,11 +106,11 @@ class DeadlinePool:
 
     def _await_one(
         self,
-        results: queue.SimpleQueue[Outcome[T]],
+        results: queue.SimpleQueue[TaskOutcome[T]],
         running: dict[str, _Piece],
         seconds: float,
         end: float,
-    ) -> Iterator[Outcome[T]]:
+    ) -> Iterator[TaskOutcome[T]]:
         """Wait for the next result or the next deadline, and yield what it brings."""
         first_begun = min(piece.begun for piece in running.values())
         due = min(first_begun + seconds, end)
@@ -120,7 +122,7 @@ class DeadlinePool:
         if running.pop(outcome.name, None) is not None:  # else it was left behind, and comes too late
             yield outcome
 
-    def _leave_behind(self, running: dict[str, _Piece], seconds: float, end: float) -> Iterator[Outcome[T]]:
+    def _leave_behind(self, running: dict[str, _Piece], seconds: float, end: float) -> Iterator[TaskOutcome[T]]:
         """Give up the pieces whose time is over."""
         now = time.monotonic()
         for piece in list(running.values()):
@@ -132,7 +134,7 @@ class DeadlinePool:
                     self._left.add(piece)
                     self._suspects.add(piece.name)
             why = f"the storage gave no answer within {now - piece.begun:.0f} s"
-            yield Outcome(piece.name, None, NoAnswer(why))
+            yield TaskOutcome(piece.name, None, NoAnswer(why))
 
     def _refusal(self, name: str) -> str | None:
         """Return the reason for which a piece of work may not begin; ``None`` if it may."""
@@ -149,14 +151,14 @@ class DeadlinePool:
                 return f"not tried while {len(self._left)} other storages give no answer"
         return None
 
-    def _start(self, name: str, work: Callable[[], T], results: queue.SimpleQueue[Outcome[T]]) -> _Piece:
+    def _start(self, name: str, work: Callable[[], T], results: queue.SimpleQueue[TaskOutcome[T]]) -> _Piece:
         piece = _Piece(name)
 
         def carry_out() -> None:
             try:
-                outcome: Outcome[T] = Outcome(name, work(), None)
+                outcome: TaskOutcome[T] = TaskOutcome(name, work(), None)
             except Exception as error:  # noqa: BLE001 - the caller gets it
-                outcome = Outcome(name, None, error)
+                outcome = TaskOutcome(name, None, error)
             with self._lock:
                 piece.done = True
                 if piece not in self._left:

@@ -45,7 +45,7 @@ from pipelines.loading import (
     REFUSE,
     SHOWN,
     SKIP,
-    Counts,
+    LoadCounts,
     ShareTree,
     Tally,
     Target,
@@ -54,7 +54,7 @@ from pipelines.loading import (
     refuse_wrong_lines,
     sum_tallies,
 )
-from pipelines.source.lines import Place, cut_into_blocks, describe_place, find_text_files
+from pipelines.source.lines import TextPlace, cut_into_blocks, describe_place, find_text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.subtrees import adopt
 from trinitylake_core import Lakehouse, clock
@@ -380,7 +380,7 @@ class _Load(JobRun[Config, Report]):
         """Return the entries of the base, divided among the shares. One ``get`` per node."""
         blocks = self.list_tree_blocks()
         given = self.engine.table(blocks, loading.TREE_BLOCK).keep("number", repeatable=True)
-        base = loading.Base(self.base.path, bytes(self.base.data))
+        base = loading.LoadBase(self.base.path, bytes(self.base.data))
         read_blocks = partial(loading.read_tree_blocks, target=self.target, base=base, cuts=self.cuts)
         old = self.map_blocks(
             "read tree",
@@ -403,7 +403,7 @@ class _Load(JobRun[Config, Report]):
             rows.append(row)
         return rows
 
-    def compare(self, new: Rows) -> tuple[Rows, Counts]:
+    def compare(self, new: Rows) -> tuple[Rows, LoadCounts]:
         """Compare with what is there, proved, and decide what to load; return all rows of the shares, too."""
         old = self.read_existing()
         columns = ", ".join((*loading.SHARE_ROW.names, MARK))
@@ -416,9 +416,9 @@ class _Load(JobRun[Config, Report]):
         there = sum_tallies(rows_there)
         added = self.objects - there.count
         if self.config.existing == SKIP:
-            return both, Counts(added=added, skipped=there.count)
+            return both, LoadCounts(added=added, skipped=there.count)
         self.unchanged -= there
-        return both, Counts(added=added, replaced=there.count)
+        return both, LoadCounts(added=added, replaced=there.count)
 
     def refuse_found(self, found: Sequence[Row]) -> None:
         """Refuse what cannot be loaded. Raises ``InvalidInput``, ``ObjectNotFound``, ``AlreadyExists``."""
@@ -488,7 +488,7 @@ class _Load(JobRun[Config, Report]):
         return [row["key"] for row in found]
 
     def commit(
-        self, counts: Counts, trees: Sequence[ShareTree], find_given: Callable[[Sequence[str]], Sequence[str]]
+        self, counts: LoadCounts, trees: Sequence[ShareTree], find_given: Callable[[Sequence[str]], Sequence[str]]
     ) -> Report:
         writer = NodeWriter(self.lake.backend.nodes)
         prove_complete(counts, self.unchanged, trees)
@@ -548,7 +548,7 @@ class _Load(JobRun[Config, Report]):
             raise Corrupt("the proof of a load failed: nothing was committed, please report this as a bug")
         return node
 
-    def report(self, counts: Counts) -> Report:
+    def report(self, counts: LoadCounts) -> Report:
         """Return the report of a load that has committed nothing yet."""
         return Report(
             root=self.lake.root,
@@ -567,5 +567,5 @@ class _Load(JobRun[Config, Report]):
         )
 
 
-def _place_of(row: Row) -> Place:
-    return Place(row["file"], row["offset"])
+def _place_of(row: Row) -> TextPlace:
+    return TextPlace(row["file"], row["offset"])

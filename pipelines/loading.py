@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
 from pipelines.source.entries import WrittenChange, parse_change
-from pipelines.source.lines import PACKED, Block, Place, describe_place, describe_places, read_lines
+from pipelines.source.lines import PACKED, Block, TextPlace, describe_place, describe_places, read_lines
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
 from trinitylake_core.definitions import (
     NamespaceDef,
@@ -55,7 +55,7 @@ WRONG_SHOWN: Final = 20
 class WrongLine(NamedTuple):
     """A line that does not describe an object, and why."""
 
-    place: Place
+    place: TextPlace
     why: str
 
 
@@ -99,7 +99,7 @@ class NewObject(NamedTuple):
     key: str
     home: str | None
     data: bytes
-    place: Place
+    place: TextPlace
 
 
 class TreeEntry(NamedTuple):
@@ -130,7 +130,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class LoadCounts:
     """Objects that a load adds, replaces, and leaves as they are."""
 
     added: int = 0
@@ -193,7 +193,7 @@ def read_objects(
             raise InvalidInput(f"{describe_place(source, place)}: {error}; nothing was loaded") from None
 
 
-def _parse_object(line: bytes, place: Place, target: Target) -> NewObject:
+def _parse_object(line: bytes, place: TextPlace, target: Target) -> NewObject:
     change = parse_change("the entry", _parse_json(line), _KINDS)
     kind = _KINDS.get(change.action)
     if kind is None:
@@ -319,7 +319,7 @@ def pack_tree(target: Target, storage: Storage, entries: Iterable[TreeEntry]) ->
     }
 
 
-def prove_complete(counts: Counts, unchanged: Tally, trees: Sequence[ShareTree]) -> None:
+def prove_complete(counts: LoadCounts, unchanged: Tally, trees: Sequence[ShareTree]) -> None:
     """Prove that what was built is what was to be loaded and what was to be kept, no more and no less.
 
     Raises:
@@ -389,7 +389,7 @@ MISSING: Final = "missing"
 THERE: Final = "there"
 ALL_THERE: Final = "all there"
 """What a comparison finds; the last counts what is there, with the hash of its tally."""
-_NOWHERE: Final = Place("", 0)
+_NOWHERE: Final = TextPlace("", 0)
 
 TupleRow: TypeAlias = tuple[Any, ...]
 Groups: TypeAlias = Iterable[Sequence[Row]]
@@ -510,16 +510,16 @@ class Share:
                 keys, paths = columns
                 self.old.update(zip(keys, paths, strict=True))
 
-    def places(self, key: str) -> list[Place]:
+    def places(self, key: str) -> list[TextPlace]:
         """Return where a new object is written; several places if it is given more than once."""
         found = []
         for file, some in self.new:
             start = bisect_left(some.keys, key)
             stop = bisect_right(some.keys, key)
-            found += [Place(file, offset) for offset in some.offsets[start:stop]]
+            found += [TextPlace(file, offset) for offset in some.offsets[start:stop]]
         return sorted(found)
 
-    def findings(self) -> Iterator[tuple[str, str, Place, Tally]]:
+    def findings(self) -> Iterator[tuple[str, str, TextPlace, Tally]]:
         """Yield the first of each finding of a comparison, and the tally of all that is there and new, too."""
         keys = sorted(key for _, some in self.new for key in some.keys)
         for key, following in pairwise(keys):
@@ -629,7 +629,7 @@ def list_wrong_lines(rows: Iterable[Row], source: Storage, *, target: Target) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class LoadBase:
     """The root that a load stands on; as bytes, since a decoded one cannot be sent."""
 
     path: str
@@ -641,7 +641,7 @@ def read_tree_blocks(
     storage: Storage,
     *,
     target: Target,
-    base: Base,
+    base: LoadBase,
     cuts: Sequence[str],
 ) -> Iterator[list[TupleRow]]:
     """Yield the entries below some children of the base, proved, divided among the shares. One ``get`` per node."""

@@ -77,7 +77,7 @@ def tables_of(report: Summarised) -> Iterable[Table]:
     return found
 
 
-class Size(int):
+class ByteCount(int):
     """A number of bytes: for people ``1.5 KiB``, for programs the number."""
 
 

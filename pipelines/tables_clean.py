@@ -1,4 +1,4 @@
-"""Cleaning the files of Iceberg tables (``tables clean``): list, mark, minus, act, as ``orphans`` does for nodes.
+"""Cleaning the files of Iceberg tables (``tables clean``): list, mark, minus, act, as ``clean`` does for nodes.
 
 A file of the area (``tables/``) goes if no retained version, snapshot or live saved transaction names metadata that
 refer to it, and if it is old enough. Every later commit reads it in the fence: the catalog asks the storage for the
@@ -63,7 +63,7 @@ class Config(clean.Config):
 
 @dataclass(frozen=True, slots=True)
 class Report(clean.Report):
-    """What a cleaning of tables did, or on a dry run would do; the figures of ``orphans.Report`` are those of the area.
+    """What a cleaning of tables did, or on a dry run would do; the figures of ``clean.Report`` are those of the area.
 
     Attributes:
         files_read: how many distinct definitions, metadata files, manifest lists and manifests were read to mark.

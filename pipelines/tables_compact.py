@@ -25,7 +25,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import Size, Table, count, describe_no_change, human_bytes
+from pipelines.summary import ByteCount, Table, count, describe_no_change, human_bytes
 from pipelines.sweep import plans
 from pipelines.tables.compact import model
 from pipelines.tables.compact.engines import Engines
@@ -212,7 +212,7 @@ class Report:
             columns = ("table", "engine", "partitions", "files", "after", "bytes", "delete_files", "reason", "refs")
             cells = attrgetter(*columns[:-1])
             for each in self.planned:
-                shown = replace(each, bytes=Size(each.bytes))
+                shown = replace(each, bytes=ByteCount(each.bytes))
                 rows.append([*cells(shown), ", ".join(each.refs)])
             yield Table("planned", columns, rows)
         else:
@@ -251,10 +251,10 @@ def run(
     config = config or Config()
     review = plans.review_of(config, review, _AS_IT_IS)
     cancel = cancel or NEVER_CANCELLED
-    return _Compaction(lake.refresh(), config, spark, review, cancel, progress or silent).run()
+    return _TablesCompaction(lake.refresh(), config, spark, review, cancel, progress or silent).run()
 
 
-class _Compaction(JobRun[Config, Report]):
+class _TablesCompaction(JobRun[Config, Report]):
     """One run: it plans, acts, and plans those tables once more that were lost to a writer."""
 
     def __post_init__(self) -> None:

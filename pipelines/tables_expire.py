@@ -191,10 +191,10 @@ def run(
     refuse_no_iceberg()
     config = config or Config()
     review = plans.review_of(config, review, _AS_IT_IS)
-    return _Expiration(lake.refresh(), config, progress or silent).run(review, cancel or NEVER_CANCELLED)
+    return _SnapshotExpiration(lake.refresh(), config, progress or silent).run(review, cancel or NEVER_CANCELLED)
 
 
-class _Expiration:
+class _SnapshotExpiration:
     def __init__(self, lake: Lakehouse, config: Config, progress: Progress) -> None:
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -249,7 +249,7 @@ class _Expiration:
 
     def read_plan(self, uri: str) -> PlannedSnapshots:
         """Return what a plan takes from tables. Raises ``InvalidInput``, ``PlanOutdated``."""
-        from trinitylake_core.iceberg.snapshot_expiration import PlannedSnapshots, PlannedTable
+        from trinitylake_core.iceberg.snapshot_expiration import ExpiringTable, PlannedSnapshots
 
         plan = plans.StoredPlan(uri, self.options)
         plans.refuse_other(plan.header, _JOB, self.lake.backend, gc_roots(self.lake.backend))
@@ -257,7 +257,7 @@ class _Expiration:
         for text in plan.names_of_kind(plans.TABLE):
             try:
                 table = json.loads(text)
-                planned.tables[table["uuid"]] = PlannedTable(table["name"], table["metadata"])
+                planned.tables[table["uuid"]] = ExpiringTable(table["name"], table["metadata"])
             except (ValueError, KeyError, TypeError):
                 raise InvalidInput(
                     f"the plan {uri} names a table in a way that is not known; make a new plan"

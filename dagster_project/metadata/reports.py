@@ -16,7 +16,7 @@ from pyarrow import compute, parquet
 from dagster_project.metadata import pictures
 from pipelines import compaction_policy, expire, mend, restore, rollback, snapshot, tables_compact, tables_health, undo
 from pipelines.stats import Deep
-from pipelines.summary import Size, Summarised, Table, count, history_table, human_bytes, tables_of, utc
+from pipelines.summary import ByteCount, Summarised, Table, count, history_table, human_bytes, tables_of, utc
 from pipelines.sweep.plans import TABLE
 from pipelines.tables.compact.model import DONE, LOST, VOID
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
@@ -169,7 +169,7 @@ def cell(value: Any) -> str | int | float | bool | None:
     """Return a value in a form that a table cell can hold."""
     if isinstance(value, datetime):
         return utc(value)
-    if isinstance(value, Size):
+    if isinstance(value, ByteCount):
         return int(value)  # Dagster stores no types but Python's own
     if value is None or isinstance(value, str | int | float | bool):
         return value

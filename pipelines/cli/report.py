@@ -17,7 +17,7 @@ from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from pipelines import summary
-from pipelines.summary import SHOWN, Size, Summarised, aware, human_bytes, utc
+from pipelines.summary import SHOWN, ByteCount, Summarised, aware, human_bytes, utc
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -148,7 +148,7 @@ def plain(value: Any) -> str:
         return utc(value)
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
-    if isinstance(value, Size):
+    if isinstance(value, ByteCount):
         return human_bytes(value)
     if isinstance(value, int):
         return str(int(value))
@@ -252,7 +252,7 @@ def _csv_cell(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return repr(value)
-    if isinstance(value, Size):
+    if isinstance(value, ByteCount):
         return str(int(value))
     return plain(value)
 

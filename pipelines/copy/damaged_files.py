@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from pipelines.sweep.kept_roots import is_there
 from trinitylake_core import spec
 from trinitylake_core.definitions import DECODERS, decode_lakehouse, has_checksum
 from trinitylake_core.errors import AlreadyExists, Corrupt, FileMissing, InvalidDefinition, StorageError
@@ -99,7 +100,7 @@ def refuse_stranger(versions: Versions, root: Root) -> None:
         own -= _files_of(before)
     elif root.version > 0:  # what the one before it named is not known
         own = set(filter(None, root.own_messages().values))
-    if not own or not all(versions.storage.map(sorted(own), partial(_is_there, versions.storage))):
+    if not own or not all(versions.storage.map(sorted(own), partial(is_there, versions.storage))):
         raise Corrupt(
             f"nothing proves that it is version {root.version} of this lakehouse", path=root.path, invariant="I14"
         )
@@ -109,14 +110,6 @@ def _files_of(root: Root) -> set[str]:
     """Return the definitions and nodes that a root names."""
     node = root.node
     return {root.definition_path, *node.children, *filter(None, (*node.values, *node.buffer.values))}
-
-
-def _is_there(storage: Storage, path: str) -> bool:
-    try:
-        storage.info(path)
-    except FileMissing:
-        return False
-    return True
 
 
 def _readable(versions: Versions, version: int) -> Root | None:

@@ -31,7 +31,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class TextPlace:
     """Where a line begins: its file, and how many bytes lie before it there."""
 
     file: str
@@ -91,7 +91,7 @@ def cut_into_blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_B
             )
 
 
-def read_lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
+def read_lines(storage: Storage, block: Block) -> Iterator[tuple[TextPlace, bytes]]:
     """Yield the lines that begin in a block, without those that are empty. One ``get``, or a few where it ends.
 
     Raises:
@@ -107,7 +107,7 @@ def read_lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
         data = data.removeprefix(_BYTE_ORDER_MARK)
     for line in data.split(b"\n"):
         if line.strip():
-            yield Place(block.file, offset), line
+            yield TextPlace(block.file, offset), line
         offset += len(line) + 1
 
 
@@ -146,14 +146,14 @@ def _read_rest_of_line(storage: Storage, block: Block, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def describe_place(storage: Storage, place: Place) -> str:
+def describe_place(storage: Storage, place: TextPlace) -> str:
     """Return a place as people look for it: file and line. Reads the file up to there."""
     return describe_places(storage, [place])[0]
 
 
-def describe_places(storage: Storage, places: Sequence[Place]) -> list[str]:
+def describe_places(storage: Storage, places: Sequence[TextPlace]) -> list[str]:
     """Return places as people look for them. Reads each file once, up to the last place in it."""
-    numbers: dict[Place, int] = {}
+    numbers: dict[TextPlace, int] = {}
     for file, in_file in groupby(sorted(places), key=attrgetter("file")):
         data = None
         if file.endswith(PACKED):

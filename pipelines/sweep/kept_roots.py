@@ -144,7 +144,7 @@ def live_transactions(
         if isinstance(data, FileMissing):
             continue
         running = _running_roots(path, data, modified, ttl_millis, now_millis)
-        there = [each for each in running if _is_there(storage, each)]
+        there = [each for each in running if is_there(storage, each)]
         if running[:1] != there[:1] or not running:
             found.dead += 1
         else:
@@ -153,7 +153,8 @@ def live_transactions(
     return found
 
 
-def _is_there(storage: Storage, path: str) -> bool:
+def is_there(storage: Storage, path: str) -> bool:
+    """Return whether there is a file of this name. One ``head``."""
     try:
         storage.info(path)
     except FileMissing:

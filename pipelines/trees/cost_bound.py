@@ -27,7 +27,7 @@ class RewriteCost(NamedTuple):
     bytes: int
 
 
-class Part(NamedTuple):
+class DirtyPart(NamedTuple):
     """A subtree that has messages waiting: its keys, the messages above it and in it, and its height."""
 
     keys: int
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 def limit_cost(
     root: Root,
     order: int,
-    parts: Iterable[Part] | None = None,
+    parts: Iterable[DirtyPart] | None = None,
     opened: int = 0,
     paying: PayingChildren | None = None,
 ) -> RewriteCost:
@@ -77,13 +77,13 @@ def limit_cost(
     return RewriteCost(nodes, requests, round(nodes * _FILE_BYTES + rows * _row_bytes(node)))
 
 
-def find_dirty_parts(node: Node, paying: PayingChildren | None) -> Iterator[Part]:
+def find_dirty_parts(node: Node, paying: PayingChildren | None) -> Iterator[DirtyPart]:
     """Yield the children of a root that have messages waiting; with ``paying``, not where all of them may wait."""
     keys = node.child_keys
     waiting = node.child_messages
     if node.height is None or keys is None or waiting is None:  # an older writer: all of it is one subtree
         messages = len(node.buffer) if node.subtree_messages is None else node.subtree_messages
-        yield Part(node.subtree_keys or messages, messages, node.height or 0)
+        yield DirtyPart(node.subtree_keys or messages, messages, node.height or 0)
         return
     above = Counter(node.child_index(key) for key in node.pending.keys if node.position(key) is None)
     for index, held in enumerate(keys):
@@ -92,10 +92,10 @@ def find_dirty_parts(node: Node, paying: PayingChildren | None) -> Iterator[Part
         if paying is not None and not above[index]:
             may_wait = paying.allowed_messages(held, node.height - 1)
         if messages > may_wait:
-            yield Part(held, messages, node.height - 1)
+            yield DirtyPart(held, messages, node.height - 1)
 
 
-def _limit_levels(part: Part, least: int, paying: PayingChildren | None) -> list[int]:
+def _limit_levels(part: DirtyPart, least: int, paying: PayingChildren | None) -> list[int]:
     """Return how many nodes are written at most in each level of a subtree, the leaves first."""
     hit = part.messages
     if paying is not None and part.height:

@@ -49,7 +49,7 @@ from trinitylake_core.storage import (
     normalise_root,
     open_storage,
 )
-from trinitylake_core.storage.disk_deleting import MOST_THREADS, Pace
+from trinitylake_core.storage.disk_deleting import MOST_THREADS, DeletionPace
 from trinitylake_core.storage.failures import sanitise
 
 
@@ -933,7 +933,7 @@ def test_many_deletions_at_once_say_what_became_of_each_file(tmp_path: Path) -> 
 def all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete with as many threads as there may be, from the first file on."""
     monkeypatch.setattr(disk_deleting, "_FEWEST", 4)
-    monkeypatch.setattr(Pace, "threads", property(lambda _: MOST_THREADS, lambda *_: None), raising=False)
+    monkeypatch.setattr(DeletionPace, "threads", property(lambda _: MOST_THREADS, lambda *_: None), raising=False)
 
 
 def _with_files(tmp_path: Path, number: int) -> tuple[Storage, list[str]]:
@@ -1003,7 +1003,7 @@ def test_as_many_threads_delete_as_help(waits: float, helpful: int, threads: int
             pace.note(files, max(busy, files * (0.00002 + disk_waits) / min(pace.threads, at_once)), busy)
         return used
 
-    pace = Pace()
+    pace = DeletionPace()
     assert 1 == max(delete_on(waits, helpful, 1))
     delete_on(waits, helpful, 40)
     assert [(threads, True)] == [(most, rounds > 90) for most, rounds in delete_on(waits, helpful, 100).most_common(1)]
@@ -1023,7 +1023,7 @@ def test_a_deletion_opens_the_root_once_and_the_directory_of_each_file(
         return open_directory(root, path)
 
     monkeypatch.setattr(disk_deleting, "open_directory_without_links", count)
-    monkeypatch.setattr(Pace, "round_files", lambda _: 1000)
+    monkeypatch.setattr(DeletionPace, "round_files", lambda _: 1000)
     assert 600 == len(storage.delete_many(names).deleted)
     assert (600, 1) == (len(opened), len({each.partition(":")[0] for each in opened}))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.source import lines
-from pipelines.source.lines import Block, Place, cut_into_blocks, describe_place, describe_places, find_text_files
+from pipelines.source.lines import Block, TextPlace, cut_into_blocks, describe_place, describe_places, find_text_files
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 
@@ -59,7 +59,7 @@ def test_a_compressed_file_is_one_block(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl.gz").write_bytes(data)
     storage = open_storage(tmp_path.as_uri())
     assert [(0, b"a"), (3, b"b")] == read(storage, "f.jsonl.gz", len(data), 1)
-    assert "f.jsonl.gz, line 3" == describe_place(storage, Place("f.jsonl.gz", 3))
+    assert "f.jsonl.gz, line 3" == describe_place(storage, TextPlace("f.jsonl.gz", 3))
     (tmp_path / "f.jsonl.gz").write_bytes(data[:-5])
     with pytest.raises(InvalidInput, match="cut short"):
         read(storage, "f.jsonl.gz", len(data) - 5, 1)
@@ -90,7 +90,7 @@ def test_places_are_found_in_one_reading(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "g.jsonl.gz", "wb") as packed:
         packed.write(b"a\n\nbb\nc\n")
     storage = open_storage(tmp_path.as_uri())
-    places = [Place(file, offset) for offset in (6, 0, 3) for file in ("f.jsonl", "g.jsonl.gz")]
+    places = [TextPlace(file, offset) for offset in (6, 0, 3) for file in ("f.jsonl", "g.jsonl.gz")]
     before = storage.counts.snapshot()
     assert [f"{place.file}, line {({0: 1, 3: 3, 6: 4})[place.offset]}" for place in places] == (
         describe_places(storage, places)

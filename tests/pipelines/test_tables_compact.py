@@ -22,7 +22,7 @@ from pipelines import rollback, tables_clean, tables_compact, tables_expire, ver
 from pipelines.job import dry_run
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
-from pipelines.tables.compact.local import LocalEngine
+from pipelines.tables.compact.local import LocalRewriter
 from pipelines.tables_compact import Config, Policy, Settings
 from tests.support.engines import connected
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
@@ -281,7 +281,7 @@ def test_sorts_and_manifests_are_sparks(catalog: TrinityLakeCatalog) -> None:
 # -- writers ---------------------------------------------------------------------------------------------
 
 
-class WriterBetween(LocalEngine):
+class WriterBetween(LocalRewriter):
     """An engine beside which a writer commits, between the writing of the files and the commit."""
 
     act: Callable[[], Any]
@@ -300,7 +300,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def between(act: Callable[[], Any], times: int = 1) -> None:
         engine = type("Between", (WriterBetween,), {"act": staticmethod(act), "times": times})
-        monkeypatch.setattr("pipelines.tables.compact.engines.LocalEngine", engine)
+        monkeypatch.setattr("pipelines.tables.compact.engines.LocalRewriter", engine)
 
     return between
 
@@ -534,7 +534,7 @@ def test_a_plan_that_was_made_for_spark_brings_no_deleted_row_back_here(
         connection.execute("DELETE FROM l.sales.orders WHERE id = 3")
     plan = (tmp_path / "plan.parquet").as_uri()
     with monkeypatch.context() as patched:
-        patched.setattr(LocalEngine, "why_not", lambda engine, table: None)
+        patched.setattr(LocalRewriter, "why_not", lambda engine, table: None)
         assert FILES == tables_compact.run(catalog.lakehouse.refresh(), Config(plan_to=plan)).files
         report = tables_compact.run(catalog.lakehouse, Config(plan=plan))
         assert "delete files apply to its files" in report.failures["sales.orders"], "the engine looks by itself"

@@ -24,7 +24,7 @@ from pipelines import tables_compact
 from pipelines.job import NEVER_CANCELLED
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
-from pipelines.tables.compact.local import LocalEngine
+from pipelines.tables.compact.local import LocalRewriter
 from pipelines.tables.compact.plan import NamedTable, plan_table
 from pipelines.tables_compact import Config, Settings
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
@@ -126,16 +126,16 @@ def test_a_table_that_has_begun_has_a_time_too(tmp_path: Path, monkeypatch: pyte
     catalog = new_iceberg(tmp_path)
     with_table(catalog, "sales.orders", 1).append(rows(2))
     lake = catalog.lakehouse.refresh()
-    engine = LocalEngine(lake, Settings(seconds=3600), NEVER_CANCELLED)
+    engine = LocalRewriter(lake, Settings(seconds=3600), NEVER_CANCELLED)
     table = NamedTable("sales.orders", lake.table("sales", "orders"))
     planned = plan_table(Located(lake.storage), table, Config(rules=EAGER), 0)
-    read = data_files.RowReader.content
+    read = data_files.DataFileReader.content
 
-    def read_for_hours(reader: data_files.RowReader, file: Any) -> bytes:
+    def read_for_hours(reader: data_files.DataFileReader, file: Any) -> bytes:
         engine._ends = 0.0
         return read(reader, file)
 
-    monkeypatch.setattr(data_files.RowReader, "content", read_for_hours)
+    monkeypatch.setattr(data_files.DataFileReader, "content", read_for_hours)
     assert [model.TIMEOUT] == [each.outcome for each in engine.rewrite([planned])]
     assert [1, 2] == ids(catalog.load_table("sales.orders"))
 

@@ -16,7 +16,7 @@ from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
 from pipelines.tables.compact.model import Settings
 from pipelines.tables.compact.plan import NamedTable, plan_table
-from pipelines.tables.compact.spark import SparkEngine
+from pipelines.tables.compact.spark import SparkRewriter
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core import Lakehouse
@@ -171,7 +171,7 @@ def test_spark_calls_a_table_lost_that_is_gone_before_it_begins(kept: Path, monk
     policy = tables_compact.Config(rules=EAGER)
     definition = lake.table("sales", "b")
     table = plan_table(Located(lake.storage), NamedTable(VICTIM, definition), policy, 0)
-    engine = SparkEngine(lake, Settings(), None, tables_compact.NEVER_CANCELLED)
+    engine = SparkRewriter(lake, Settings(), None, tables_compact.NEVER_CANCELLED)
     monkeypatch.setattr(engine, "_connect", lambda: None)
     drop(catalog)
     [outcome] = engine.rewrite([table])

@@ -351,7 +351,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(saved.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
     ),
     "pending saves are marked": Mutation(
-        lambda: {(kept_roots, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
+        lambda: {(kept_roots, "is_there"): lambda storage, path: False}, ("save-again", "clean")
     ),
     "a commit takes the saved transaction": Mutation(
         lambda: {(saved.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
@@ -479,7 +479,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         schedule="0 2>1 15>2 101>1 178~3:month",
     ),
     "a late file of a saved transaction is dead": Mutation(
-        lambda: {(kept_roots, "_is_there"): lambda storage, path: True},
+        lambda: {(kept_roots, "is_there"): lambda storage, path: True},
         ("save-publish",),
         preemptions=0,
         faults=1,

@@ -60,7 +60,7 @@ class NeedsSpark(Exception):
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-class RowReader:
+class DataFileReader:
     """Reads the rows of data files that have the current schema of their table."""
 
     def __init__(self, metadata: TableMetadata, located: Located) -> None:

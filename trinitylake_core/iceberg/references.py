@@ -61,9 +61,9 @@ _DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True), Column(517, option
 """The same of a manifest list, ``partition_spec_id``, and ``content``, which version 1 lacks."""
 _OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
 _DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
+"""The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
 _NOT_DESCRIBED: Final = (None, None, None, None, None)
 """What a row has of a file where it is null."""
-"""The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
 _OF_VECTOR: Final = (*_MANIFEST[1].inside, Column(103), Column(143, optional=True), Column(144, optional=True))
 _VECTORS: Final = (Column(0), Column(2, _OF_VECTOR))
 """The same of a manifest, ``record_count``, ``referenced_data_file`` and ``content_offset``."""

@@ -62,7 +62,7 @@ class Expiring:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTable:
+class ExpiringTable:
     """The table that a plan was made for: its name, and the metadata file that it had then."""
 
     name: str
@@ -73,7 +73,7 @@ class PlannedTable:
 class PlannedSnapshots:
     """What tables lose by a plan, by their UUIDs: snapshots, and references with the snapshots that they named."""
 
-    tables: dict[str, PlannedTable]
+    tables: dict[str, ExpiringTable]
     snapshots: dict[str, set[int]]
     refs: dict[str, dict[str, int]]
 

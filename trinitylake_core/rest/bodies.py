@@ -11,7 +11,8 @@ from anyio import to_thread
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
-from trinitylake_core.rest.json_bounds import Bomb, JsonSize, measure_json
+from trinitylake_core.iceberg.reading.json_size import JsonSize, measure_json
+from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.places import Place
 from trinitylake_core.rest.problems import Problem

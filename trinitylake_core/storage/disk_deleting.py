@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 
-class Pace:
+class DeletionPace:
     """How many threads delete files of a disk: one at first, and others as what was measured says. Not thread-safe.
 
     Attributes:
@@ -88,7 +88,7 @@ class _Part(NamedTuple):
     busy_seconds: float
 
 
-def delete_files(root: str, paths: Sequence[str], pace: Pace | None) -> DeleteResult:
+def delete_files(root: str, paths: Sequence[str], pace: DeletionPace | None) -> DeleteResult:
     """Delete files by their paths below a directory, in order of their names; ``pace`` = ``None``: in this thread."""
     ordered = sorted(set(paths))
     result = DeleteResult()
@@ -107,7 +107,7 @@ def delete_files(root: str, paths: Sequence[str], pace: Pace | None) -> DeleteRe
     return result
 
 
-def _delete_round(root: str, paths: Sequence[str], pace: Pace | None) -> Sequence[_Part]:
+def _delete_round(root: str, paths: Sequence[str], pace: DeletionPace | None) -> Sequence[_Part]:
     """Delete some files, and tell the pace how long that took."""
     if pace is None:
         return [_delete_in_turn(root, paths)]

@@ -27,7 +27,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.storage import durability
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.disk_deleting import Pace, delete_files
+from trinitylake_core.storage.disk_deleting import DeletionPace, delete_files
 from trinitylake_core.storage.disk_directories import Directories
 from trinitylake_core.storage.disk_files import (
     DENIED,
@@ -75,7 +75,7 @@ class LocalStorage(BaseStorage):
         self._base = self._directory.rstrip("/") + "/"
         self._unsynced = Unsynced(self._directory, self._sync_mode)
         self._directories = Directories(self._directory, self._directory_added)
-        self._pace = Pace()
+        self._pace = DeletionPace()
         self._lock_proven = False
 
     def _reset_after_fork(self) -> None:

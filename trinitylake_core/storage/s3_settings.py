@@ -200,7 +200,7 @@ def s3fs_arguments(settings: S3Settings, connections: int) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Resolved:
     """What was found so far; ``None`` is not decided yet."""
 
     endpoint: str | None
@@ -222,7 +222,7 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
         keys = None
     else:
         keys = _keys(options)
-    found = _Found(
+    found = _Resolved(
         endpoint=options.endpoint or _first_of(_ENDPOINTS),
         region=options.region or os.environ.get("AWS_DEFAULT_REGION") or None,
         path_style=options.path_style,
@@ -284,7 +284,7 @@ def _keys(options: S3Options) -> Keys | None:
     return None
 
 
-def _leaves_open(options: S3Options, found: _Found, *, signs: bool) -> bool:
+def _leaves_open(options: S3Options, found: _Resolved, *, signs: bool) -> bool:
     """Whether there is something that only botocore can tell: files, other variables, a role, another partition."""
     if signs or options.profile:
         return True
@@ -296,7 +296,7 @@ def _leaves_open(options: S3Options, found: _Found, *, signs: bool) -> bool:
     return found.endpoint is None and str(found.region).startswith(_OTHER_PARTITIONS)
 
 
-def _ask_botocore(options: S3Options, found: _Found, *, signs: bool) -> None:
+def _ask_botocore(options: S3Options, found: _Resolved, *, signs: bool) -> None:
     """Complete what was found by what botocore finds in the environment and in the files of AWS.
 
     botocore renews credentials itself when they are about to end.

@@ -158,7 +158,7 @@ def _put_in_place(work: Work, flushed: dict[int, tuple[int, Work]], chosen: Coll
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _LeafRun:
     """A run in memory: its leaves as they were read, with the pivots behind them, and what is to become of them."""
 
     stretches: list[Work]
@@ -218,7 +218,7 @@ def _flush_run(sink: NodeSink, work: Work, places: Sequence[Stretch], stamp: int
     return flushed
 
 
-def _read_run(sink: NodeSink, work: Work, places: Sequence[Stretch]) -> _Run | None:
+def _read_run(sink: NodeSink, work: Work, places: Sequence[Stretch]) -> _LeafRun | None:
     """Return a run that was read; ``None`` if a leaf is not plain, or holds a key outside of its range."""
     stretches = [work.cut(place.start, place.stop - 1) for place in places]
     bounds = _pivots_behind((work.keys, work.values), [place.stop - 1 for place in places[:-1]])
@@ -241,7 +241,7 @@ def _read_run(sink: NodeSink, work: Work, places: Sequence[Stretch]) -> _Run | N
     changes = Messages.join(ref.pending for stretch in stretches for ref in stretch.refs).columns()
     both = Columns.join([*parts, changes])
     old = both.slice(0, len(both) - len(changes))
-    run = _Run(stretches, old, changes, both, rows)
+    run = _LeafRun(stretches, old, changes, both, rows)
     return run if in_order(old.keys, *run.within) else None
 
 
@@ -266,7 +266,7 @@ def _pivots_behind(pivots: Batch, leaves: Sequence[int]) -> Batch:
     return [keys[leaf] for leaf in leaves], [values[leaf] for leaf in leaves]
 
 
-def _count_rows(run: _Run, plan: Plan) -> list[int]:
+def _count_rows(run: _LeafRun, plan: Plan) -> list[int]:
     """Return how many entries each stretch comes to hold."""
     numbers = np.arange(len(run.stretches))
     old_rows = np.array(run.rows)

@@ -13,7 +13,7 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
-from pipelines.summary import Size, at_most, qualify_name
+from pipelines.summary import ByteCount, at_most, qualify_name
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import TableDef, to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -79,7 +79,7 @@ def _long_row(known: dict[str, Any]) -> list[Any]:
     name = qualify_name(known["namespace"], known["name"])
     size = known["bytes"]
     if size is not None:
-        size = Size(size)
+        size = ByteCount(size)
     return [known["kind"], name, known["rows"], size, known["snapshot"]]
 
 
@@ -251,7 +251,7 @@ def _weigh_tables(lake: Lakehouse) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class TreeLevel:
     """The nodes at one depth. ``key_fill`` is the used share of their key tables, ``dirty`` counts those with messages.
 
     ``bytes`` is the size of their files, ``fill`` their size in memory as a share of the target size of a node file.
@@ -276,7 +276,7 @@ class Level:
         cells = asdict(self)
         cells["key_fill"] = f"{self.key_fill:.0%}"
         cells["fill"] = f"{self.fill:.0%}"
-        cells["bytes"] = Size(self.bytes)
+        cells["bytes"] = ByteCount(self.bytes)
         return list(cells.values())
 
 
@@ -300,14 +300,14 @@ def tree(call: Call) -> Result:
     levels = list(_read_levels(lake, options.depth, call.progress))
     facts = {"version": lake.version, "order": lake.definition.order}
     data = {"root": lake.root, **facts, "levels": levels}
-    header = [name.replace("_", " ") for name in Level.__slots__]
+    header = [name.replace("_", " ") for name in TreeLevel.__slots__]
     rounded = [level.cells_for_people() for level in levels]
     lines = in_order(report.fields(facts), report.table(header, rounded))
     exact = [level.cells() for level in levels]
     return Result(data, lines, table=report.table(header, exact))
 
 
-def _read_levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:
+def _read_levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[TreeLevel]:
     nodes: Iterator[Node] = iter([lake.root_node.node])
     for level in count():
         found, below = _read_level(lake, level, nodes, progress)
@@ -317,7 +317,7 @@ def _read_levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iter
         nodes = lake.nodes.read_many(below)
 
 
-def _read_level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Progress) -> tuple[Level, list[str]]:
+def _read_level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Progress) -> tuple[TreeLevel, list[str]]:
     """Return the figures of a level, and the nodes below it."""
     below: list[str] = []
     height = None
@@ -335,7 +335,7 @@ def _read_level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Pr
         progress(f"level {depth}", found["nodes"], None)
     keys_max = found["nodes"] * max(1, lake.definition.order - 1)
     memory_max = found["nodes"] * lake.definition.node_file_max_size_bytes
-    level = Level(
+    level = TreeLevel(
         depth=depth,
         height=height,
         nodes=found["nodes"],

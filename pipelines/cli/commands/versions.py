@@ -14,7 +14,7 @@ from pipelines.cli.command import Call, Result, command, in_order, option, or_el
 from pipelines.cli.commands import following
 from pipelines.cli.commands.objects import keys_of, list_readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
-from pipelines.summary import Size, at_most, qualify_name
+from pipelines.summary import ByteCount, at_most, qualify_name
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
@@ -87,7 +87,7 @@ def _history_row(each: VersionInfo) -> list[Any]:
         each.changes,
         at_most(each.objects, each.uncertain),
         each.messages,
-        Size(each.root_bytes),
+        ByteCount(each.root_bytes),
         each.author,
         each.reason,
     ]

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from pipelines.job import Cancel, Session
-from pipelines.tables.compact.local import LocalEngine
+from pipelines.tables.compact.local import LocalRewriter
 from pipelines.tables.compact.model import UNSUPPORTED, Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
-from pipelines.tables.compact.spark import SparkEngine
+from pipelines.tables.compact.spark import SparkRewriter
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 
@@ -28,9 +28,9 @@ class Engines:
         """Raise ``InvalidInput`` if an engine was asked for that is not there."""
         self._engines: list[TableEngine] = []
         if engine != SPARK:
-            self._engines.append(LocalEngine(lake, settings, cancel))
+            self._engines.append(LocalRewriter(lake, settings, cancel))
         if engine != LOCAL:
-            by_spark = SparkEngine(lake, settings, spark, cancel)
+            by_spark = SparkRewriter(lake, settings, spark, cancel)
             missing = by_spark.what_is_missing()
             if engine == SPARK and missing is not None:
                 raise InvalidInput(f"tables cannot be compacted by engine 'spark': {missing}")

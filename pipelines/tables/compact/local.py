@@ -27,7 +27,7 @@ from trinitylake_core.tables import Located
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog
-    from trinitylake_core.iceberg.data_files import RowReader, RowWriter
+    from trinitylake_core.iceberg.data_files import DataFileReader, RowWriter
     from trinitylake_core.iceberg.rewritten import DataFile, FileRewrite
 
 GROUP_BYTES: Final = 256 << 20
@@ -90,7 +90,7 @@ class _Batch:
         return len(self.tables) >= TOGETHER or size >= _BATCH_BYTES or waited >= _WAIT_SECONDS
 
 
-class LocalEngine:
+class LocalRewriter:
     """Rewrites in this process.
 
     Attributes:
@@ -226,9 +226,9 @@ class LocalEngine:
 
     def _rewrite_groups(self, metadata: Any, located: Located, table: PlannedTable, done: _Begun) -> None:
         """Write the new files of each group that needs no translation; note the others."""
-        from trinitylake_core.iceberg.data_files import NeedsSpark, RowReader, RowWriter
+        from trinitylake_core.iceberg.data_files import DataFileReader, NeedsSpark, RowWriter
 
-        reader = RowReader(metadata, located)
+        reader = DataFileReader(metadata, located)
         for group in table.groups:
             self._cancel.check()
             old = [done.files[path] for path in group.paths]
@@ -243,7 +243,7 @@ class LocalEngine:
                 done.groups.append(group)
 
     def _rewrite_group(
-        self, metadata: Any, reader: RowReader, writer: RowWriter, group: PlannedGroup, old: Sequence[DataFile]
+        self, metadata: Any, reader: DataFileReader, writer: RowWriter, group: PlannedGroup, old: Sequence[DataFile]
     ) -> list[tuple[DataFile, bytes]]:
         """Write the new files of a group, in memory, and prove them."""
         from trinitylake_core.iceberg.file_figures import column_figures

@@ -60,7 +60,7 @@ class StartIsGone(Exception):
     """The table no longer has the snapshot that a rewrite began at."""
 
 
-class SparkEngine:
+class SparkRewriter:
     """Has Iceberg's procedures rewrite tables. Spark is started when the first table needs it."""
 
     name = "spark"
@@ -167,7 +167,7 @@ class _Run:
 class _TableRewrite:
     """One table: the procedures, what they did, and the proof."""
 
-    def __init__(self, lake: Lakehouse, catalog: SparkCatalog, engine: SparkEngine, table: PlannedTable) -> None:
+    def __init__(self, lake: Lakehouse, catalog: SparkCatalog, engine: SparkRewriter, table: PlannedTable) -> None:
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
         self._own: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)

@@ -10,8 +10,8 @@ from typing import Final
 
 METADATA_BYTES: Final = 64 << 20
 """Bytes of a file of table metadata, packed and unpacked: some 90,000 snapshots."""
-METADATA_ELEMENTS: Final = 2_000_000
-"""Values of a file of table metadata: objects, arrays, members and items."""
+METADATA_ELEMENTS: Final = 1_000_000
+"""Values of a file of table metadata: objects and arrays, and what is in them after the first."""
 METADATA_DEPTH: Final = 100
 """How deep objects and arrays of table metadata lie in each other; a column that is a struct adds three levels."""
 

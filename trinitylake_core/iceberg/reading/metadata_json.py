@@ -9,11 +9,9 @@ from typing import Any, Final, NoReturn
 from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.codecs import GZIP_MAGIC, gunzip
 from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
+from trinitylake_core.iceberg.reading.json_size import measure_json
 
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_ELEMENTS: Final = b"[{,:"
-_TOO_MANY: Final = f"it has more than {limits.METADATA_ELEMENTS:,} values"
 
 
 def decode_metadata(data: bytes, location: str) -> dict[str, Any]:
@@ -68,19 +66,12 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _refuse_large(data: bytes) -> None:
-    """Refuse what parsing would make large or deep, by its brackets and commas outside of strings."""
-    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if unescaped.count(b'"') > 2 * limits.METADATA_ELEMENTS:  # each value is one string at the most, with two quotes
-        raise Malformed(_TOO_MANY)
-    bare = b"".join(unescaped.split(b'"')[::2])
-    if sum(bare.count(each) for each in _ELEMENTS) > limits.METADATA_ELEMENTS:
-        raise Malformed(_TOO_MANY)
-    brackets = bare.translate(None, _NO_BRACKETS)
-    for _ in range(limits.METADATA_DEPTH):  # each round takes the innermost level out
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return
-    raise Malformed(f"it is nested more than {limits.METADATA_DEPTH} deep, or its brackets do not match")
+    """Refuse what parsing would make large or deep."""
+    size = measure_json(data)
+    if size.elements > limits.METADATA_ELEMENTS:
+        raise Malformed(f"it has more than {limits.METADATA_ELEMENTS:,} values")
+    if size.depth > limits.METADATA_DEPTH:
+        raise Malformed(f"it is nested more than {limits.METADATA_DEPTH} deep")
 
 
 def _refuse_half_characters(found: dict[str, Any]) -> None:
