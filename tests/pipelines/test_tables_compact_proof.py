@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -10,6 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from pyiceberg.conversions import to_bytes
+from pyiceberg.types import DateType, LongType
 
 from pipelines import tables_compact
 from pipelines.tables.compact import model
@@ -187,3 +190,58 @@ def test_a_rewrite_that_changes_rows_commits_nothing(
     assert "proof" in report.failures["sales.orders"]
     assert version == catalog.lakehouse.refresh().version
     assert (8, list(range(8))) == (data_files(catalog), ids(catalog.load_table("sales.orders")))
+
+
+# -- manifests that lie -----------------------------------------------------------------------------------
+
+_Figures = dict[str, Any]
+
+
+def _lose_nans(figures: _Figures) -> None:
+    figures["nan_value_counts"] = {}
+
+
+def _count_no_null(figures: _Figures) -> None:
+    figures["null_value_counts"][2] = 0
+
+
+def _raise_lower_bound(figures: _Figures) -> None:
+    figures["lower_bounds"][1] = to_bytes(LongType(), 5)
+
+
+def _cut_upper_bound(figures: _Figures) -> None:
+    figures["upper_bounds"][3] = b"text 1"
+
+
+def _date_too_early(figures: _Figures) -> None:
+    figures["upper_bounds"][4] = to_bytes(DateType(), 0)
+
+
+@pytest.mark.parametrize("lie", [_lose_nans, _count_no_null, _raise_lower_bound, _cut_upper_bound, _date_too_early])
+def test_a_rewrite_whose_manifest_says_what_its_rows_do_not_commits_nothing(
+    lie: Callable[[_Figures], None], catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old manifests say nothing, so that the figures of the new one can be compared with rows alone."""
+    schema = pa.schema([("n", pa.int64()), ("real", pa.float64()), ("text", pa.string()), ("day", pa.date32())])
+    catalog.create_namespace("sales")
+    none = {"write.metadata.metrics.default": "none"}
+    table = catalog.create_table("sales.orders", schema, properties=none)
+    for number in range(8):
+        of_file = [[number], [math.nan if number % 2 else None], [f"text {number}"], [date(2026, 1, 1 + number)]]
+        table.append(pa.table(of_file, schema=schema))
+    with table.transaction() as change:
+        change.remove_properties(*none)
+    make = RowWriter._figures
+
+    def make_others(writer: Any, *about: Any) -> _Figures:
+        made = make(writer, *about)
+        lie(made)
+        return made
+
+    with monkeypatch.context() as lying:
+        lying.setattr(RowWriter, "_figures", make_others)
+        report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
+    assert "the manifest has" in report.failures["sales.orders"]
+    assert 8 == data_files(catalog)
+    assert {} == tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH))).failures
+    assert 1 == data_files(catalog)

@@ -12,9 +12,12 @@ from pyiceberg.types import (
     BooleanType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     PrimitiveType,
+    StringType,
     TimestampType,
     TimestamptzType,
     TimeType,
@@ -27,6 +30,7 @@ _EXACT: Final = (
     BooleanType, DateType, DecimalType, IntegerType, LongType, TimestampType, TimestamptzType, TimeType,
 )  # fmt: skip
 """Types of which no writer shortens a bound."""
+_FLOATING: Final = (FloatType, DoubleType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,47 @@ def column_figures(metadata: TableMetadata, files: Sequence[DataFile]) -> Column
                 if found is not None:
                     bounds[field.name] = found
     return ColumnFigures(sum(each.rows for each in files), nulls, bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnClaim:
+    """What a manifest says of one column of a file.
+
+    Attributes:
+        name: the column.
+        nulls: how many values are null.
+        nans: how many are no numbers; ``None`` for types without such values, and -1 where the manifest does not tell.
+        low: the lower bound, ``None`` without one. Dates and times are numbers.
+        high: the upper bound.
+    """
+
+    name: str
+    nulls: int
+    nans: int | None
+    low: Any
+    high: Any
+
+
+def claims_of(metadata: TableMetadata, file: DataFile) -> dict[int, ColumnClaim]:
+    """Return what a manifest says of those columns of a file whose values can be compared, by field ID.
+
+    Columns inside others are left out, and those of which the table's properties want no figures.
+    """
+    entry = file.entry
+    claims: dict[int, ColumnClaim] = {}
+    with in_our_words("the figures of columns in a manifest"):
+        for field in metadata.schema().fields:
+            number, kind = field.field_id, field.field_type
+            nulls = (entry.null_value_counts or {}).get(number)
+            if nulls is None or not isinstance(kind, (*_EXACT, *_FLOATING, StringType)):
+                continue
+            nans = (entry.nan_value_counts or {}).get(number, -1) if isinstance(kind, _FLOATING) else None
+            bounds = []
+            for each in (entry.lower_bounds, entry.upper_bounds):
+                bound = (each or {}).get(number)
+                bounds.append(None if bound is None else from_bytes(kind, bound))
+            claims[number] = ColumnClaim(field.name, nulls, nans, *bounds)
+    return claims
 
 
 def _nulls_of(file: DataFile, number: int) -> Iterator[int]:

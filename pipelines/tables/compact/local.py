@@ -18,7 +18,14 @@ import pyarrow as pa
 from pipelines.job import Cancel
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
-from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_file, refuse_other_counts, refuse_other_rows
+from pipelines.tables.compact.proof import (
+    ClaimedColumns,
+    ProofFailed,
+    RowsHash,
+    hash_file,
+    refuse_other_counts,
+    refuse_other_rows,
+)
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
 from trinitylake_core.iceberg.reading.errors import UnreadableTable
@@ -246,7 +253,7 @@ class LocalRewriter:
         self, metadata: Any, reader: DataFileReader, writer: RowWriter, group: PlannedGroup, old: Sequence[DataFile]
     ) -> list[tuple[DataFile, bytes]]:
         """Write the new files of a group, in memory, and prove them."""
-        from trinitylake_core.iceberg.file_figures import column_figures
+        from trinitylake_core.iceberg.file_figures import claims_of, column_figures
 
         columns = [each.field_id for each in metadata.schema().fields]
         proves_rows = self._settings.prove == model.HASH
@@ -278,11 +285,13 @@ class LocalRewriter:
         if proves_rows:
             after = RowsHash()
             for file, data in made:
-                after += self._hash_file(file, data, columns)
+                after += self._hash_file(file, data, columns, ClaimedColumns(claims_of(metadata, file)))
             refuse_other_rows(before, after)
         return made
 
-    def _hash_file(self, file: DataFile, data: bytes, columns: Sequence[int]) -> RowsHash:
+    def _hash_file(
+        self, file: DataFile, data: bytes, columns: Sequence[int], claimed: ClaimedColumns | None = None
+    ) -> RowsHash:
         """Return the hash of the rows of a file."""
         from trinitylake_core.iceberg.data_files import open_parquet
 
@@ -290,7 +299,7 @@ class LocalRewriter:
         _, unpacked = open_parquet(file.uri, data)
         if unpacked.largest_group > MOST_BYTES:
             raise TooLarge(f"{file.uri}: a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved")
-        return hash_file(data, columns)
+        return hash_file(data, columns, claimed)
 
     def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
         """Raise :class:`_Stopped` once the time of the run is used up."""

@@ -3,12 +3,13 @@
 ``counts`` compares what manifests hold of the files: rows, nulls of each column, and bounds. It is free, and finds a
 file that was dropped or written twice, a lost column, and values beyond the bounds. ``hash`` compares the rows: how
 many there are, and the sum of a 128-bit hash of each, whatever their order. A change passes with a chance of about one
-in 2 to the 128.
+in 2 to the 128. And it compares what the manifest says of each new file with its rows (``ClaimedColumns``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from trinitylake_core.iceberg.file_figures import ColumnFigures
+    from trinitylake_core.iceberg.file_figures import ColumnClaim, ColumnFigures
 
 _LANES: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 """The hash of a row has two halves, which begin with different numbers."""
@@ -77,10 +78,59 @@ def refuse_other_rows(before: RowsHash, after: RowsHash) -> None:
         raise ProofFailed(f"the rows are not the same: {before.rows:,} rows have another hash")
 
 
-def hash_file(data: bytes, columns: Sequence[int]) -> RowsHash:
+class ClaimedColumns:
+    """What the manifest says of the columns of a file, beside what its rows say: a second way to these figures.
+
+    An engine skips files by them: a wrong one loses rows of queries, or deletes rows that do not match.
+    """
+
+    def __init__(self, claims: Mapping[int, ColumnClaim]) -> None:
+        self._claims = claims
+        self._nulls: Counter[int] = Counter()
+        self._nans: Counter[int] = Counter()
+
+    def add(self, columns: Sequence[int], batch: pa.RecordBatch) -> None:
+        """Count the values of some rows, by field IDs of their columns. Raises ``ProofFailed``: beyond a bound."""
+        for number, column in zip(columns, batch.columns, strict=True):
+            claim = self._claims.get(number)
+            if claim is None:
+                continue
+            self._nulls[number] += column.null_count
+            values = column.drop_null()
+            if claim.nans is not None:
+                is_nan = pc.is_nan(values)
+                self._nans[number] += is_nan.true_count
+                values = values.filter(pc.invert(is_nan))
+            if len(values):
+                self._refuse_beyond(claim, values)
+
+    def _refuse_beyond(self, claim: ColumnClaim, values: pa.Array) -> None:
+        found = pc.min_max(values)
+        low, high = _plain_value(found["min"]), _plain_value(found["max"])
+        is_below = claim.low is not None and low < claim.low
+        if is_below or (claim.high is not None and high > claim.high):
+            raise ProofFailed(f"the manifest has bounds of column {claim.name!r} beyond which values were written")
+
+    def refuse_others(self) -> None:
+        """Compare the counts, when all rows were added. Raises ``ProofFailed``."""
+        for number, claim in self._claims.items():
+            nans = None if claim.nans is None else self._nans[number]
+            if (self._nulls[number], nans) != (claim.nulls, claim.nans):
+                raise ProofFailed(
+                    f"the manifest has other counts of NULL or NaN of column {claim.name!r} than its rows"
+                )
+
+
+def _plain_value(value: pa.Scalar) -> Any:
+    """Return a value as the bounds of manifests have it: dates and times are numbers there."""
+    return value.value if pa.types.is_temporal(value.type) else value.as_py()
+
+
+def hash_file(data: bytes, columns: Sequence[int], claimed: ClaimedColumns | None = None) -> RowsHash:
     """Return the hash of the rows of a Parquet file, by the values of columns in the order of their field IDs.
 
-    Arrow's dataset scanner reads it, which no rewrite uses. Memory: a row group, whose size was measured before.
+    ``claimed`` is told what the rows are, and refuses what its manifest says otherwise of them. Arrow's dataset scanner
+    reads the file, which no rewrite uses. Memory: a row group, whose size was measured before.
     """
     from pyarrow import dataset  # it imports pandas, and Dagster loads this module for its options
 
@@ -96,7 +146,18 @@ def hash_file(data: bytes, columns: Sequence[int]) -> RowsHash:
         fragment_readahead=0,
         use_threads=False,
     )
-    return hash_rows(each.select(order) for each in scanner.to_batches())
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for each in scanner.to_batches():
+            batch = each.select(order)
+            if claimed is not None:
+                claimed.add(columns, batch)
+            yield batch
+
+    total = hash_rows(read())
+    if claimed is not None:
+        claimed.refuse_others()
+    return total
 
 
 def hash_rows(batches: Iterable[pa.RecordBatch]) -> RowsHash:
