@@ -198,6 +198,8 @@ def library() -> Iterator[str]:
     yield ""
 
 
+OF_EVERY_REPORT: Final = frozenset({"summary", "summary_tables"})
+"""What the page says once."""
 COMMAND_OF: Final = {"compaction": "compact", "backup": "export", "snapshot": "snapshot create"}
 """The command of a job that has another name."""
 
@@ -236,12 +238,20 @@ def _config(job: str, kind: type) -> Iterator[str]:
 
 
 def _class(name: str, kind: type, level: int = 2) -> Iterator[str]:
-    yield from ("#" * level + f" {name}", "", _doc(kind), "")
     own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
     fields = [each for each in getattr(kind, "__dataclass_fields__", {}).values() if not each.name.startswith("_")]
-    rows = [(f"`{each.name}`", f"`{_annotation(each.type)}`") for each in fields]
+    doc = _doc(kind)
+    meanings: dict[str, str] = {}
+    if fields:
+        doc, meanings = _split_attributes(doc)
+    yield from ("#" * level + f" {name}", "", doc, "")
+    rows = [(f"`{each.name}`", f"`{_annotation(each.type)}`", meanings.pop(each.name, "")) for each in fields]
     if rows:
-        yield from (*_table(("Field", "Type"), rows), "")
+        yield from (*_table(("Field", "Type", ""), rows), "")
+    for attribute, meaning in meanings.items():
+        yield f"* `{attribute}`: {meaning}"
+    if meanings:
+        yield ""
     properties = [
         (f"`{attribute}`", _prose(value.__doc__ or "")) for attribute, value in own if isinstance(value, property)
     ]
@@ -249,8 +259,20 @@ def _class(name: str, kind: type, level: int = 2) -> Iterator[str]:
         yield from (*_table(("Property", ""), [(a, b.replace("\n", " ")) for a, b in properties]), "")
     for attribute, value in own:
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if inspect.isfunction(function):
+        if inspect.isfunction(function) and attribute not in OF_EVERY_REPORT:
             yield from _function(function, attribute, level + 1)
+
+
+def _split_attributes(doc: str) -> tuple[str, dict[str, str]]:
+    """Return what a docstring says besides, and the meaning of each attribute that it names."""
+    before, _, listed = doc.partition("*Attributes*\n\n")
+    entries, _, after = listed.partition("\n\n")
+    meanings = {}
+    for entry in re.split(r"\n(?=\* )", entries):
+        name, _, meaning = entry.removeprefix("* `").partition("`: ")
+        if meaning:
+            meanings[name] = " ".join(meaning.split())
+    return f"{before}{after}".strip(), meanings
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
