@@ -156,6 +156,26 @@ def test_a_file_that_brings_code_along_is_not_registered(catalog: TrinityLakeCat
         catalog.register_view("sales.v", view.as_uri())
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**25])
+def test_a_file_with_a_number_that_other_clients_cannot_hold_is_not_registered(
+    catalog: TrinityLakeCatalog, number: int
+) -> None:
+    """Theirs have 64 bits: they would fail, perhaps at the list of all tables. A text may have any digits."""
+    with_table(catalog, "sales.orders", 1)
+    texts = {"a": str(2**63 - 1), "b": str(number), "c": f": {number},", "d": "9" * 5000}
+    file = _with_properties(catalog, "sales.orders", texts)
+    catalog.drop_table("sales.orders")
+    metadata = json.loads(file.read_text())
+    file.write_text(json.dumps(metadata | {"last-sequence-number": number}))
+    with pytest.raises(ValidationError, match="a number beyond 9,223,372,036,854,775,807"):
+        catalog.register_table("sales.again", file.as_uri())
+    for fits in (2**63 - 1, -(2**63)):
+        file.write_text(json.dumps(metadata | {"last-updated-ms": fits}))
+        border.refuse_large_numbers(file.read_text())
+    file.write_text(json.dumps(metadata))
+    assert texts.items() <= catalog.register_table("sales.again", file.as_uri()).properties.items()
+
+
 def test_a_location_is_never_code(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
     """What one commit did on an endpoint: a location of Python, and the property that runs it."""
     table = with_table(catalog, "sales.orders", 1)

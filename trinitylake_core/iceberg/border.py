@@ -54,6 +54,7 @@ from trinitylake_core.iceberg import version3
 from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.reading.metadata_json import bounded_text
 from trinitylake_core.iceberg.references import UnreadableTable, decode_metadata, references_in
+from trinitylake_core.sizes import LARGEST
 from trinitylake_core.tables import full_uri
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -64,6 +65,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _NAMES_CODE: Final = re.compile(r"(?:^|.*[._-])(?:impl|class|factory|credentials?-provider)", re.DOTALL)
 _NAMES_CONNECTION: Final = re.compile(r"(?:s3|client|adls|gcs|hdfs|hf|oss)\..*|uri|token|credential", re.DOTALL)
 """What some client of Iceberg connects by, and signs with its own credentials, where the table brings it along."""
+_LONG_NUMBER: Final = re.compile(r"(?<![\w.])-?\d{19,}(?![\w.])")
+_MOST_DIGITS: Final = len(str(-LARGEST))
 _SCHEMES: Final = frozenset({"file", "s3", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs"})
 """Where files of tables may lie. Others of PyIceberg's schemes connect to whatever host the location names."""
 
@@ -139,6 +142,7 @@ def load_from(catalog: Catalog, identifier: Identifier) -> Table:
     except _ODD_CONTENT as error:
         raise ValidationError(f"its metadata cannot be read: {words_of(error)}") from None
     refuse_code(table.metadata.properties, "the table")
+    refuse_large_numbers(as_json(table.metadata))
     _refuse_contradictions(table.metadata, "its metadata cannot be read")
     return table
 
@@ -279,6 +283,23 @@ def as_json_for_clients(metadata: _Metadata) -> str:
     """
     named = [each for each in metadata.properties if _NAMES_CONNECTION.fullmatch(each.strip().lower())]
     return as_json(_leave_out(metadata, named))
+
+
+def refuse_large_numbers(text: str) -> None:
+    """Refuse metadata with a number that other clients cannot hold: theirs have 64 bits. Raises ``ValidationError``."""
+    if not any(map(_is_too_large, _LONG_NUMBER.findall(text))):
+        return
+
+    def parse(digits: str) -> int:  # what was found may stand in a text
+        if _is_too_large(digits):
+            raise ValidationError(f"the metadata hold a number beyond {LARGEST:,}, which other clients cannot read")
+        return 0
+
+    json.loads(text, parse_int=parse)
+
+
+def _is_too_large(digits: str) -> bool:
+    return len(digits) > _MOST_DIGITS or not -LARGEST - 1 <= int(digits) <= LARGEST
 
 
 def as_json(metadata: TableMetadata | ViewMetadata) -> str:

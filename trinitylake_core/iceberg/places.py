@@ -261,7 +261,9 @@ class Places:
 
     def write(self, metadata: TableMetadata | ViewMetadata, location: str) -> str | None:
         """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""
-        data = border.as_json(metadata).encode()
+        text = border.as_json(metadata)
+        border.refuse_large_numbers(text)
+        data = text.encode()
         if location.endswith(PACKED):
             data = gzip.compress(data)
         path = path_below(self.storage.root, location)

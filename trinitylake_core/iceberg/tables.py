@@ -145,6 +145,7 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     attempt.require_owners(name, metadata_location)  # before it is looked at whether there is such a file
     new = Stored(places.read_as_written(metadata_location), metadata_location)
     border.refuse_code(new.metadata.properties, f"table {name}")
+    border.refuse_large_numbers(border.as_json(new.metadata))  # which is what clients get of it
     directories = _refuse_unregistrable(places, name, new)
     replaced = None
     if overwrite:
@@ -169,9 +170,7 @@ def _refuse_unregistrable(places: Places, name: ObjectName, new: Stored) -> list
     if former:
         raise refusal_of_moved(str(name), places.storage.root, former)
     own = places.own_directory(new.metadata_location)
-    directories = places.refuse_new(new.metadata, [] if own is None else [own])
-    border.as_json(new.metadata)  # which is what clients get of it
-    return directories
+    return places.refuse_new(new.metadata, [] if own is None else [own])
 
 
 def _claim(attempt: Attempt, name: ObjectName, new: Stored) -> None:
