@@ -96,7 +96,7 @@ class CommitConflict(Refused):
 
 
 class TransactionExpired(Refused):
-    """The transaction outlived ``txn_ttl_millis``; begin a new one."""
+    """The transaction outlived ``txn_ttl_millis``, or its base has expired; refresh the handle and begin a new one."""
 
 
 class ClocksDisagree(Refused):

@@ -54,11 +54,13 @@ def print_lines(lines: Iterable[Line], progress: PrintedProgress | None = None, 
 
 
 def print_csv(result: Result, progress: PrintedProgress | None = None) -> None:
-    """Print the table of a result for programs. Raises ``InvalidInput`` where it has none."""
+    """Print the table of a result for programs, in UTF-8. Raises ``InvalidInput`` where it has none."""
     import csv
 
     if result.table is None:
         raise InvalidInput("this has no rows and columns for --format csv; --format json shows all of it")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")  # a character that is written otherwise makes it another name
     for row in result.table.csv():
         if progress is not None:
             progress.close()

@@ -629,6 +629,8 @@ def test_as_a_program(root: str) -> None:
     ascii_only = as_program("ls", root, "--json", PYTHONIOENCODING="ascii")
     assert "größe-表" == json.loads(ascii_only.stdout)["objects"][0]["namespace"]
     assert ascii_only.stdout.isascii()
+    table = as_program("ls", root, "--format", "csv", PYTHONIOENCODING="ascii")
+    assert "größe-表" in table.stdout
     missing = as_program("ls", root + "none", "--json")
     assert (2, "NotALakehouse") == (missing.returncode, json.loads(missing.stdout)["error"]["type"])
 

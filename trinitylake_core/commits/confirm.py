@@ -149,11 +149,11 @@ def _below(versions: Versions, boundary: int) -> str:
         return (
             f"an export that begins with version {boundary} is under way to {versions.storage.root}, or was ended "
             "before it was complete. Repeat the export, or run `trinitylake expire` there, which gives the place back. "
-            "Then look at the history, and begin a new transaction if the changes are not there"
+            "Then refresh the handle, look at the history, and begin a new transaction if the changes are not there"
         )
     return (
-        f"versions below {boundary} have expired. Look at the history, and begin a new transaction if the changes are "
-        "not there"
+        f"versions below {boundary} have expired. Refresh the handle, look at the history, and begin a new transaction "
+        "if the changes are not there"
     )
 
 

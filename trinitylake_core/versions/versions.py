@@ -159,7 +159,9 @@ class Versions(RootFiles):
             if following is None and boundary <= newest.version + 1:
                 raise search.missing_root(self, newest.version + 1, boundary)
             if following is None:
-                raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
+                raise TransactionExpired(
+                    f"the versions after {base.version} have expired: refresh the handle, then begin a new transaction"
+                )
 
 
 def _readable(roots: RootFiles, version: int, low: int) -> Root | None:
