@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ def _steps(prefix: str) -> list[str]:
 def _carried_out(step: str, environment: Path, version: str) -> subprocess.CompletedProcess[str]:
     """Carry out a step, the environment elsewhere, as the shell of an image would."""
     command = step.replace(_INSIDE, str(environment)).replace("python3 -m", f"{sys.executable} -m")
-    command = command.replace("/tmp/constraints.txt", str(ROOT / "constraints.txt"))
+    command = command.replace("/tmp/constraints-hashes.txt", str(ROOT / "constraints-hashes.txt"))
     command = command.replace("${PYTHON_VERSION}", version)
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=800, check=False, cwd="/")
 
@@ -43,8 +45,40 @@ def test_the_image_has_what_the_archive_has() -> None:
     archive = re.search(r"--constraint constraints\.txt ([a-z0-9 -]+) venv-pack\n", page)
     (image,) = [step for step in _steps(_INSIDE) if "pip install" in step]
     assert archive is not None
-    assert image.endswith(f"--constraint /tmp/constraints.txt {archive[1]}")
+    assert image.endswith(f"--require-hashes --only-binary :all: --constraint /tmp/constraints-hashes.txt {archive[1]}")
     assert "--file deploy/executor.Dockerfile" in page
+
+
+@pytest.mark.slow
+def test_the_bill_of_materials_names_the_files_that_pip_takes(tmp_path: Path) -> None:
+    """The steps of a release make it; this file and pip, which did not, read it. With the index of packages."""
+    environment, made = tmp_path / "release", tmp_path / "sbom.cdx.json"
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    wanted = re.search(r"pip install build '(cyclonedx-bom[^']+)'", page)
+    assert wanted is not None
+    assert "scripts/sbom.sh dist/" in page
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    pip = str(environment / "bin" / "pip")
+    subprocess.run([pip, "install", "--quiet", wanted[1]], check=True)
+    path = f"{environment / 'bin'}:{os.environ['PATH']}"
+    subprocess.run([str(ROOT / "scripts" / "sbom.sh"), str(made)], check=True, env={**os.environ, "PATH": path})
+    lines = {each["name"]: _requirement(each) for each in json.loads(made.read_text())["components"]}
+    text = (ROOT / "constraints-hashes.txt").read_text(encoding="utf-8").replace("\\\n", "")
+    pinned = [" ".join(line.split()) for line in text.splitlines() if "==" in line and not line.startswith("#")]
+    assert sorted(pinned) == sorted(lines.values())
+    small = "\n".join(lines[name] for name in ("mmh3", "fsspec", "h11"))
+    for hashes, is_taken in ((small, True), (re.sub(r"sha256:[0-9a-f]{4}", "sha256:0000", small), False)):
+        (tmp_path / "lines.txt").write_text(hashes)
+        asked = [pip, "install", "--dry-run", "--quiet", "--no-deps", "--require-hashes", "-r", "lines.txt"]
+        done = subprocess.run(asked, check=False, cwd=tmp_path, capture_output=True, text=True)
+        assert is_taken == (done.returncode == 0), done.stderr
+
+
+def _requirement(component: dict[str, Any]) -> str:
+    """Return a component as a line of requirements."""
+    files = [each for reference in component["externalReferences"] for each in reference["hashes"]]
+    hashes = [f"--hash=sha256:{each['content']}" for each in files if each["alg"] == "SHA-256"]
+    return " ".join([f"{component['name']}=={component['version']}", *hashes])
 
 
 _PROGRAM = """
