@@ -263,7 +263,10 @@ def _verify(
     if done.findings:
         first = done.findings[0]
         broken = count(len(done.findings) + done.more, "invariant")
-        place = "" if first.file in first.message else f" ({first.file})"
+        if first.file in first.message:
+            place = ""
+        else:
+            place = f" ({first.file})"
         yield (
             f"the backup breaks {broken}, {first.invariant} for one: {first.message}{place}; `trinitylake mend "
             f"{target.root} --from {lake.root} --reason REASON` puts back what the lakehouse has, or export to another "

@@ -283,8 +283,12 @@ class Cleaning(JobRun[Config, Report]):
 
         That is the storage's. A dry run writes nothing, and is content with this machine's.
         """
-        now = clock.now_millis() if self.review is dry_run else storage_time(self.backend)
-        now = now if self.config.now_millis is None else self.config.now_millis
+        if self.review is dry_run:
+            now = clock.now_millis()
+        else:
+            now = storage_time(self.backend)
+        if self.config.now_millis is not None:
+            now = self.config.now_millis
         cutoff, inventory = now - millis(self.safety_age_seconds), self.config.inventory
         if inventory is None:
             return now, cutoff
@@ -480,7 +484,10 @@ def count_replaced(newest: Root) -> int:
     Messages that create objects replace nothing. Where a root counts its objects, their number is known at least.
     """
     node, bounds = newest.node, newest.count_bounds
-    objects = objects_of(node) if bounds is None else bounds.least.total
+    if bounds is None:
+        objects = objects_of(node)
+    else:
+        objects = bounds.least.total
     if node.subtree_messages is None or node.subtree_keys is None or objects is None:
         return 0
     created = max(0, objects - node.subtree_keys)

@@ -141,7 +141,10 @@ class Report:
         messages = count(plan.messages, "message")
         if self.version_after is not None:
             written = f"{count(self.nodes_written, 'node')} written, {human_bytes(self.bytes_written)}"
-            proved = ", proved to mean what was there before" if self.proved else ""
+            if self.proved:
+                proved = ", proved to mean what was there before"
+            else:
+                proved = ""
             yield f"version {self.version_after} committed: {messages} pushed down, {written}{proved}"
             if self.messages_after and not self.rebased_over:
                 left = count(self.messages_after, "message")
@@ -270,7 +273,10 @@ class _Compaction(JobRun[Config, Report]):
         messages = node.subtree_messages
         if self.paying is not None and node.height:
             messages = self.deleted_pivots + sum(len(ref.pending) + (ref.messages or 0) for ref in frontier)
-        full = limit_cost(self.base, self.writer.order) if node.subtree_messages else RewriteCost(0, 0, 0)
+        if node.subtree_messages:
+            full = limit_cost(self.base, self.writer.order)
+        else:
+            full = RewriteCost(0, 0, 0)
         return Estimate(
             version=self.base.version,
             engine=expected_engine(self.config.engine, self.spark, cost.nodes, self.config.spark_from_nodes),
@@ -294,7 +300,10 @@ class _Compaction(JobRun[Config, Report]):
         parts = []
         if not node.is_leaf:
             for ref in frontier:
-                keys = order ** (ref.height + 1) if ref.keys is None else ref.keys
+                if ref.keys is None:
+                    keys = order ** (ref.height + 1)
+                else:
+                    keys = ref.keys
                 parts.append(DirtyPart(keys, ref.weight(), ref.height))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
         return limit_cost(self.base, order, parts, opened, self.paying)

@@ -43,7 +43,10 @@ def debt_of(stats: Stats) -> int:
 
     In the whole tree, or in the root if it does not count the others. No request.
     """
-    messages = stats.root_messages if stats.messages is None else stats.messages
+    if stats.messages is None:
+        messages = stats.root_messages
+    else:
+        messages = stats.messages
     return excess_messages(messages, stats.objects, stats.height, stats.order)
 
 

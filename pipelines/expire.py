@@ -175,9 +175,15 @@ class Report(ShortRepr):
     def summary(self) -> Iterator[str]:
         """Yield which versions expired, or would expire."""
         last = self.boundary_after - 1
-        which = f"versions {self.boundary_before} to {last}" if self.versions_expired > 1 else f"version {last}"
+        if self.versions_expired > 1:
+            which = f"versions {self.boundary_before} to {last}"
+        else:
+            which = f"version {last}"
         kept, newest = self.boundary_after, self.version_before
-        stay = f"version {newest} stays" if kept == newest else f"versions {kept} to {newest} stay"
+        if kept == newest:
+            stay = f"version {newest} stays"
+        else:
+            stay = f"versions {kept} to {newest} stay"
         if not self.versions_expired:
             yield f"nothing {'would expire' if self.dry_run else 'expires'}: {stay}"
         elif self.dry_run:
@@ -185,7 +191,10 @@ class Report(ShortRepr):
         else:
             yield f"version {self.version_after} committed: {which} expired, {stay}"
         if self.freed is not None and self.freed.files:
-            when = "would be deleted now" if self.dry_run else "are deleted now"
+            if self.dry_run:
+                when = "would be deleted now"
+            else:
+                when = "are deleted now"
             yield f"{files_of(self.freed)} belong only to these versions"
             yield f"their roots {when}, the other files by the next `clean`"
         if self.snapshots_expired:
@@ -258,7 +267,10 @@ class _Expiration(JobRun[Config, Report]):
         self.report = Report(lake.root, False, newest, None, self.oldest, self.oldest, plan=config.plan)
 
     def run(self) -> Report:
-        boundary = self.wanted_boundary() if self.config.plan is None else self.planned_boundary(self.config.plan)
+        if self.config.plan is None:
+            boundary = self.wanted_boundary()
+        else:
+            boundary = self.planned_boundary(self.config.plan)
         expired = tuple(self.expired_snapshots(self.retained.definition))
         self.report = replace(
             self.report, boundary_after=boundary, versions_expired=boundary - self.oldest, snapshots_expired=expired
@@ -448,7 +460,10 @@ class _Expiration(JobRun[Config, Report]):
         """
         raised = raise_boundary(self.backend.versions, boundary)
         self.report = replace(self.report, boundary_after=raised)
-        root = self.backend.newest_seen if self.report.version_after is not None else self.retained.newest
+        if self.report.version_after is not None:
+            root = self.backend.newest_seen
+        else:
+            root = self.retained.newest
         self.backend.versions.try_root(root.version)
         if raised == boundary:
             return boundary

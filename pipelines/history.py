@@ -60,7 +60,10 @@ class Report(ShortRepr):
 
     def summary(self) -> Iterator[str]:
         """Yield how many versions there are."""
-        more = "; there are more" if self.more else ""
+        if self.more:
+            more = "; there are more"
+        else:
+            more = ""
         yield f"{count(len(self.versions), 'version')} of {self.root}, newest first{more}"
 
     def summary_tables(self) -> Iterator[Table]:

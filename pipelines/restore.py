@@ -250,7 +250,10 @@ def _others(restore: Restore, config: Config, spark: Session) -> Iterator[Change
     known: set[tuple[str, str | None]] = set()
     for change in restore.changes():
         known.add((change.namespace, change.name))
-    engine = "local" if config.engine == "local" else "auto"
+    if config.engine == "local":
+        engine = "local"
+    else:
+        engine = "auto"
     here = Lakehouse(restore.here.backend, restore.here.root)
     there = Lakehouse(restore.there.backend, restore.there.root)
     for each in diff.run(

@@ -143,7 +143,10 @@ class TablesCleaning(clean.Cleaning):
     def new_sweep(self) -> TableSweep:
         """Return an empty sweep over the directories of the wanted tables."""
         config, root = cast("Config", self.config), self.backend.storage.root
-        wanted = everything if config.pattern is None else partial(_matches, Pattern(config.pattern))
+        if config.pattern is None:
+            wanted = everything
+        else:
+            wanted = partial(_matches, Pattern(config.pattern))
         apart = [_directory_uri(root, each) for each in config.apart]
         return TableSweep(self.engine, self.backend.storage, self.definition.order, self.progress, wanted, apart)
 

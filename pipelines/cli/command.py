@@ -203,7 +203,10 @@ class Call:
         """
         from trinitylake_core import Lakehouse
 
-        where = self.root if root is None else root
+        if root is None:
+            where = self.root
+        else:
+            where = root
         lake = Lakehouse.open(where, storage_options=self.options_for(where), damaged=damaged)
         for each in lake.unreadable:
             sys.stderr.write(f"warning: version {each.version} is left out: {each.reason}\n")
@@ -425,7 +428,10 @@ class Command(click.Command):
             words = [*_only_lakehouse(words), *words]
         for name, required in arguments[len(words) :]:
             if required:
-                hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""
+                if name == ROOT:
+                    hint = f"; pass it, or set {ROOT_VARIABLE}"
+                else:
+                    hint = ""
                 raise click.UsageError(f"{name} is missing{hint}", ctx)
         for (name, _), given in zip_longest(arguments, words):
             ctx.params[name.lower()] = given

@@ -72,7 +72,10 @@ def refuse_session_without_iceberg(spark: SparkSession) -> None:
 
 def how_to_get_iceberg(spark: str | None = None) -> str:
     """Return what is said of a session without Iceberg, for a release of Spark: by default the installed one."""
-    release = _spark_release() if spark is None else ".".join(spark.split(".")[:2])
+    if spark is None:
+        release = _spark_release()
+    else:
+        release = ".".join(spark.split(".")[:2])
     scala = _SCALA.get(release, "2.13")
     return (
         "this Spark session has no Iceberg, which must be there before it starts. Set "

@@ -457,7 +457,10 @@ def missing_iceberg(spark: SparkSession | Callable[[], SparkSession] | None) -> 
     Nothing is started: of a session that does not run yet, only a :class:`LazySession` tells. Raises ``InvalidInput``
     for a session that cannot be started.
     """
-    session = active_session() if callable(spark) else spark
+    if callable(spark):
+        session = active_session()
+    else:
+        session = spark
     if session is not None:
         try:
             refuse_session_without_iceberg(session)

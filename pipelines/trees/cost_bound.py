@@ -82,7 +82,10 @@ def find_dirty_parts(node: Node, paying: PayingChildren | None) -> Iterator[Dirt
     keys = node.child_keys
     waiting = node.child_messages
     if node.height is None or keys is None or waiting is None:  # an older writer: all of it is one subtree
-        messages = len(node.buffer) if node.subtree_messages is None else node.subtree_messages
+        if node.subtree_messages is None:
+            messages = len(node.buffer)
+        else:
+            messages = node.subtree_messages
         yield DirtyPart(node.subtree_keys or messages, messages, node.height or 0)
         return
     above = Counter(node.child_index(key) for key in node.pending.keys if node.position(key) is None)

@@ -261,7 +261,10 @@ class Visitor:
         """
         rest = [name for name in self.asked.names if name not in {"path", "height"}]
         tightest = [f"{'min' if name in LOWEST else 'max'}({name}) AS {name}" for name in rest]
-        order = "ORDER BY min(size)" if in_place else ""
+        if in_place:
+            order = "ORDER BY min(size)"
+        else:
+            order = ""
         return f"""SELECT path, height, {", ".join(tightest)}, sum({MARK}) AS marks FROM walked
             WHERE role = {CHILD} AND height = {height} GROUP BY path, height {order}"""
 

@@ -51,13 +51,19 @@ def fleet(call: Call) -> Result:
     options = call.options
     if options.timeout < 1:
         raise InvalidInput(f"--timeout must be at least 1 second: {options.timeout}")
-    path = find_file() if options.file is None else Path(options.file)
+    if options.file is None:
+        path = find_file()
+    else:
+        path = Path(options.file)
     if path is None:
         raise InvalidInput("there is no lakehouses.yaml here or above; name a file: trinitylake fleet FILE")
     members = list(_read_members(path, call))
     how = Config(seconds=float(options.timeout))
     done = surveys.run(members, how)
-    code = FOUND_PROBLEMS if done.unreachable else DONE
+    if done.unreachable:
+        code = FOUND_PROBLEMS
+    else:
+        code = DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)
     shown = report.Table(_HEADER, map(_row, done.states), spare=_SPARE)

@@ -109,7 +109,10 @@ def _register(call: Call, catalog: str) -> Result:
     properties = dict(key_value("--catalog-property", each) for each in call.options.catalog_property)
     config = call.config(registering.Config, catalog=catalog, properties=properties)
     done = registering.run(call.open(), config, review=call.review(), progress=call.progress)
-    code = FOUND_PROBLEMS if done.registered.tables_refused else DONE
+    if done.registered.tables_refused:
+        code = FOUND_PROBLEMS
+    else:
+        code = DONE
     return Result(done, report.fields(done), code)
 
 

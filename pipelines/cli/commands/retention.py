@@ -162,7 +162,10 @@ def verify(call: Call) -> Result:
     config = call.config(verifying.Config, versions=versions, tables=share_of_tables)
     storage = open_storage(call.root, call.options_for(call.root))
     done = verifying.run(storage, config, call.spark, progress=call.progress)
-    code = DONE if done.ok else FOUND_PROBLEMS
+    if done.ok:
+        code = DONE
+    else:
+        code = FOUND_PROBLEMS
     if done.unseen and not done.findings:
         code = SOME_FAILED
     return Result(_facts_of(done), in_order(*summarise(done)), code)

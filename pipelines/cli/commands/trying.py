@@ -115,7 +115,10 @@ def ui(call: Call) -> Result:
 
 def _existing_file(given: str | None) -> Path:
     """Return the file of lakehouses that was given, or else the one here or above. Raises ``InvalidInput``: none."""
-    path = find_file() if given is None else Path(given)
+    if given is None:
+        path = find_file()
+    else:
+        path = Path(given)
     if path is None:
         where = "here or above"
     elif path.is_file():

@@ -75,7 +75,10 @@ def history(call: Call) -> Result:
     # Only one of the three is read, so they can share the iterator.
     table = report.table(_HEADER, map(_history_row, chosen), spare=("root", "messages", "objects", "changes"))
     documents = ({**asdict(each), "author": each.author, "reason": each.reason} for each in chosen)
-    nothing = "no version matches" if name is None else f"no retained version that matches changed it: {name}"
+    if name is None:
+        nothing = "no version matches"
+    else:
+        nothing = f"no retained version that matches changed it: {name}"
     return Result({"root": lake.root, "versions": documents}, or_else(in_order(table), nothing), table=table)
 
 

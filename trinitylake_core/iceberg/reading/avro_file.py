@@ -48,7 +48,10 @@ def avro_rows(data: bytes, location: str, columns: tuple[Column, ...]) -> Iterat
 
 def _unreadable(location: str, blocks: int, why: str) -> UnreadableTable:
     """Return the error for a file of which so many blocks were unpacked."""
-    place = f"block {blocks}" if blocks else "the header"
+    if blocks:
+        place = f"block {blocks}"
+    else:
+        place = "the header"
     return UnreadableTable(f"it is not a readable Avro file: {place}: {why}", path=location)
 
 
