@@ -408,12 +408,15 @@ def save_picture(before: Measured, after: Measured, path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second
 
     compared = compare(before, after)
-    figure = Figure(figsize=(8.7, 2.4), layout="constrained")
+    figure = Figure(figsize=(8.7, 2.8), layout="constrained")
+    title = "What readers and writers of the catalog pay, before and after its maintenance"
+    figure.suptitle(title, color=INK, fontsize=10)
     panels: Sequence[Any] = figure.subplots(1, len(compared))
     for panel, (what, text, old, new) in zip(panels, compared, strict=True):
         bars = panel.bar(("before", "after"), (old, new), 0.6, color=(DEBT, KEYS))
         panel.bar_label(bars, [text(old), text(new)], color=INK, fontsize=8, padding=2)
         panel.set_title(what, color=INK, fontsize=9)
+        panel.set_ylabel(f"from 0 to {text(max(old, new))}", color=INK, fontsize=8)
         panel.set_ylim(0, 1.18 * max(old, new))
         panel.set_yticks([])
         panel.patch.set_alpha(0)

@@ -205,6 +205,15 @@ def of_stats(stats: Stats) -> Metadata:
     )
 
 
+def judge_tree(stats: Stats, threshold: int) -> str:
+    """Return in a sentence how large a lakehouse is, and whether a compaction pays."""
+    size = count(stats.objects or 0, "object")
+    waiting = count(stats.messages or 0, "buffered message")
+    if compaction_policy.debt_of(stats) >= threshold:
+        return f"a compaction pays: {waiting}, threshold {threshold:,}; {size} in a tree of height {stats.height}"
+    return f"well: {size} in a tree of height {stats.height}; {waiting}, threshold {threshold:,}"
+
+
 def of_deep(health: Deep) -> Metadata:
     """Return the figures of a walk over the tree: sums, which Dagster plots, and a table of the levels."""
     rows = []

@@ -8,11 +8,11 @@ from typing import Final
 from pipelines.cli.contents import ENTRIES
 
 _COMMANDS: Final = """\
-ls: list, dir, find, search, namespaces, views, objects, catalog, tables ls, tables list
+ls: list, dir, find, grep, search, namespaces, views, objects, catalog, tables ls, tables list
 ls: exists
 show: describe, desc, cat, get, inspect, schema, definition, tables show, tables info, tables describe, tables get
 history: versions, commits, timeline, changelog, audit
-stats: info, summary, size, status
+stats: info, summary, size, status, count, du
 diff: changes, compare
 fleet: lakehouses, status, all
 create: init, new

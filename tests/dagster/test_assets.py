@@ -76,6 +76,8 @@ def test_maintenance(local: LakehouseSettings, lake: Lakehouse, instance: dg.Dag
     assert str(before.version) == seen.asset_observation_data.asset_observation.data_version
     health = metadata(result, assets.HEALTH)
     assert (before.messages, before.height) == (health["buffered_messages"], health["height"])
+    pays = f"a compaction pays: {before.messages} buffered messages, threshold 5; {before.objects} objects in a tree of"
+    assert ("verdict", f"{pays} height {before.height}") == next(iter(health.items()))
     assert health["picture"].startswith(f"![version {before.version}](data:image/png;base64,")
     done = metadata(result, assets.COMPACTION)
     assert done["picture"].startswith(f"![before: version {before.version}; after: version {after.version}](data:image")

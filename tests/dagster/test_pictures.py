@@ -112,6 +112,8 @@ def test_markers_of_the_timeline_are_not_cut_off_at_the_edge(lake: Lakehouse, mo
     figure.draw_without_rendering()
     top = figure.axes[0]
     points = [line.get_transform().transform(line.get_xydata()) for line in top.lines if line.get_marker() != "None"]
+    labels = [each.get_text() for each in figure.axes[1].get_xticklabels()]
+    assert (len(labels), "version 0\n") == (len(set(labels)), labels[0][:10])
     half = max(line.get_markersize() for line in top.lines) * figure.dpi / 72 / 2
     assert points
     assert all((each[:, 1] + half <= top.bbox.y1).all() for each in points)
