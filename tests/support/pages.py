@@ -25,9 +25,9 @@ def finished(page: Page, events: str, status: str = "Success") -> None:
     expect(page.get_by_text(events, exact=True).last).to_be_visible()
 
 
-def launchpad(page: Page, job: str, op: str, **config: Any) -> None:
+def launchpad(page: Page, job: str, op: str, location: str = "trinitylake", **config: Any) -> None:
     """Fill in a launchpad and wait until it found no mistake."""
-    page.goto(f"/locations/trinitylake/jobs/{job}/playground")
+    page.goto(f"/locations/{location}/jobs/{job}/playground")
     editor, wanted = page.locator(".CodeMirror"), {"ops": {op: {"config": config}}}
     expect(editor).to_contain_text(op)  # filled in with what the job needs
     with page.expect_response(lambda answer: _checks(answer, wanted)):
