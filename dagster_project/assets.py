@@ -342,7 +342,7 @@ def _measure_tree(launch: Launch) -> Result:
     """Measure the tree; from the root alone, with advice, where a node is damaged."""
     lake, watch, how = launch.lake, launch.supervisor, launch.settings.health
     summary = lake.stats()
-    verdict = {"verdict": reports.judge_tree(summary, launch.settings.compaction.messages)}
+    verdict: reports.Metadata = {"verdict": reports.judge_tree(summary, launch.settings.compaction.messages)}
     figures = verdict | reports.of_stats(summary)
     if how.levels:
         engine = choose_engine("auto", watch.spark, summary.objects or 0, how.spark_from_objects)
