@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import dagster as dg
@@ -68,7 +70,13 @@ def define_lakehouses(
     jobs = {each.name: maintenance(one(each)) for each in lakehouses}
     scheduled = [jobs[each.name] for each in lakehouses if each.schedules.maintenance is not None]
     return dg.Definitions.merge(
-        _define_shared_parts(notifications, spark, shares=shares, known=known),
+        _define_shared_parts(
+            notifications,
+            spark,
+            shares=shares,
+            known=known,
+            pages={each.slug: assets.key(each, assets.HEALTH) for each in lakehouses},
+        ),
         dg.Definitions(assets=specs_of(lakehouses), sensors=[repeats_sensor(scheduled)] if scheduled else []),
         *(_of(one(each), jobs[each.name], Known({each.name: each})) for each in lakehouses),
         *(_of_broken(one(each), known.bad[name]) for name, each in known.openable.items()),
@@ -149,14 +157,19 @@ def _of_broken(scope: Scope, mistake: str) -> dg.Definitions:
 
 
 def _define_shared_parts(
-    notifications: Notifications | None, spark: SparkResource | None, *, shares: bool, known: Known | None = None
+    notifications: Notifications | None,
+    spark: SparkResource | None,
+    *,
+    shares: bool,
+    known: Known | None = None,
+    pages: Mapping[str, dg.AssetKey] = MappingProxyType({}),
 ) -> dg.Definitions:
     mistakes = {} if known is None else {name: text for name, text in known.bad.items() if name not in known.openable}
     return dg.Definitions(
         resources={"spark": spark or SparkResource()},
         executor=None if shares else dg.in_process_executor,  # one process per run: its steps share one Spark session
         sensors=[
-            *failure_sensors(notifications or Notifications(), only_ours=shares),
+            *failure_sensors(notifications or Notifications(), only_ours=shares, pages=pages),
             *check_sensors(notifications or Notifications(), only_ours=shares, mistakes=mistakes),
         ],
     )

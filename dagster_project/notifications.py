@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import crash_retry
+from dagster_project import crash_retry, fleet_health
+from dagster_project.checks import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
-from dagster_project.scope import FLEET, PARTITION_TAG
+from dagster_project.fleet_health import Reason
+from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation
 from pipelines.lakehouses import look_up
 
 _TIMEOUT_SECONDS: Final = 10.0
@@ -46,10 +49,16 @@ class Problem:
     settles: bool = False
 
 
-def failure_sensors(notifications: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
+def failure_sensors(
+    notifications: Notifications,
+    *,
+    only_ours: bool = False,
+    pages: Mapping[str, dg.AssetKey] = MappingProxyType({}),
+) -> list[dg.SensorDefinition]:
     """Return the sensor that reports failed runs to the webhook, if there is one.
 
-    ``only_ours``: not those of other people's jobs in the same code location.
+    ``only_ours``: not those of other people's jobs in the same code location. ``pages``: the assets that have the check
+    ``reachable``, by the slug of their lakehouse.
     """
     if notifications.webhook is None:
         return []
@@ -58,7 +67,8 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
         name="run_failures",
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports every failed run, with its error, to the webhook of lakehouses.yaml. Of a maintenance "
-        "that dies and is repeated the first failure, and the last one.",
+        "that dies and is repeated the first failure, and the last one. None while a storage fails, "
+        "so that its lakehouse cannot be opened: the sensor check_changes sends that once.",
     )
     def send(context: dg.RunFailureSensorContext) -> None:
         run = context.dagster_run
@@ -67,10 +77,25 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
         found = crash_retry.outlook(context.instance, run)
         if found.wanted and found.repeats:
             return
+        storage = find_failing_storage(context.instance, run, pages)
+        if storage:
+            context.log.info("not sent: %s fails, and `check_changes` sends that once for all its lakehouses", storage)
+            return
         url = checked_url(look_up(notifications.webhook))
         post(url, message(context, found, notifications))
 
     return [send]
+
+
+def find_failing_storage(instance: dg.DagsterInstance, run: dg.DagsterRun, pages: Mapping[str, dg.AssetKey]) -> str:
+    """Return the storage for which the lakehouse of a run cannot be opened now; "" where it can be. One query."""
+    partition = run.tags.get(PARTITION_TAG)
+    if partition is not None:
+        page = dg.AssetKey([FLEET, fleet_health.NAME])
+        return fleet_health.recorded_reasons(instance, page, REACHABLE).get(partition, Reason()).storage
+    asset = pages.get(run.tags.get(LAKEHOUSE_TAG, ""))
+    last = None if asset is None else last_evaluation(instance, asset, REACHABLE)
+    return "" if last is None or last.passed else fleet_health.reason_of(last).storage
 
 
 def _is_ours(run: dg.DagsterRun) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import notifications
+from dagster_project import assets, checks, notifications
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import define_lakehouses
 from dagster_project.notifications import failure_sensors
+from trinitylake_core import StorageError
 
 
 class Received(HTTPServer):
@@ -63,9 +64,11 @@ def failed_run(settings: LakehouseSettings, instance: dg.DagsterInstance) -> dg.
     return job.execute_in_process(instance=instance, raise_on_error=False)
 
 
-def tell(told: Notifications, result: dg.ExecuteInProcessResult, instance: dg.DagsterInstance) -> None:
+def tell(
+    told: Notifications, result: dg.ExecuteInProcessResult, instance: dg.DagsterInstance, **pages: dg.AssetKey
+) -> None:
     """Let the failure sensor see a run."""
-    (sensor,) = failure_sensors(told)
+    (sensor,) = failure_sensors(told, pages=pages)
     failure = next(event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE")
     context = dg.build_run_status_sensor_context(
         sensor_name="run_failures", dagster_instance=instance, dagster_run=result.dagster_run, dagster_event=failure
@@ -87,6 +90,14 @@ def test_a_failed_run_is_told_with_its_error(
         message[name] for name in ("lakehouse", "job", "run_id")
     )
     assert "there is no lakehouse at" in message["text"]
+
+    webhook.messages.clear()
+    page = assets.key(settings, assets.HEALTH)
+    down = checks.evaluate_unreachable(checks.trouble_of(StorageError("no answer"), settings))
+    for each in (down, checks.evaluate_reachable(7)):
+        instance.report_runless_asset_event(checks.evaluation(page, each))
+        tell(told, result, instance, sales_eu=page)
+        assert each.passed == bool(webhook.messages)  # one message a night for each lakehouse of a dead endpoint
 
 
 def test_a_webhook_that_refuses_is_an_error_without_its_address(webhook: Received) -> None:
