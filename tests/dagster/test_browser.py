@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.test_utils import freeze_time
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from dagster_project import assets
@@ -31,6 +33,7 @@ from tests.support.browser import screenshot
 from tests.support.pages import PATIENCE, SECOND, finished, launchpad, picture, row
 from tests.support.webserver import Webserver, make_home, run_webserver
 from trinitylake_core import Lakehouse
+from trinitylake_core.clock import utc_now
 
 SALES, INVENTORY = story.NAMES
 PLOTTED = 5
@@ -111,11 +114,13 @@ def _stock(lake: Lakehouse) -> int:
 @pytest.fixture(scope="module")
 def sold(stage: Stage) -> None:
     """Fill a lakehouse, and measure it again and again."""
+    now = utc_now()
     for number in range(PLOTTED):
         story.work(stage.lakes[SALES], number * 12, number * 12 + 12)
         if number == PLOTTED // 2:
             compaction.run(stage.lakes[SALES].refresh(), compaction.Config(engine="local"))
-        stage.materialise(SALES, assets.HEALTH)
+        with freeze_time(now - (PLOTTED - number) * timedelta(hours=1)):  # the plots name their ticks by the minute
+            stage.materialise(SALES, assets.HEALTH)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +143,8 @@ def test_a_click_compacts_and_the_run_shows_before_and_after(stage: Stage, page:
     assert (before + 1, "compact") == (lake.refresh().version, lake.info().operation)
     assert (0, digest) == (lake.stats().messages, lake.digest())
     expect(page.get_by_text("before_and_after").last).to_be_visible()
-    page.wait_for_timeout(SECOND)  # the bars are drawn
+    page.get_by_text("View full message").last.click()
+    expect(page.get_by_role("dialog").get_by_text("predicted_and_measured")).to_be_visible()
     shot("run")
     picture(page, page.get_by_text("[Show Markdown]").last)
     shot("before-and-after")
