@@ -342,13 +342,15 @@ def _measure_tree(launch: Launch) -> Result:
     """Measure the tree; from the root alone, with advice, where a node is damaged."""
     lake, watch, how = launch.lake, launch.supervisor, launch.settings.health
     summary = lake.stats()
-    verdict: reports.Metadata = {"verdict": reports.judge_tree(summary, launch.settings.compaction.messages)}
+    threshold = launch.settings.compaction.messages
+    verdict: reports.Metadata = {"verdict": reports.judge_tree(summary, threshold)}
     figures = verdict | reports.of_stats(summary)
     if how.levels:
         engine = choose_engine("auto", watch.spark, summary.objects or 0, how.spark_from_objects)
         try:
             picture = pictures.trees([(f"version {lake.version}", sketch(lake))])
-            figures = verdict | {"picture": picture} | reports.of_deep(stats.deep(lake, engine, watch.progress))
+            levels = stats.deep(lake, engine, watch.progress)
+            figures = verdict | {"picture": picture} | reports.of_deep(levels)
         except Corrupt as error:  # the integrity check runs next and reports everything that is broken
             figures |= {"verdict": "damaged: a file cannot be read", "levels_not_measured": f"{error}\n{advice(error)}"}
     return dg.MaterializeResult(metadata=reports.with_sizes(figures), data_version=dg.DataVersion(str(lake.version)))

@@ -92,10 +92,16 @@ def find_failing_storage(instance: dg.DagsterInstance, run: dg.DagsterRun, pages
     partition = run.tags.get(PARTITION_TAG)
     if partition is not None:
         page = dg.AssetKey([FLEET, fleet_health.NAME])
-        return fleet_health.recorded_reasons(instance, page, REACHABLE).get(partition, Reason()).storage
-    asset = pages.get(run.tags.get(LAKEHOUSE_TAG, ""))
-    last = None if asset is None else last_evaluation(instance, asset, REACHABLE)
-    return "" if last is None or last.passed else fleet_health.reason_of(last).storage
+        reasons = fleet_health.recorded_reasons(instance, page, REACHABLE)
+        return reasons.get(partition, Reason()).storage
+    slug = run.tags.get(LAKEHOUSE_TAG, "")
+    asset = pages.get(slug)
+    if asset is None:
+        return ""
+    last = last_evaluation(instance, asset, REACHABLE)
+    if last is None or last.passed:
+        return ""
+    return fleet_health.reason_of(last).storage
 
 
 def _is_ours(run: dg.DagsterRun) -> bool:
