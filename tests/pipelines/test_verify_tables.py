@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
@@ -203,16 +204,29 @@ def test_spark_finds_the_same(catalog: TrinityLakeCatalog, spark: SparkSession) 
 # -- stores elsewhere -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def failing_store() -> Iterator[tuple[str, list[str]]]:
-    """A store that answers 503 to everything; and what it was asked for."""
-    asked: list[str] = []
+class Stores(NamedTuple):
+    """A server of several stores, and the paths that each was asked for, by bucket."""
 
-    class Failing(BaseHTTPRequestHandler):
+    uri: str
+    asked: dict[str, list[str]]
+
+
+@pytest.fixture
+def stores() -> Iterator[Stores]:
+    """Stores that hold whatever they are asked for; ``dead`` answers 503 to everything, and ``mute`` hangs up."""
+    asked: dict[str, list[str]] = defaultdict(list)
+
+    class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
+            bucket = self.path.split("/")[1]
+            asked[bucket].append(self.path)
+            if bucket == "mute":
+                self.close_connection = True
+                return
+            self.send_response(503 if bucket == "dead" else 200)
+            self.send_header("Content-Length", "0" if bucket == "dead" or self.command == "GET" else "100")
+            self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
+            self.send_header("ETag", '"x"')
             self.end_headers()
 
         do_HEAD = do_GET  # noqa: N815 - the name is the server's
@@ -220,12 +234,36 @@ def failing_store() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_words: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield Stores(f"http://127.0.0.1:{server.server_port}", asked)
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def away(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    """The stores, reached by the environment."""
+    by = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+    for name, value in {**by, "AWS_ENDPOINT_URL": stores.uri}.items():
+        monkeypatch.setenv(name, value)
+    return stores
+
+
+def put_tables(catalog: TrinityLakeCatalog, bucket: str, tables: int) -> None:
+    """Let a lakehouse have tables whose metadata lie in a store elsewhere."""
+    with catalog.lakehouse.refresh().transaction() as txn:
+        for number in range(tables):
+            where = {"metadata_location": f"s3://{bucket}/t{number}/metadata/1.metadata.json"}
+            name = f"{bucket}{number}"
+            txn.create_table("sales", name, table_format=ICEBERG, table_type="EXTERNAL", format_properties=where)
+
+
+def verified_tables(catalog: TrinityLakeCatalog, *, deep: bool) -> verify.Report:
+    root, options = catalog.lakehouse.storage.spec()
+    storage = open_storage(root, {**options, "retries": 1})
+    return verify.run(storage, verify.Config(engine="local", tables=1.0, deep=deep, definitions=True))
 
 
 TABLES: Final = 300
@@ -233,24 +271,33 @@ TABLES: Final = 300
 
 @pytest.mark.parametrize("deep", [True, False])
 def test_a_store_that_gives_no_answer_is_named_and_soon_asked_no_more(
-    catalog: TrinityLakeCatalog, failing_store: tuple[str, list[str]], deep: bool, monkeypatch: pytest.MonkeyPatch
+    catalog: TrinityLakeCatalog, away: Stores, deep: bool
 ) -> None:
-    uri, asked = failing_store
-    away = {"AWS_ENDPOINT_URL": uri, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-    for name, value in {**away, "AWS_ALLOW_HTTP": "true"}.items():
-        monkeypatch.setenv(name, value)
-    with catalog.lakehouse.refresh().transaction() as txn:
-        for number in range(TABLES):
-            where = {"metadata_location": f"s3://dead/t{number}/metadata/1.metadata.json"}
-            name = f"away{number}"
-            txn.create_table("sales", name, table_format=ICEBERG, table_type="EXTERNAL", format_properties=where)
-    root, options = catalog.lakehouse.storage.spec()
-    storage = open_storage(root, {**options, "retries": 1})
-    report = verify.run(storage, verify.Config(engine="local", tables=1.0, deep=deep, definitions=True))
+    put_tables(catalog, "dead", TABLES)
+    report = verified_tables(catalog, deep=deep)
     assert (False, [], TABLES) == (report.ok, report.findings, len(report.unseen))
     assert all("because its store gave no answer" in each.message for each in report.unseen)
-    assert all("s3://dead/" in each.message and "away" in each.message for each in report.unseen)
+    assert all("s3://dead/" in each.message and "'sales.dead" in each.message for each in report.unseen)
     said = " ".join(report.summary())
     assert "every" not in said
     assert f"not proved, because a store gave no answer: {TABLES} tables" in said
-    assert len(asked) < TABLES / 3
+    assert len(away.asked["dead"]) < TABLES / 3
+
+
+def test_two_dead_stores_of_five_cost_the_tables_of_the_others_nothing(
+    catalog: TrinityLakeCatalog, away: Stores
+) -> None:
+    """One answers 503, one hangs up. Of each table in the other three one request is sent, and the report is whole."""
+    each_has = TABLES // 5
+    for bucket in ("one", "dead", "two", "mute", "three"):
+        put_tables(catalog, bucket, each_has)
+    report = verified_tables(catalog, deep=False)
+    unseen = Counter("dead" if "s3://dead/" in each.message else "mute" for each in report.unseen)
+    assert {"dead": each_has, "mute": each_has} == unseen
+    assert ([], 3 * each_has + 2) == (report.findings, report.tables_checked)
+    print({bucket: len(paths) for bucket, paths in away.asked.items()})
+    for bucket in ("one", "two", "three"):
+        assert sorted({*away.asked[bucket]}) == sorted(away.asked[bucket])
+        assert each_has == len(away.asked[bucket])
+    for bucket in ("dead", "mute"):
+        assert len(away.asked[bucket]) < each_has / 2
