@@ -5,7 +5,7 @@
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
 #     make test-stores    against stores that others wrote: versitygw, MinIO, Azurite, S3Mock, s3proxy (an hour, and building them)
-#     make judge      random public operations against a model: MINUTES=120 SEED=7 (tests/model)
+#     make judge      random public operations against a model: MINUTES=120 SEED=7 OLDER=v0.1.0 (tests/model)
 #     make check      style, density, types and layering
 #     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine
@@ -95,7 +95,7 @@ test-stores: $(STAMP) | prerequisites
 	TRINITYLAKE_STORES=1 $(PY) -m pytest -n 0 -p no:cacheprovider --timeout 7200 -o faulthandler_timeout=0 tests/stores $(PYTEST_ARGS)
 
 judge: $(STAMP)
-	$(PY) -m tests.model --minutes $(MINUTES) --seed $(SEED) --keep build/judge
+	$(PY) -m tests.model --minutes $(MINUTES) --seed $(SEED) --keep build/judge $(if $(OLDER),--older $(OLDER))
 
 # Side by side: most of it is mypy, which uses one core.
 check: $(STAMP) | prerequisites

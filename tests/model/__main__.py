@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.model.older import Older
 from tests.model.processes import run_all
 from tests.model.runner import SIZES, Budget, Found, again, describe, run, summary
 
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--processes", action="store_true", help="several processes, which are killed and stopped")
     parser.add_argument("--storage", nargs="*", choices=("memory", "disk", "s3"), default=["memory"], help="of these")
     parser.add_argument("--each", type=float, default=60, help="seconds for each lakehouse of several processes")
+    parser.add_argument("--older", help="a revision, such as v0.1.0: its command line runs all commands")
     options = parser.parse_args()
     if options.again:
         sentences = [again((one := Found.load(path)).size, one.steps) for path in options.again]
@@ -43,9 +45,12 @@ def main() -> int:
         worlds=options.worlds,
         first=options.first,
         sizes=SIZES if options.tested else (),
+        older=Older(options.older) if options.older else None,
     )
     began = time.monotonic()
     spent, found = run(budget, lambda line: print(line, flush=True), options.keep)
+    if budget.older is not None:
+        budget.older.close()
     print(summary(spent))
     print(describe(spent, time.monotonic() - began))
     print(f"{len(found)} findings")

@@ -335,9 +335,16 @@ class Chain:
 
     def follow(self) -> None:
         """Judge the versions that came since."""
-        while self.at.exists(tree.root_path(self.newest + 1)):
-            self.read_notes()
+        while True:
             number = self.newest + 1
+            if not self.at.exists(tree.root_path(number)):
+                boundary = self._boundary()
+                if boundary <= number:
+                    return
+                self.gaps += 1  # those between expired before they were read
+                self.newest = boundary - 1
+                continue
+            self.read_notes()
             try:
                 self._judge(number)
             except (FileNotFoundError, tree.Broken):
@@ -347,9 +354,6 @@ class Chain:
                 self.judge.nodes.clear()
                 self.contents.pop(number, None)
             self.newest = number
-        if self._boundary() > self.newest:
-            self.newest = self._boundary() - 1
-            self.gaps += 1
 
     def _boundary(self) -> int:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.model import operations
+from tests.model.older import Older
 from tests.model.operations.base import OPERATIONS, Finding, Step, draw_step, perform
 from tests.model.tree import Broken
 from tests.model.world import Size, Spent, World
@@ -36,6 +37,8 @@ SIZES: Final = (
 )
 """Those of `make test`: each order, tiny nodes and large ones."""
 ORDERS: Final = (3, 4, 5, 6, 7, 8, 128, 129, 512)
+MANY: Final = (30,) * 20 + (300,) * 10 + (3000,) * 9 + (100_000,)
+"""How many objects a world of a large order has."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Found:
 def draw_size(chance: random.Random, storages: Sequence[str] = ("memory", "memory", "memory", "disk")) -> Size:
     """Return the size of a world."""
     order = chance.choice(ORDERS)
-    objects = chance.choice((30,) * 7 + (3000,)) if order < 100 else chance.choice((30, 30, 300, 3000))
+    objects = chance.choice((30,) * 7 + (3000,)) if order < 100 else chance.choice(MANY)
     room = chance.choice((0, 1500, 4000, 20_000, None))
     return Size(
         order=order,
@@ -195,12 +198,16 @@ class Budget:
     """The sizes of worlds, in turn; by default they are drawn."""
     first: bool = False
     """Whether the first finding ends it."""
+    older: Older | None = None
+    """Runs all commands; then no finding is made shorter."""
 
 
-def play_new(seed: str, size: Size, spent: Spent, steps: list[Step], count: int) -> tuple[list[str], str | None]:
+def play_new(
+    seed: str, size: Size, spent: Spent, steps: list[Step], count: int, older: Older | None = None
+) -> tuple[list[str], str | None]:
     """Play a new world; return the outcomes, and what was found, if something was."""
     with own_names(seed):
-        world = World(size, spent)
+        world = World(size, spent, older)
         try:
             play(world, random.Random(seed), steps, count)
         except (Finding, Broken, AssertionError) as error:
@@ -219,12 +226,13 @@ def run(budget: Budget, say: Callable[[str], Any] = print, keep: Path | None = N
         number += 1
         size = budget.sizes[(number - 1) % len(budget.sizes)] if budget.sizes else draw_size(random.Random(seed))
         spent.worlds[str(size)] += 1
-        steps, count = list[Step](), budget.operations if size.objects < 1000 else budget.operations // 2
-        _, sentence = play_new(seed, size, spent, steps, count)
+        steps, slower = list[Step](), 1 + (size.objects > 1000) + 8 * (size.objects > 10_000)
+        count = budget.operations // slower
+        _, sentence = play_new(seed, size, spent, steps, count, budget.older)
         if sentence is not None:
             say(f"FOUND after {time.monotonic() - began:.0f} s, seed {seed}, {size}, step {len(steps)}: {sentence}")
             each = Found(size, steps, sentence)
-            each = shorten(each, budget.shorten) if budget.shorten else each
+            each = shorten(each, budget.shorten) if budget.shorten and budget.older is None else each
             found.append(each)
             say(f"shorter: {len(each.steps)} operations: {each.sentence}\n  {json.dumps(each.steps)[:3000]}")
             if keep is not None:

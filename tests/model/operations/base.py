@@ -129,20 +129,28 @@ def timed(world: World) -> Any:
         world.spent.product_seconds += time.perf_counter() - began - (world.spent.judge_seconds - judged)
 
 
+def run_command(world: World, words: list[str]) -> tuple[int, str, str]:
+    """Run it in this process, or by an older release where one writes, too."""
+    if world.older is not None and world.older.does(words):
+        return world.older.run(words)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(words)
+    return code, out.getvalue(), err.getvalue()
+
+
 def command(world: World, *words: str, may_fail: bool = False) -> tuple[int, Any]:
-    """Run a command line in this process; return its exit code and its document.
+    """Run a command line; return its exit code and its document.
 
     ``may_fail``: exit code 4 is the caller's to judge; elsewhere it is a finding.
     """
-    out, err = io.StringIO(), io.StringIO()
     options = ["--storage-option", f"durable={str(world.size.durable).lower()}"]
-    with timed(world), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([*words, "--json", *options])
-    text = out.getvalue()
+    with timed(world):
+        code, text, messages = run_command(world, [*words, "--json", *options])
     try:
         document = json.loads(text)
     except ValueError:
-        raise Finding(f"{words[:2]}: code {code}, and no JSON: {text[:300]!r} {err.getvalue()[-500:]!r}") from None
+        raise Finding(f"{words[:2]}: code {code}, and no JSON: {text[:300]!r} {messages[-500:]!r}") from None
     if code not in {0, 1, 2, 3} and not (may_fail and code == 4):
         raise Finding(f"{' '.join(words)}: exit code {code}: {json.dumps(document)[:600]}")
     return code, document
@@ -234,6 +242,10 @@ class Draw:
             name = self.chance.choice(("é" * 4, "\U0001f642" * 2, "\uffff\uffff", "~", "0"))
         return self.world.key(kind, self.namespace(), name)
 
+    def home(self) -> str:
+        """Return the key of a namespace."""
+        return self.world.key("namespace", self.namespace())
+
     def awaited(self) -> str | None:
         """Return a key of a transaction that is open or saved."""
         waiting = [*self.world.open_transactions.values(), *self.world.saved.values()]
@@ -243,7 +255,7 @@ class Draw:
     def related(self, key: str) -> str:
         """Return a key itself, or its namespace, or something in it: what a namespace's drop depends on."""
         kind, namespace, _ = self.world.name_of(key)
-        if self.share(0.6):
+        if self.share(0.3 if kind == "namespace" else 0.6):
             return key
         if kind != "namespace":
             return self.world.key("namespace", namespace)
@@ -255,7 +267,16 @@ class Draw:
             kind, namespace, name = self.chance.choice(self.focus)
             return [*self.world.name_of(self.related(self.world.key(f"{kind}", f"{namespace}", name)))]
         how = self.pick(
-            {"existing": 25, "pivot": 20, "edge": 15, "dropped": 10, "neighbour": 10, "fresh": 20, "awaited": 15}
+            {
+                "existing": 25,
+                "pivot": 20,
+                "edge": 15,
+                "dropped": 10,
+                "neighbour": 10,
+                "fresh": 20,
+                "awaited": 15,
+                "home": 3,
+            }
         )
         key = getattr(self, how)() or self.fresh()
         if self.world.name_of(key)[1] == ICE:

@@ -83,6 +83,19 @@ def make_edit(world: World, pending: Pending, edit: Edit) -> None:
             raise Finding(f"version {pending.base} is kept, and the transaction says: {error}") from error
 
 
+def look_within(world: World, pending: Pending) -> None:
+    """Compare what a transaction lists, with its own changes in it, with what it sees by the model."""
+    try:
+        with timed(world):
+            listed = [entry.key for entry in pending.txn.objects()]
+    except EXPIRED as error:
+        if pending.base >= world.model.boundary:
+            raise Finding(f"version {pending.base} is kept, and the transaction says: {error}") from error
+        return
+    if listed != sorted(pending.view):
+        raise Finding(f"a transaction lists and does not list {sorted(set(listed) ^ pending.view.keys())[:5]}")
+
+
 def _expect(error: type[Exception] | None, act: Any) -> bool:
     try:
         act()
@@ -393,30 +406,41 @@ def end(
 
 
 def draw_edits(draw: Draw, count: int) -> list[Edit]:
-    """Return some edits, often several of one key."""
+    """Return some edits, often several of one key, which the later ones find as the earlier ones leave it."""
     found: list[Edit] = []
     before: list[list[str | None]] = []
+    there: dict[str, bool] = {}
     for _ in range(count):
         kind, namespace, name = draw.chance.choice(before) if before and draw.share(0.25) else draw.object()
         before.append([kind, namespace, name])
-        found.append(_draw_edit(draw, str(kind), str(namespace), name))
+        key = draw.world.key(str(kind), str(namespace), name)
+        is_there = there.get(key, key in draw.world.model.now.content)
+        if name is None:
+            edit = _draw_edit_of_namespace(draw, str(namespace), is_there)
+        else:
+            edit = _draw_edit(draw, str(kind), str(namespace), name, is_there, key in there)
+        found.append(edit)
+        is_gone = edit[0] in {"drop", "rename"} or (edit[0] == "put" and edit[4] is None)
+        there[key] = not is_gone
     return found
 
 
-def _draw_edit(draw: Draw, kind: str, namespace: str, name: str | None) -> Edit:
-    there = draw.world.key(kind, namespace, name) in draw.world.model.now.content
-    if kind == "namespace":
-        weights = (
-            {"alter": 4, "drop": 1, "cascade": 2 if draw.nested else 0.7, "create": 1}
-            if there
-            else {"create": 8, "alter": 1, "drop": 1}
-        )
-        what = draw.pick(weights)
-        return ["drop", kind, namespace, name, True] if what == "cascade" else [what, kind, namespace, name]
-    if there:
-        what = draw.pick({"alter": 4, "drop": 4, "rename": 2, "put": 1, "delete": 0.5, "create": 0.5})
+def _draw_edit_of_namespace(draw: Draw, namespace: str, is_there: bool) -> Edit:
+    waiting = [*draw.world.open_transactions.values(), *draw.world.saved.values()]
+    is_needed = draw.nested or any(namespace in each.spaces for each in waiting)
+    weights: dict[str, float] = {"create": 8, "alter": 1, "drop": 1}
+    if is_there:
+        weights = {"alter": 4, "drop": 1, "cascade": 3 if is_needed else 0.7, "create": 1}
+    what = draw.pick(weights)
+    return ["drop", "namespace", namespace, None, True] if what == "cascade" else [what, "namespace", namespace, None]
+
+
+def _draw_edit(draw: Draw, kind: str, namespace: str, name: str, is_there: bool, again: bool) -> Edit:
+    raw = 3 if again else 1
+    if is_there:
+        what = draw.pick({"alter": 4, "drop": 4, "rename": 2, "put": raw, "delete": raw, "create": 0.5})
     else:
-        what = draw.pick({"create": 7, "put": 1, "delete": 0.5, "alter": 0.5, "drop": 0.5, "rename": 0.3})
+        what = draw.pick({"create": 7, "put": raw, "delete": 0.5 * raw, "alter": 0.5, "drop": 0.5, "rename": 0.3})
     if what == "rename":
         to = draw.object()
         return ["rename", kind, namespace, name, to[1], to[2] or "x"]
@@ -465,7 +489,7 @@ class Transact(Operation):
         "Transaction.create_namespace", "Transaction.alter_namespace", "Transaction.drop_namespace",
         "Transaction.create_table", "Transaction.alter_table", "Transaction.drop_table", "Transaction.rename_table",
         "Transaction.create_view", "Transaction.replace_view", "Transaction.drop_view", "Transaction.rename_view",
-        "Transaction.put", "Transaction.put_many", "Transaction.need_namespace",
+        "Transaction.put", "Transaction.put_many", "Transaction.need_namespace", "Transaction.objects",
     )  # fmt: skip
 
     def draw(self, draw: Draw) -> Args:
@@ -478,7 +502,7 @@ class Transact(Operation):
             edits = draw_edits(draw, draw.chance.choice((1, 1, 1, 2, 3, 10)))
         args: Args = {"edits": edits}
         puts = any(each[0] in {"put", "put_many"} for each in edits)
-        how = draw.pick({"commit": 80, "abort": 3, "save": 4, "leave": 5, "twice": 3})
+        how = draw.pick({"commit": 80, "abort": 3, "save": 5, "leave": 8, "twice": 3})
         if puts and how in {"save", "leave"}:
             how = "commit"
         args["end"] = how
@@ -488,8 +512,12 @@ class Transact(Operation):
             args["stale"] = True
         if draw.share(0.1):
             args["group"] = True
+        if "isolation" not in args and draw.share(0.2):  # one that is serializable depends on all that it lists
+            args["look"] = True
         if not puts:
-            args |= draw.between(often=0.06)
+            drops = any(each[:2] == ["drop", "namespace"] for each in edits)
+            prefer = draw.chance.choice(("transact", "transact", "clean"))
+            args |= draw.between(often=0.5 if drops else 0.12, prefer=prefer)
         return args if "between" in args else args | draw_fault(draw)
 
     def do(self, world: World, args: Args) -> str:
@@ -497,6 +525,8 @@ class Transact(Operation):
         pending = begin(world, args)
         for edit in args["edits"]:
             make_edit(world, pending, edit)
+        if args.get("look"):
+            look_within(world, pending)
         return end(world, pending, args["end"], Between(world, args.get("between")), args.get("fault"))
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -166,6 +166,20 @@ def rows_of(state: State, start: int, count: int) -> tuple[pa.Table, Rows]:
     return pa.table(columns), Counter(tuple(sorted(row)) for row in rows)
 
 
+CHANGES: Final[dict[str, float]] = {
+    "append": 14, "delete": 3, "overwrite": 2, "column": 1, "partition": 0.5, "branch": 1, "tag": 1, "unref": 1,
+    "drop": 1.2, "rename": 1.2, "create": 0.3, "abandon": 1,
+}  # fmt: skip
+"""How often a table that is there is changed in which way."""
+WHILE_A_JOB_RUNS: Final[dict[str, float]] = CHANGES | {
+    "append": 4,
+    "delete": 12,
+    "overwrite": 4,
+    "drop": 4,
+    "rename": 4,
+}
+
+
 class Table(Operation):
     """One change of one Iceberg table."""
 
@@ -186,31 +200,17 @@ class Table(Operation):
         world = draw.world
         if not world.size.tables:
             return None
-        name = draw.chance.choice(NAMES)
-        if not is_table(world, name):
+        there = [each for each in NAMES if is_table(world, each)]
+        name = draw.chance.choice(there if there and draw.nested else NAMES)
+        if name not in there:
             what = draw.pick({"create": 8, "register": 2, "drop": 0.3})
         else:
-            what = draw.pick(
-                {
-                    "append": 14,
-                    "delete": 3,
-                    "overwrite": 2,
-                    "column": 1,
-                    "partition": 0.5,
-                    "branch": 1,
-                    "tag": 1,
-                    "unref": 1,
-                    "drop": 4 if draw.nested else 1.2,
-                    "rename": 4 if draw.nested else 1.2,
-                    "create": 0.3,
-                    "abandon": 1,
-                }
-            )
+            what = draw.pick(WHILE_A_JOB_RUNS if draw.nested else CHANGES)
         args: Args = {"what": what, "name": name, "by": draw.pick({"library": 6, "endpoint": 1})}
         world.number += 40
         args |= {"start": world.number, "count": draw.chance.choice((1, 2, 5, 30)), "to": draw.chance.choice(NAMES)}
         args |= {"share": draw.chance.random(), "version": draw.chance.choice((1, 2, 2, 2))}
-        if what == "delete" and draw.share(0.15):
+        if what == "delete" and draw.share(0.5 if draw.nested else 0.15):
             args["by"] = "duckdb"
         return args
 

@@ -18,6 +18,7 @@ from tests.model.operations.base import (
     OUTDATED,
     REASON,
     Args,
+    Between,
     Draw,
     Operation,
     World,
@@ -453,7 +454,9 @@ class Alter(Operation):
     def draw(self, draw: Draw) -> Args:
         """Set, remove, touch or mend."""
         what = draw.pick({"set": 3, "unset": 2, "touch": 2, "mend": 1})
-        return {"what": what, "name": f"p{draw.chance.randrange(3)}", "by": draw.pick({"library": 3, "command": 1})}
+        by = draw.pick({"library": 3, "command": 1})
+        args: Args = {"what": what, "name": f"p{draw.chance.randrange(3)}", "by": by}
+        return args | draw.between(prefer="alter") if what in {"set", "unset"} and by == "library" else args
 
     def do(self, world: World, args: Args) -> str:
         """Alter."""
@@ -474,18 +477,18 @@ class Alter(Operation):
                     after = touch.run(lake, touch.Config(reason=REASON)).version_after
             model.commit(after, {"alter"}, {})
             return "touched"
-        properties = dict(model.now.properties)
         value = world.new_mark() if what == "set" else None
-        properties.pop(args["name"], None)
-        if value is not None:
-            properties[args["name"]] = value
         if by_command:
             words = [f"--set={args['name']}={value}"] if value else [f"--unset={args['name']}"]
             code, document = command(world, "alter", world.root, *words, "--reason", REASON)
             refuse_unless(code == 0, f"alter ended with {code}: {document}")
         else:
+            hook = Between(world, args.get("between")).check
             with timed(world):
-                lake.alter({args["name"]: value}, reason=REASON)
+                lake.alter({args["name"]: value}, reason=REASON, before_commit=hook)
+        properties = {name: each for name, each in model.now.properties.items() if name != args["name"]}
+        if value is not None:
+            properties[args["name"]] = value
         if properties == model.now.properties:
             return "nothing"
         model.commit(model.newest + 1, {"alter"}, {}, properties=properties)
