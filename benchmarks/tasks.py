@@ -80,7 +80,7 @@ def asked_of_spark(events: Path, began: float = 0.0, ended: float = float("inf")
         elif kind == "SparkListenerStageCompleted":
             stage = event["Stage Info"]
             found.stages += began <= stage.get("Submission Time", 0) / 1000 < ended
-            if _has_work(stage):
+            if has_work(stage):
                 work.add(stage["Stage ID"])
         elif kind == "SparkListenerTaskEnd":
             tasks.append(task_of(event))
@@ -98,7 +98,7 @@ def _events(folder: Path) -> Iterator[Row]:
                     yield json.loads(line)
 
 
-def _has_work(stage: Row) -> bool:
+def has_work(stage: Row) -> bool:
     """Whether Python works in a stage, and does not only read what a stage before kept of that."""
     return any(json.loads(rdd.get("Scope", "{}")).get("name") in _WORK for rdd in stage["RDD Info"])
 

@@ -51,6 +51,8 @@ from trinitylake_core.tree.nodestore import NodeStore
 _LOOKED_AT: Final = 1000
 """The number of differing subtrees that ``auto`` reads before it estimates; their nodes must be read anyway."""
 _SPANS_PER_TASK: Final = 4
+_FEW: Final = 10_000
+"""So many changes come at once: of more, one partition after the other, each by a job of Spark."""
 SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
 
@@ -209,7 +211,8 @@ def _compare(
         counts, _ = sum_counts(engine, found)
         refuse_lost("ranges of keys", asked, counts)  # before the first change is shown
         progress("compare", counts.kept, None)
-        for row in without_counts("ranges of keys", asked, found.stream()):
+        rows = found.stream(few=counts.kept <= _FEW)
+        for row in without_counts("ranges of keys", asked, rows):
             yield row["key"], row["old"], row["new"]
     finally:
         found.drop()

@@ -46,7 +46,7 @@ from pipelines.tables.walk import (
     TableWalk,
     key_files,
 )
-from pipelines.trees.walk import FROM_COPY, NAMED, Start, TreeSource, walk
+from pipelines.trees.walk import FROM_COPY, NAMED, Start, TreeSource, Walk, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
 from trinitylake_core.definitions import DECODERS, decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile
@@ -166,7 +166,7 @@ class CopyPlan:
         """
         trees = TreeSource(self.source, self.order, figures=False, copy=self.target)
         walked = walk(self.engine, trees, starts, self.progress)
-        kept = walked.keep_asked("nodes", f"SELECT path FROM walked WHERE role = {FROM_COPY}", "path")
+        kept = _list_from_copy(walked)
         here, there = (self._listing(each, tables=tables) for each in (self.source, self.target))
         walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
         if tables:
@@ -182,9 +182,12 @@ class CopyPlan:
             here=here.files,
             target=there.files,
         ).keep(repeatable=True)
-        others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed).keep(repeatable=True)
         compared = listed
-        if others.count():  # hardly ever; looking none up takes four jobs of Spark
+        kinds = self._sum_kinds(named, compared)
+        unlisted = sum(each["unlisted"] for each in kinds)
+        if unlisted:  # hardly ever; looking none up takes four jobs of Spark
+            others = self.engine.sql(f"SELECT path FROM listed WHERE {_NO_LISTING}", listed=listed)
+            others.learn_count(unlisted)
             looked_up = self.engine.map(_look_up, others, _LOOKED_UP, self.source, self.target).keep("path")
             compared = self.engine.sql(
                 """SELECT l.path, l.kind, l.times, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
@@ -193,11 +196,11 @@ class CopyPlan:
                 listed=listed,
                 others=looked_up,
             ).keep(repeatable=True)
-        kinds = self._sum_kinds(named, compared)
+            kinds = self._sum_kinds(named, compared)
         walked.drop()
         self._refuse_missing(compared, sum(each["lost"] for each in kinds if each["kind"] == DEFINITION))
         of_listings = 2 * len(_PREFIXES)
-        of_look_ups = 2 * others.count()
+        of_look_ups = 2 * unlisted
         of_tables = sum(walk_of_tables.read.values())
         in_tasks = walked.nodes_read + of_listings + of_look_ups + of_tables
         lacking, elsewhere = self._lacking(walk_of_tables, compared, meant)
@@ -209,7 +212,7 @@ class CopyPlan:
             requests=self.engine.not_counted(in_tasks),
             lacking=lacking,
             elsewhere=elsewhere,
-            kept=sorted(row["path"] for row in kept.list()),
+            kept=kept,
             _compared=compared,
             _asked={row["kind"]: Asked(row["missing"], row["missing_keys"]) for row in kinds},
             _plan=self,
@@ -304,7 +307,7 @@ class CopyPlan:
         )
 
     def _sum_kinds(self, named: _Named, compared: Rows) -> list[dict[str, Any]]:
-        """Return of each kind of files how many are there, are missing there, and are lost here.
+        """Return of each kind of files how many are there, are missing there, are lost here, or not in a listing.
 
         They are sums of all rows, those that rows were grouped from and those that two joins came to: each row says
         how many names it stands for. So a row that was lost on the way, or is another one's copy, is missing in the
@@ -313,6 +316,7 @@ class CopyPlan:
         query = f"""SELECT kind, sum(times) AS names, sum(times * crc32(path)) AS keys,
             sum(CASE WHEN size IS NULL AND there IS NULL THEN 1 ELSE 0 END) AS lost,
             sum(CASE WHEN {_TO_COPY} THEN 1 ELSE 0 END) AS missing,
+            sum(CASE WHEN {_NO_LISTING} THEN 1 ELSE 0 END) AS unlisted,
             sum(CASE WHEN {_TO_COPY} THEN crc32(path) ELSE 0 END) AS missing_keys,
             sum(CASE WHEN {_TO_COPY} THEN coalesce(size, 0) ELSE 0 END) AS bytes,
             sum(CASE WHEN {_DIFFERS} THEN 0 ELSE 1 END) AS there FROM compared GROUP BY kind"""
@@ -380,6 +384,14 @@ class CopyPlan:
                 kept.append(row["kept"])
             self.progress(f"copy {kind}s", sums["copied"], count)
         return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
+
+
+def _list_from_copy(walked: Walk) -> list[str]:
+    """Return the nodes that a walk could read at the target only."""
+    if not walked.from_copy:
+        return []
+    kept = walked.keep_asked("nodes", f"SELECT path FROM walked WHERE role = {FROM_COPY}", "path")
+    return sorted(row["path"] for row in kept.list())
 
 
 def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:

@@ -346,7 +346,9 @@ class SparkEngine:
 
     @cached_property
     def _spark(self) -> SparkSession:
-        return self._start()
+        spark = self._start()
+        session_parallelism(spark)  # by it a query has its number of partitions: Spark's own is 200
+        return spark
 
     def not_counted(self, requests: int) -> int:
         """Return all: tasks have storages of their own."""

@@ -234,13 +234,20 @@ def _asked_parallelism(spark: SparkSession) -> int:
 MODES: Final = ("local", "master", "connect")
 LOG_LEVELS: Final = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "WARN")
 
+ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 _SQL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
+    ADAPTIVE: "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.inMemoryColumnarStorage.batchSize": "16",
     "spark.sql.maxPlanStringLength": str(64 << 10),
 }
 """What may be set on a running session, also over Spark Connect.
 
+Where Spark adapts a plan each shuffle is a job of its own, and so is each table that is kept: a query that counts took
+two to nine jobs. There is nothing to adapt: a query has few partitions, and rows are dealt by a hash of their paths.
+Spark does not know how many rows work makes of few, and without adapting would send all of them to every executor, by
+way of the driver; so no table is joined in that way.
 Spark keeps the texts of the plans of a thousand queries in the heap of its driver; it has no limit of its own.
 What is kept on disk between two jobs is read back in batches of rows, and Java's serializer holds on to a hundred of
 them. A row may be all that a node contains: batches of 10,000 rows or 4 MB, Spark's own choice, fill a gigabyte of Java

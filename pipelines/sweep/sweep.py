@@ -50,6 +50,8 @@ _REASONS: Final = 20
 SHOWN: Final = 20
 """How many names a report shows."""
 _SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
+_YOUNG: Final = "young"
+_NO_AGE: Final = "no age"
 _LOADED: Final = 100_000
 _TEXT: Final = pa.schema({"text": TEXT})
 _REACHED: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
@@ -191,16 +193,19 @@ class Sweep:
             self._files = self._first_listing()
         else:
             self._files = self._inventory(inventory, options).keep()
-        self._note_transactions()
         kinds = self._by_kind(self._files)
-        self._note_unknown(kinds.get(UNKNOWN, Size()))
+        self._note_transactions(kinds)
+        self._note_unknown(kinds)
         files = sum(each.files for each in kinds.values())
         size = sum(each.bytes for each in kinds.values())
         self._progress("list", files, None)
         return Size(files, size)
 
-    def _note_unknown(self, size: Size) -> None:
+    def _note_unknown(self, kinds: Mapping[str, Size]) -> None:
         """Note the files that the format does not define, and name some of them."""
+        size = kinds.get(UNKNOWN)
+        if size is None:
+            return
         query = f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}"
         rows = self.engine.sql(query, files=self._all_files).list()
         some = tuple(row["path"] for row in rows)
@@ -211,8 +216,11 @@ class Sweep:
         self.scratch = tuple(top.scratch)
         return self._in_shards(top)
 
-    def _note_transactions(self) -> None:
+    def _note_transactions(self, kinds: Mapping[str, Size]) -> None:
         """Take the saved transactions from the first listing."""
+        if TRANSACTION not in kinds:
+            self._transactions = []
+            return
         query = f"SELECT path, kind, modified_millis FROM files WHERE kind = {TRANSACTION!r}"
         self._transactions = _transactions_among(self.engine.sql(query, files=self._all_files).list())
 
@@ -289,12 +297,19 @@ class Sweep:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
         names = f"SELECT f.* FROM files f WHERE {self._may_go(boundary)}"
         unreached = self._without_live(names, files=self._all_files).keep(repeatable=True)
-        young = f"SELECT {_SUMS} FROM files f WHERE modified_millis >= {cutoff_millis}"
-        unknown = f"SELECT {_SUMS} FROM files f WHERE modified_millis IS NULL"
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
         self._orphans = self.engine.sql(old, files=unreached)
-        ages = [_size(self.engine.sql(query, files=unreached).one()) for query in (young, unknown)]
-        return Totals(self._by_kind(self._orphans), *ages)
+        return self._sum_ages(unreached, cutoff_millis)
+
+    def _sum_ages(self, unreached: Rows, cutoff_millis: int) -> Totals:
+        """Return the totals of files that nothing reaches, by one query."""
+        age = f"""CASE WHEN f.modified_millis IS NULL THEN {_NO_AGE!r}
+            WHEN f.modified_millis >= {cutoff_millis} THEN {_YOUNG!r} ELSE f.kind END"""
+        query = f"SELECT {age} AS kind, {_SUMS} FROM files f GROUP BY {age}"
+        sizes = self._sizes_by_kind(query, unreached)
+        young = sizes.pop(_YOUNG, Size())
+        unknown = sizes.pop(_NO_AGE, Size())
+        return Totals(sizes, young, unknown)
 
     def _may_go(self, boundary: int) -> str:
         kinds = ", ".join(map(repr, sorted(self.candidates)))
@@ -306,11 +321,16 @@ class Sweep:
 
     def remove_live(self) -> Totals:
         """Take what has been marked since off the orphans; return the totals of what is left."""
-        return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._orphan_rows))
+        return self._keep_orphans(self._unmarked_orphans())
+
+    def _unmarked_orphans(self) -> Rows:
+        return self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._orphan_rows)
 
     def _keep_orphans(self, orphans: Rows) -> Totals:
         self._orphans = orphans.keep(repeatable=True)
-        return Totals(self._by_kind(self._orphans))
+        totals = Totals(self._by_kind(self._orphans))
+        self._orphans.learn_count(totals.files)
+        return totals
 
     def _without_live(self, query: str, **tables: Rows) -> Rows:
         """Return the rows ``f`` of a query that nothing kept reaches."""
@@ -368,6 +388,7 @@ class Sweep:
         total, done = self._orphan_rows.count(), Deleted()
         if total:
             files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._orphan_rows)
+            files.learn_count(total)
             for row in self.engine.map(delete_rows, files, DELETED, self._storage, each=BATCH).stream(few=True):
                 done.add(Deleted(**{**row, "failures": dict(row["failures"])}))
                 self._progress("delete", done.attempted, total)
@@ -407,7 +428,10 @@ class Sweep:
         return self.engine.sql(f"SELECT * FROM ({query}) tags {where}", live=live)
 
     def _by_kind(self, files: Rows) -> dict[str, Size]:
-        rows = self.engine.sql(f"SELECT kind, {_SUMS} FROM files f GROUP BY kind", files=files).list()
+        return self._sizes_by_kind(f"SELECT kind, {_SUMS} FROM files f GROUP BY kind", files)
+
+    def _sizes_by_kind(self, query: str, files: Rows) -> dict[str, Size]:
+        rows = self.engine.sql(query, files=files).list()
         return {row["kind"]: _size(row) for row in sorted(rows, key=lambda row: str(row["kind"]))}
 
     def release(self) -> None:

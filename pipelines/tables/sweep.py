@@ -9,7 +9,7 @@ operator says of the table that it shares no file with others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,7 @@ from pipelines.engine.counting import keep_counted, keep_given, list_counted, re
 from pipelines.engine.model import TEXT, Engine, Rows, from_parts
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
-from pipelines.sweep.sweep import Sweep, Totals
+from pipelines.sweep.sweep import Size, Sweep, Totals
 from pipelines.tables.walk import (
     ALIAS,
     BY_WISH,
@@ -110,7 +110,8 @@ class TableSweep(Sweep):
     def _first_listing(self) -> Rows:
         return self._in_shards(table_shards(self._storage, self._wanted))
 
-    def _note_transactions(self) -> None:
+    def _note_transactions(self, kinds: Mapping[str, Size]) -> None:
+        del kinds
         self.list_transactions()  # none lies in the area
 
     # -- mark ----------------------------------------------------------------------------------------
@@ -175,11 +176,10 @@ class TableSweep(Sweep):
 
         A client whose answer was lost sends a file once more, under its name: its commit then meets a young file.
         """
-        super().remove_live()
         query = """SELECT o.* FROM orphans o JOIN again a ON a.path = o.path
             WHERE a.modified_millis = o.modified_millis AND a.bytes = o.bytes"""
         again = self._first_listing().keep("path", repeatable=True)
-        return self._keep_orphans(self.engine.sql(query, orphans=self._orphan_rows, again=again))
+        return self._keep_orphans(self.engine.sql(query, orphans=self._unmarked_orphans(), again=again))
 
     @property
     def read(self) -> dict[str, int]:

@@ -221,7 +221,7 @@ def flush_all(
         progress=report,
     )
     found = {}
-    for row in flushed.stream():
+    for row in flushed.stream(few=True):
         found[row["piece"]] = pickle.loads(row["row"])  # noqa: S301 - from tasks of this job
     given.drop()
     flushed.drop()

@@ -276,6 +276,7 @@ class Walk:
     Attributes:
         levels: a table for each level.
         nodes_read: how many nodes were read, each once.
+        from_copy: how many of them only the copy has.
         counts: those of each level.
         copy: the storage of a copy, where nodes are read that cannot be read in ``storage``.
     """
@@ -286,6 +287,7 @@ class Walk:
     progress: Progress
     levels: list[Rows] = field(default_factory=list)
     nodes_read: int = 0
+    from_copy: int = 0
     counts: list[Counts] = field(default_factory=list)
     copy: Storage | None = None
 
@@ -462,7 +464,9 @@ def _keep_level(found: Walk, level: Rows, asked: Asked) -> int:
     found.levels.append(kept)
     heights = f"max(CASE WHEN role = {NODE} THEN height END) AS height"
     nodes = f"coalesce(sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END), 0) AS nodes"
-    counts, sums = sum_counts(found.engine, kept, heights, nodes)
+    of_copy = f"coalesce(sum(CASE WHEN role = {FROM_COPY} THEN 1 ELSE 0 END), 0) AS of_copy"
+    counts, sums = sum_counts(found.engine, kept, heights, nodes, of_copy)
+    found.from_copy += sums["of_copy"]
     found.nodes_read += sums["nodes"]
     report_nodes(0)
     refuse_lost("nodes", asked, counts)

@@ -26,9 +26,12 @@ from pipelines import (
     load,
     restore,
     rollback,
+    stats,
+    tables_clean,
+    tables_health,
     verify,
 )
-from pipelines.engine_choice import choose_engine, expected_engine
+from pipelines.engine_choice import choose_engine, choose_engine_for_all, expected_engine
 from pipelines.job import dry_run
 from pipelines.session import LazySession, SessionConfig
 from pipelines.session import spark as spark_session
@@ -289,6 +292,38 @@ def test_little_work_starts_no_spark_whatever_the_engine(
     assert name == choose_engine("spark", not_started, amount, spark_from).name
     assert f"{name}: " in not_started.choices[0]
     assert "spark" == choose_engine("spark", lambda: pytest.fail("Spark was started"), amount, spark_from).name
+
+
+_NO_AGE: dict[str, Any] = {"older_than_seconds": 0.0, "allow_recent": True}
+SMALL: dict[str, Callable[[Any, Lakehouse, str], Any]] = {
+    "verify": JOBS["verify"],
+    "expire": JOBS["expire"],
+    "export": lambda spark, lake, engine: export.run(
+        lake, lake.root[:-1] + "-new/", export.Config(engine=engine, history=True), spark
+    ),
+    "clean": lambda spark, lake, engine: clean.run(lake, clean.Config(engine=engine, **_NO_AGE), spark),
+    "tables clean": lambda spark, lake, engine: tables_clean.run(
+        lake, tables_clean.Config(engine=engine, **_NO_AGE), spark
+    ),
+    "tables health": lambda spark, lake, engine: tables_health.run(lake, tables_health.Config(engine=engine), spark),
+    "diff": lambda spark, lake, engine: diff.report(lake.at(version=1), lake, diff.Config(engine=engine), spark),
+    "compact": lambda spark, lake, engine: compaction.run(lake, compaction.Config(engine=engine, full=True), spark),
+    "stats": lambda spark, lake, engine: stats.deep(
+        lake, choose_engine_for_all(engine, spark, lake.root_node), storage=True
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("name", SMALL)
+def test_no_job_on_a_small_lakehouse_starts_spark(
+    tmp_path: Path, not_started: LazySession, name: str, engine: str
+) -> None:
+    """What is done sooner than Java would have started is done here, also where Spark was asked for by name."""
+    lake = filled(new_lake(tmp_path, order=16), tables=20)
+    SMALL[name](not_started, lake, engine)
+    assert not_started.choices
+    assert {"local"} == {choice.partition(":")[0] for choice in not_started.choices}
 
 
 def test_a_diff_of_two_messages_starts_no_spark(tmp_path: Path, not_started: LazySession) -> None:

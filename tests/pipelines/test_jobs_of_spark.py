@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pipelines import clean, export, tables_health, verify
+from pipelines import clean, export, tables_clean, tables_health, verify
 from tests.support.lakes import filled, new_lake
+from tests.support.many_tables import many_tables
 from tests.support.spoilt_engines import expire_all_but_the_newest
 from trinitylake_core import Lakehouse
 from trinitylake_core.storage import open_storage
@@ -17,6 +18,7 @@ from trinitylake_core.storage import open_storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NO_AGE: Final[dict[str, Any]] = {"older_than_seconds": 0.0, "allow_recent": True}
 Command = Callable[[Lakehouse, Path, Any], object]
 
 
@@ -27,8 +29,15 @@ def _export(lake: Lakehouse, folder: Path, spark: Any) -> object:
 def _clean(lake: Lakehouse, folder: Path, spark: Any) -> object:
     del folder
     expire_all_but_the_newest(lake)
-    config = clean.Config(engine="spark", older_than_seconds=0, allow_recent=True)
-    report = clean.run(lake.refresh(), config, spark)
+    report = clean.run(lake.refresh(), clean.Config(engine="spark", **_NO_AGE), spark)
+    assert report.deleted
+    return report
+
+
+def _clean_tables(lake: Lakehouse, folder: Path, spark: Any) -> object:
+    lake = many_tables(folder / "tables", 20, 2, 2).lakehouse
+    expire_all_but_the_newest(lake)
+    report = tables_clean.run(lake.refresh(), tables_clean.Config(engine="spark", **_NO_AGE), spark)
     assert report.deleted
     return report
 
@@ -47,10 +56,11 @@ def _health(lake: Lakehouse, folder: Path, spark: Any) -> object:
 @pytest.mark.parametrize(
     ("command", "most"),
     [
-        pytest.param(_health, 2, id="health"),
-        pytest.param(_export, 28, id="export", marks=pytest.mark.slow),
-        pytest.param(_verify, 14, id="verify", marks=pytest.mark.slow),
-        pytest.param(_clean, 37, id="clean", marks=pytest.mark.slow),
+        pytest.param(_health, 1, id="health"),
+        pytest.param(_export, 10, id="export", marks=pytest.mark.slow),
+        pytest.param(_verify, 7, id="verify", marks=pytest.mark.slow),
+        pytest.param(_clean, 11, id="clean", marks=pytest.mark.slow),
+        pytest.param(_clean_tables, 30, id="tables-clean", marks=pytest.mark.slow),
     ],
 )
 def test_a_command_takes_no_more_jobs_than_it_did(

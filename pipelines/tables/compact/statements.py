@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.job import Cancel
 from pipelines.session.iceberg import refuse_session_without_iceberg
-from pipelines.session.spark import is_connect
+from pipelines.session.spark import ADAPTIVE, is_connect
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
@@ -68,7 +68,8 @@ class SparkCatalog:
         self.application_id = self._spark.conf.get("spark.app.id") or ""
         # Here, and not in the configuration of the session: that one stands in lists of processes.
         prefix = f"spark.sql.catalog.{self.name}"
-        self._settings = {prefix: "org.apache.iceberg.spark.SparkCatalog"}
+        # Rows of tables are many, and nobody knows how: what suits the queries of other jobs does not suit these.
+        self._settings = {prefix: "org.apache.iceberg.spark.SparkCatalog", ADAPTIVE: "true"}
         for key, value in {**endpoint, "type": "rest", "cache-enabled": "false"}.items():
             self._settings[f"{prefix}.{key}"] = value
         for key, value in self._settings.items():
