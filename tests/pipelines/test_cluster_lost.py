@@ -36,7 +36,7 @@ _PROGRAM = """
         for number in range(600):
             txn.alter_table(f"ns{number % 3}", f"t{number:03}", properties={"changed": "yes"})
     lake.refresh()
-    tables = many_tables(folder / "iceberg", 300, 2, 2).lakehouse.refresh()
+    tables = many_tables(folder / "iceberg", 300, 2, 2, order=8).lakehouse.refresh()
     content = [each.digest() for each in (lake, tables)]
     copy = open_storage((folder / "copy").as_uri())
     no_age = {"older_than_seconds": 0, "allow_recent": True}
@@ -107,7 +107,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as program:  # fmt: skip
         try:
-            out, err = program.communicate(timeout=1_800)
+            out, err = program.communicate(timeout=1_150)
         finally:  # with its servers, also where it takes too long
             with suppress(ProcessLookupError):
                 os.killpg(program.pid, signal.SIGKILL)
@@ -120,6 +120,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_outlives_an_executor_in_each_stage(found: dict[str, Any], command: str) -> None:
     """What Spark kept there is made again, or kept elsewhere; where it is not, a second run is done."""

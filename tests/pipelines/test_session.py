@@ -188,6 +188,8 @@ def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.inMemoryColumnarStorage.batchSize": "16",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": str(3 * cores),

@@ -21,10 +21,13 @@ SCHEMA: Final = pa.schema([("id", pa.int64()), ("name", pa.string())])
 IMPL: Final = "trinitylake_core.iceberg.TrinityLakeCatalog"
 
 
-def new_iceberg(directory: Path, **properties: str) -> TrinityLakeCatalog:
+def new_iceberg(directory: Path, order: int | None = None, **properties: str) -> TrinityLakeCatalog:
     """Create a lakehouse below a directory and return the catalog over it, as users load it."""
     root = (directory / "lake").as_uri()
-    Lakehouse.create(root, storage_options=FAST)
+    if order is None:
+        Lakehouse.create(root, storage_options=FAST)
+    else:
+        Lakehouse.create(root, storage_options=FAST, order=order)
     return opened(root, **properties)
 
 

@@ -22,12 +22,14 @@ _PACKED: Final = "write.avro.compression-codec"
 _UNPACKED: Final[AvroCompressionCodec] = "null"
 
 
-def many_tables(directory: Path, tables: int, manifests: int, versions: int) -> TrinityLakeCatalog:
+def many_tables(
+    directory: Path, tables: int, manifests: int, versions: int, order: int | None = None
+) -> TrinityLakeCatalog:
     """Return the catalog over a lakehouse with so many tables, each with manifests of its own.
 
     In each of the versions that follow the first one a share of the tables gets new metadata, and shares its snapshot.
     """
-    catalog = new_iceberg(directory)
+    catalog = new_iceberg(directory, order)
     table = with_table(catalog, f"{_NAMESPACE}.t0000", 1, properties={_PACKED: _UNPACKED})
     files = _files(table, manifests)
     definition = catalog.lakehouse.refresh().table(_NAMESPACE, "t0000")
