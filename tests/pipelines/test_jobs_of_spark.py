@@ -60,7 +60,7 @@ def _health(lake: Lakehouse, folder: Path, spark: Any) -> object:
         pytest.param(_export, 10, id="export", marks=pytest.mark.slow),
         pytest.param(_verify, 7, id="verify", marks=pytest.mark.slow),
         pytest.param(_clean, 11, id="clean", marks=pytest.mark.slow),
-        pytest.param(_clean_tables, 30, id="tables-clean", marks=pytest.mark.slow),
+        pytest.param(_clean_tables, 34, id="tables-clean", marks=pytest.mark.slow),
     ],
 )
 def test_a_command_takes_no_more_jobs_than_it_did(
