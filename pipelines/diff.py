@@ -211,8 +211,8 @@ def _compare(
         counts, _ = sum_counts(engine, found)
         refuse_lost("ranges of keys", asked, counts)  # before the first change is shown
         progress("compare", counts.kept, None)
-        rows = found.stream(few=counts.kept <= _FEW)
-        for row in without_counts("ranges of keys", asked, rows):
+        made = found.stream(few=counts.kept <= _FEW)
+        for row in without_counts("ranges of keys", asked, made):
             yield row["key"], row["old"], row["new"]
     finally:
         found.drop()
