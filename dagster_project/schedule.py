@@ -39,13 +39,14 @@ def maintenance_schedule(scope: Scope, job: AssetJob, lakehouses: Callable[[], K
         text = f"Runs the maintenance of lakehouse {known.name!r}: {known.schedules.maintenance}."
         cron = schedule_times.shift_cron(known.schedules.maintenance or "", schedule_times.offset(known))
     ticks = schedule_times.daily_cron(cron)
+    is_on = known is None or known.schedules.enabled
 
     @dg.schedule(
         name=f"{scope.slug}_maintenance_schedule",
         target=job,
         cron_schedule=ticks,
         execution_timezone=None if known is None else known.schedules.timezone,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+        default_status=dg.DefaultScheduleStatus.RUNNING if is_on else dg.DefaultScheduleStatus.STOPPED,
         description=text,
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:

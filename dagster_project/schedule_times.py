@@ -72,9 +72,9 @@ def is_due(settings: LakehouseSettings, cron: str, now: datetime) -> bool:
 
 
 def last_due(settings: LakehouseSettings, now: datetime) -> datetime | None:
-    """Return the last time at which maintenance was due, the offset included; ``None`` without a schedule."""
+    """Return the last time at which maintenance was due, the offset included; ``None`` without one that is on."""
     cron = settings.schedules.maintenance
-    if cron is None:
+    if cron is None or not settings.schedules.enabled:
         return None
     by = offset(settings)
     last = _last(cron, settings.schedules.timezone, (now - by).astimezone(UTC).replace(second=0, microsecond=0))
@@ -87,7 +87,7 @@ def freshness(settings: LakehouseSettings | None) -> dg.FreshnessPolicy | None:
     Dagster warns after one and a half intervals and fails after three, when two in a row did not come. The interval
     is the longest of the schedule: on weekdays only, the weekend.
     """
-    if settings is None or settings.schedules.maintenance is None:
+    if settings is None or settings.schedules.maintenance is None or not settings.schedules.enabled:
         return None
     try:
         interval = _longest(settings.schedules.maintenance, settings.schedules.timezone)

@@ -33,6 +33,7 @@ _LAKEHOUSES: Final = """\
 lakehouses:
   - name: first
     root: file://{here}/lake
+    schedules: {maintenance: "0 3 * * *", enabled: false}   # stopped: switch it on in Dagster, at *Automation*
     compaction: {engine: auto}   # Spark, and so Java, only on a cluster and for large work
 """
 

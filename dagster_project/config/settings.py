@@ -76,12 +76,14 @@ class Spark(Model):
 class Schedules(Model):
     """Cron schedules. A job without one runs on request only.
 
-    Each lakehouse is late by an offset below ``spread`` that its name decides, so that not all begin at once.
+    Each lakehouse is late by an offset below ``spread`` that its name decides, so that not all begin at once. With
+    ``enabled: false`` the schedule is there and stopped, until it is switched on in Dagster; in a fleet it is not due.
     """
 
     maintenance: Cron | None = None
     timezone: TimeZone = "UTC"
     spread: Duration = timedelta(minutes=30)
+    enabled: bool = True
 
 
 class Compaction(Model):

@@ -168,3 +168,14 @@ def test_one_schedule_that_cannot_be_computed_stops_no_other(
     stored.add_dynamic_partitions("lakehouses", ["a", "b"])
     with dg.build_schedule_context(stored, scheduled_execution_time=now_utc(), repository_def=repository) as context:
         assert ["b"] == [each.partition_key for each in schedule.evaluate_tick(context).run_requests or []]
+
+
+def test_a_schedule_that_is_not_enabled_is_there_and_stopped() -> None:
+    """As in the file of `trinitylake try`: whoever looks at Dagster sees it, and nothing begins by itself."""
+    for is_on, status in ((True, dg.DefaultScheduleStatus.RUNNING), (False, dg.DefaultScheduleStatus.STOPPED)):
+        schedules = {"maintenance": "0 3 * * *", "enabled": is_on}
+        settings = LakehouseSettings.model_validate({"name": "a", "root": "file:///x", "schedules": schedules})
+        made = define_lakehouses((settings,)).get_repository_def().get_schedule_def("a_maintenance_schedule")
+        due = schedule_times.last_due(settings, datetime(2027, 1, 2, tzinfo=UTC))
+        late = schedule_times.freshness(settings)
+        assert (status, is_on, is_on) == (made.default_status, due is not None, late is not None)
