@@ -1,7 +1,7 @@
 #!/bin/sh
 # Finds or builds the stores that `make test-stores` runs against, in ~/.cache/trinitylake-stores: versitygw and MinIO by
-# the Go toolchain (3 and 10 minutes, 20 and 50 where other work runs beside them), S3Mock and s3proxy by Maven, Azurite by
-# npm into .azurite. What cannot be had is said aloud, and not tested.
+# the Go toolchain (3 and 10 minutes, 20 and 50 where other work runs beside them), S3Mock, s3proxy and Keycloak by Maven,
+# Azurite by npm into .azurite. What cannot be had is said aloud, and not tested.
 
 set -u
 
@@ -27,5 +27,6 @@ fetched() { # FILE ARTIFACT
 built versitygw github.com/versity/versitygw/cmd/versitygw@v1.8.0
 built minio github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 fetched s3mock-5.2.0-exec.jar com.adobe.testing:s3mock:5.2.0:jar:exec
+fetched keycloak-quarkus-dist-26.7.3.zip org.keycloak:keycloak-quarkus-dist:26.7.3:zip
 fetched s3proxy-4.1.0-jar-with-dependencies.jar org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies
 scripts/azurite.sh >/dev/null
