@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -225,7 +226,7 @@ def _lend(request: Request, identifier: Identifier, metadata_location: str) -> L
 
 
 def _keys_for(request: Request, table: Table) -> dict[str, Any]:
-    """Return the fields of an answer that lend keys to a client that asks for them, or say that there are none."""
+    """Return the fields of an answer that are for a client, with keys for one that asks for them."""
     config = request.warehouse.client_properties()
     if _VENDED not in request.headers.get(_DELEGATION, ""):
         return {"config": config}
@@ -233,7 +234,6 @@ def _keys_for(request: Request, table: Table) -> dict[str, Any]:
     location = table.metadata_location or f"{table.metadata.location}/metadata/new"
     lent = _lend(request, identifier, location)
     if lent is None:
-        config[_VENDED] = "none: this endpoint lends no keys for this table, so clients need their own"
         return {"config": config}
     levels = SEPARATOR.join(identifier[:-1])
     parts = (request.warehouse.name, "namespaces", levels, "tables", identifier[-1], "credentials")
@@ -247,12 +247,26 @@ def _answer_with(request: Request, table: Table, *, staged: bool = False) -> Rep
         raise table.io.refusal(".".join(table.name()))
     more = _keys_for(request, table)
     if staged:
-        return Reply(_text(metadata, **more))
+        return _say_what_is_lent(request, Reply(_text(metadata, **more)), more)
     if request.query.get("snapshots") == "refs":
         named = {each.snapshot_id for each in metadata.refs.values()}
         kept = [each for each in metadata.snapshots if each.snapshot_id in named]
         metadata = metadata.model_copy(update={"snapshots": kept})
-    return _at(request, table.metadata_location, metadata, **more)
+    reply = _at(request, table.metadata_location, metadata, **more)
+    return _say_what_is_lent(request, reply, more)
+
+
+def _say_what_is_lent(request: Request, reply: Reply, fields: Mapping[str, Any]) -> Reply:
+    """Return an answer with a header that says whether it has the keys that were asked for.
+
+    No property says it: with one, DuckDB takes a table on a disk for one on S3.
+    """
+    if _DELEGATION not in request.headers:
+        return reply
+    lent = _VENDED if "storage-credentials" in fields else "none"
+    headers = dict(reply.headers or {})
+    headers[_DELEGATION] = lent
+    return replace(reply, headers=headers)
 
 
 def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -> Reply:
