@@ -269,6 +269,7 @@ def save(
     node = base.node.with_messages(own)
     rows = {spec.TXN_ID: transaction.id, spec.TXN_STATE: state, spec.OPERATION: spec.OP_COMMIT}
     node.system = base.node.system | rows
+    node.system.pop(spec.FITS, None)  # that was said of the base: with the messages it may be larger
     path = node_path()
     content = nodefile.encode(node, backend.nodes.order, path)
     backend.storage.write_many([(path, content)])
