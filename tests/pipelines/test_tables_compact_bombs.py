@@ -78,7 +78,16 @@ def many_columns() -> tuple[bytes, int]:
     return stream.getvalue(), 1
 
 
+def columns_of_nothing() -> tuple[bytes, int]:
+    """A footer that describes 2,400,000 columns by three bytes each: Arrow makes 228 bytes of each byte."""
+    schema = bytes.fromhex("1502 192c 4801721502 00 1502 2502 180161 00 1600")
+    group = bytes.fromhex("19fc 80ea30") + bytes.fromhex("260800") * 800_000 + bytes.fromhex("1600 1600 00")
+    footer = schema + bytes.fromhex("193c") + group * 3 + bytes.fromhex("00")
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1", 1
+
+
 BOMBS: Final = {
+    columns_of_nothing: {model.UNSUPPORTED},
     dictionary: {model.DONE},
     wrong_footer: {model.UNREADABLE, model.TOO_LARGE},
     cut_pages: {model.UNREADABLE},
