@@ -7,7 +7,19 @@ import sys
 from pathlib import Path
 
 _HELPERS = {"__init__", "__main__", "lakes", "observed", "report", "rivals", "timeline"}
-_ON_REQUEST = {"attacks", "catalogs", "cluster", "endpoints", "fleet", "large", "recovery", "sizes", "soak", "tasks"}
+_ON_REQUEST = {
+    "attacks",
+    "catalogs",
+    "cluster",
+    "endpoints",
+    "fleet",
+    "large",
+    "private",
+    "recovery",
+    "sizes",
+    "soak",
+    "tasks",
+}
 """Take long, or a lot of disk: only when they are named."""
 
 

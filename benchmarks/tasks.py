@@ -176,7 +176,7 @@ def _lake(folder: Path, tables: int, iceberg: int) -> Lakehouse:
     return lake
 
 
-def _measure(cluster: Cluster, spark: Any, command: Callable[[Any], object]) -> Row:
+def measure_command(cluster: Cluster, spark: Any, command: Callable[[Any], object]) -> Row:
     """Run a command; return its time, and what it took of the driver's processes and the others'."""
     me = psutil.Process()
     cpu = _cpu_by_kind(me, cluster)
@@ -228,7 +228,7 @@ def measured(tables: int, options: argparse.Namespace) -> dict[str, Row]:
             with _warm(cluster, conf) as spark:
                 for command, run in _commands(folder, lake).items():
                     if not options.only or command in options.only:
-                        rows[command] = _measure(cluster, spark, run)
+                        rows[command] = measure_command(cluster, spark, run)
                         print(tables, command, rows[command], file=sys.stderr, flush=True)
             for row in rows.values():
                 row.update(asked_of_spark(folder / "events", *row.pop("when")).figures())

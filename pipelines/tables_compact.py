@@ -45,7 +45,8 @@ from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.recovery.patterns import Pattern, first_match
-from trinitylake_core.tables import MANAGED, Located
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import MANAGED
 
 __all__ = ["Config", "Policy", "Report", "Settings", "run"]
 _AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"

@@ -30,7 +30,8 @@ from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageE
 from trinitylake_core.keys import TABLE, KeyRange
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, Located, metadata_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, metadata_uri
 from trinitylake_core.tree.node import Node
 
 _FIGURES: Final = (

@@ -40,7 +40,7 @@ from trinitylake_core.check import violation
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.keys import TABLE
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 FILES: Final = "file"
 """What is counted besides metadata files, manifest lists and manifests: data and delete files, and statistics."""

@@ -29,6 +29,7 @@ from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.selection import matching
 from trinitylake_core.storage import Storage
+from trinitylake_core.table_places import Located
 from trinitylake_core.tables import (
     ICEBERG,
     MANAGED,
@@ -38,7 +39,6 @@ from trinitylake_core.tables import (
     SNAPSHOT_ID,
     SNAPSHOT_MILLIS,
     SNAPSHOT_ROWS,
-    Located,
     metadata_uri,
     whole_number,
 )

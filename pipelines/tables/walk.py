@@ -6,7 +6,6 @@ itself as ``parent``, so the tables that need a file, or a file that is missing,
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -54,14 +53,13 @@ from trinitylake_core.errors import (
 from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain, plain_name
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage import Storage
+from trinitylake_core.table_places import Located, TablePlaces
 from trinitylake_core.tables import (
     DIRECTORY,
     EXTERNAL,
     ICEBERG,
     METADATA_LOCATION,
     VIEW_METADATA_LOCATION,
-    Located,
-    TablePlaces,
     base_uri,
     former_root,
     here,
@@ -502,7 +500,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
         return list(parse(data, uri))  # here, so that its errors are those of the reading
 
     def read(row: Row) -> Any:
-        own = located.within(_places_of(root, row["label"]))
+        own = located.within(TablePlaces.labelled(storage, row["label"]))
         return _parse_file(row["path"], own, parse_all, strict=strict, least=row["size"] or 0)
 
     for row, inner in _contents(rows, read, storage):
@@ -512,7 +510,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
             yield inner.role, path, path, "", why, None
             continue
         yield from _beside(root, path)
-        yield from names.rows(path, inner, row["about"], _places_of(root, row["label"]))
+        yield from names.rows(path, inner, row["about"], TablePlaces.labelled(storage, row["label"]))
 
 
 def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
@@ -585,11 +583,6 @@ def _spell(root: str, uri: str, former: str = "") -> str:
         return uri
 
 
-def _places_of(root: str, label: str) -> TablePlaces:
-    """Return the places of the table of a manifest list or a manifest, by the label of its row."""
-    return TablePlaces(root, tuple(json.loads(label)))
-
-
 class _Names:
     """How files are named in rows, so that each file that may be meant is met, however a URI spells it."""
 
@@ -606,7 +599,7 @@ class _Names:
         places: TablePlaces | None = None,
     ) -> Found:
         """Yield files, given as role, URI and size, that ``parent`` names; those outside of ``places`` as such."""
-        label = "" if places is None else json.dumps(places.prefixes)
+        label = "" if places is None else places.label()
         prefixes = () if places is None else places.prefixes
         own = set()
         for prefix in prefixes:

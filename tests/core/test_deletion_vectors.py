@@ -20,7 +20,7 @@ from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.rest import Served, endpoint
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 _TABLE: Final = "/v1/lake/namespaces/a/tables/t"
 _DELETED: Final = 2

@@ -11,7 +11,8 @@ from trinitylake_core.definitions import table_def
 from trinitylake_core.errors import InvalidLocation, NotAFile
 from trinitylake_core.object_info import TableInfo
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tables import Located, base_uri, full_uri, metadata_uri, path_below, whole_number
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import base_uri, full_uri, metadata_uri, path_below, whole_number
 
 FILE = "file:///a%20b/lake/"
 S3 = "s3://bucket/lake/"

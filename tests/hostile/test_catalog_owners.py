@@ -103,13 +103,20 @@ def test_a_commit_adds_no_file_of_another_place(level: str, catalog: TrinityLake
     assert ([], version + 1) == (opened, catalog.lakehouse.version)
 
 
-@pytest.mark.parametrize("ground", ["warehouse", ALLOWED_LOCATIONS])
+@pytest.mark.parametrize("ground", ["warehouse", ALLOWED_LOCATIONS, "storage option"])
 def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
     ground: str, catalog: TrinityLakeCatalog, tmp_path: Path
 ) -> None:
     allowed = (tmp_path / "shared").as_uri()
     catalog.create_namespace("hr")
-    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ground: allowed})
+    properties = {ground: allowed}
+    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **properties)
+    if ground == "storage option":  # by which the endpoint allows files, and no locations
+        properties = {}
+        options = {**FAST, "allowed_locations": allowed}
+        operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
+        lake = Lakehouse.open(catalog.lakehouse.root, storage_options=options)
+        catalog = TrinityLakeCatalog.over(lake)
     paths = {"write.data.path": f"{allowed}/data/deep/people"}
     schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
     people = operator.create_table("hr.people", schema, location=f"{allowed}/hr/people", properties=paths)
@@ -118,7 +125,7 @@ def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
     assert snapshot is not None
     theirs = local(str(people.inspect.files()["file_path"][0]))
     manifest = local(snapshot.manifests(people.io)[0].manifest_path)
-    with served(catalog, {ground: allowed}, mallory={"write": [f"{NAMESPACE}.{HOSTILE}"]}) as call:
+    with served(catalog, properties, mallory={"write": [f"{NAMESPACE}.{HOSTILE}"]}) as call:
         with watched([theirs, manifest]) as opened:
             for level, place in (("data file", theirs), ("delete file", theirs), ("manifest", manifest)):
                 answer = commit(call, HOSTILE, adding_snapshot(_forged_list(catalog, place.as_uri(), level)))
@@ -127,7 +134,7 @@ def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
         assert [] == opened
         loose = _forged_list(catalog, f"{allowed}/data/deep/loose.parquet", "data file")
         assert 200 == commit(call, HOSTILE, adding_snapshot(loose)).status, "nobody's, beside directories of tables"
-    with served(catalog, {ground: allowed}) as call:
+    with served(catalog, properties) as call:
         load_catalog("client", type="rest", uri=call.uri, warehouse="lake").load_table("hr.people").append(rows(4243))
     assert [4242, 4243] == ids(operator.load_table("hr.people"))
 

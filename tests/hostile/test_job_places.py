@@ -23,10 +23,10 @@ from tests.support.opened_files import watched
 from tests.support.respelled import local, respell_data, respell_lists, respell_manifests
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tables import TablePlaces
+from trinitylake_core.table_places import TablePlaces
 
 _MINE: Final = "a.mine"
 _THEIRS: Final = "hr.theirs"
@@ -223,6 +223,44 @@ def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tm
         assert is_done == (not report.failures), report.failures
     with pytest.raises(InvalidInput, match="neither PREFIX nor DIRECTORY=PREFIX"):
         TablePlaces.of(open_storage(lake.root, {"allowed_locations": "outside"}), "tables/a/b/metadata/x")
+
+
+@pytest.mark.parametrize("level", ["data file", "manifest"])
+def test_a_prefix_for_all_tables_has_an_owner_for_each_directory(level: str, tmp_path: Path) -> None:
+    """The operator allowed the prefix for tables, and not the files of one table for another one."""
+    shared = (tmp_path / "shared").as_uri()
+    catalog = new_iceberg(tmp_path, **{ALLOWED_LOCATIONS: shared})
+    theirs = with_table(catalog, _THEIRS, 1, location=f"{shared}/hr/theirs")
+    mine = with_table(catalog, _MINE, 1)
+    mine.append(rows(2))
+    secret = _secret(catalog)
+    snapshot = theirs.current_snapshot()
+    assert snapshot is not None
+    manifest = local(snapshot.manifests(theirs.io)[0].manifest_path)
+    lake = Lakehouse.open(catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": shared})
+    if level == "manifest":
+        respell_manifests(mine, lambda _: manifest.as_uri())
+    else:
+        (first, *_) = sorted(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+        respell_data(mine, lambda uri: secret.as_uri() if uri == first else uri)
+    how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+    with watched([secret, manifest]) as opened:
+        failures = tables_compact.run(lake, how).failures
+        tables_health.run(lake, tables_health.Config(pattern="a.*", engine="local"))
+    assert [] == opened
+    assert [_MINE] == list(failures)
+    assert "or in those of another" in failures[_MINE]
+    findings = verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local")).findings
+    assert any("or in those of another" in each.message for each in findings)
+    loose = tmp_path / "shared" / "loose.parquet"
+    shutil.copy(secret, loose)
+    if level == "data file":
+        respell_data(mine, lambda uri: loose.as_uri() if uri == secret.as_uri() else uri)
+        assert {} == tables_compact.run(lake, how).failures, "nobody's, in the prefix"
+        respell_data(mine, lambda uri: secret.as_uri() if uri == loose.as_uri() else uri)
+        with_own = {**FAST, "allowed_locations": f"{mine.location()}={shared}/hr"}
+        lake = Lakehouse.open(catalog.lakehouse.root, storage_options=with_own)
+        assert {} == tables_compact.run(lake, how).failures, "allowed for this table"
 
 
 @pytest.mark.parametrize("where", ["metadata", ""])

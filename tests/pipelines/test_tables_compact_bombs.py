@@ -30,7 +30,7 @@ from pipelines.tables_compact import Config, Settings
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core.iceberg import TrinityLakeCatalog, border, data_files
 from trinitylake_core.iceberg.reading import parquet_pages
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 EAGER: Final = GroupRules(min_files=2)
 TEXT: Final = 512 << 10

@@ -28,7 +28,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.health import grouped_files, read_current
 from trinitylake_core.rest import endpoint
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 _TARGET: Final = 512 << 20
 _SECONDS: Final = 500

@@ -21,7 +21,7 @@ from tests.support.faults import FaultPlan, attach, detach
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 TABLES: Final = ("sales.a", "sales.b", "sales.c")
 VICTIM: Final = "sales.b"

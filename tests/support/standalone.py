@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,7 @@ class Cluster:
     directory: Path
     pids: list[int] = field(default_factory=list)
     secret: str = field(default_factory=new_secret, repr=False)
+    private: Mapping[str, str] = field(default_factory=lambda: PRIVATE)
 
     def session(self, **conf: str) -> SessionConfig:
         """Return the configuration for jobs on it, by this Python unless ``conf`` names another."""
@@ -68,7 +69,7 @@ class Cluster:
         """Write what master and workers are configured by; return the directory."""
         folder = self.directory / "conf"
         folder.mkdir(mode=0o700)
-        lines = [f"{name} {value}" for name, value in {**PRIVATE, SECRET: self.secret}.items()]
+        lines = [f"{name} {value}" for name, value in {**self.private, SECRET: self.secret}.items()]
         (folder / "spark-defaults.conf").write_text("\n".join(lines))
         return folder
 
@@ -120,13 +121,15 @@ def task_of(event: dict[str, Any]) -> Task:
 
 
 @contextmanager
-def standalone(workers: int, directory: Path, python: str = sys.executable) -> Iterator[Cluster]:
-    """Run a master and so many workers of one core each until the block ends."""
+def standalone(
+    workers: int, directory: Path, python: str = sys.executable, private: Mapping[str, str] = PRIVATE
+) -> Iterator[Cluster]:
+    """Run a master and so many workers of one core each until the block ends; ``private`` is what they demand."""
     port = free_port()
     environment = {**os.environ, "PYSPARK_PYTHON": python, "SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("PYTHONPATH", None)  # tasks find only what the driver sent
     with ExitStack() as stack:
-        cluster = Cluster(f"spark://127.0.0.1:{port}", workers, directory)
+        cluster = Cluster(f"spark://127.0.0.1:{port}", workers, directory, private=private)
         environment["SPARK_CONF_DIR"] = str(cluster.write_defaults())
         master = [str(_SPARK_CLASS), "org.apache.spark.deploy.master.Master"]
         master += ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]

@@ -23,13 +23,14 @@ from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import files_in, manifests_in
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import Located, TablePlaces, area_path, full_uri, path_below
+from trinitylake_core.table_places import Located, TablePlaces
+from trinitylake_core.tables import area_path, full_uri, path_below
 from trinitylake_core.versions import RootRows
 
 _NAMED: Final = 3
 _GONE: Final = -1
 Parse = Callable[[bytes, str], Iterable[str]]
-Refuse = Callable[[ObjectName | None, Iterable[str], Iterable[str]], None]
+Refuse = Callable[[ObjectName | None, Iterable[str], TablePlaces], None]
 
 
 class TableFilesVoid(CommitConflict):
@@ -100,11 +101,13 @@ class AddedFiles:
         """
         is_here = path_below(self._storage.root, location) is not None
         prefixes: list[str] = []
+        shared: tuple[str, ...] = ()
         for each in (location, *known):
-            places = TablePlaces.of(self._storage, each)
-            prefixes += places.prefixes
+            own = TablePlaces.of(self._storage, each)
+            prefixes += own.prefixes
+            shared = own.shared
         distinct = tuple(dict.fromkeys(prefixes))
-        places = TablePlaces(self._storage.root, distinct)
+        places = TablePlaces(self._storage.root, distinct, shared)
         self._tables.append(_Added(before, after, location, is_own, is_here, places, name))
         self._paths = None
 
@@ -215,7 +218,7 @@ class AddedFiles:
             for manifest in new_manifests:
                 table = self._tables_of[manifest]
                 files = set(files_by_manifest[manifest])
-                self._refuse(table.name, files - taken_over, table.places.prefixes)
+                self._refuse(table.name, files - taken_over, table.places)
         files_added = files_named - taken_over
         return self._in_area(found | new_lists | new_manifests | files_added)
 
@@ -295,7 +298,7 @@ class AddedFiles:
             table = self._tables_of[uri]
             is_old = uri in self._old
             try:
-                self._refuse(None if is_old else table.name, [uri], table.places.prefixes)
+                self._refuse(None if is_old else table.name, [uri], table.places)
             except TableForbidden as error:
                 if not is_old:
                     raise

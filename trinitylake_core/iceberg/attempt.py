@@ -14,12 +14,13 @@ from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
+from trinitylake_core.grounds import NOBODY, Identities, Identity, full_name, is_over
 from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.identities import NOBODY, Identities, Identity, full_name, is_over
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.table_index import TableIndex
+from trinitylake_core.table_places import TablePlaces
 from trinitylake_core.transactions.made import note_version
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root
@@ -188,7 +189,7 @@ class Attempt:
         if not found and made_for is not None and not locations.is_made_for(name, made_for):
             require(ObjectName(*made_for))
 
-    def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: Iterable[str]) -> None:
+    def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: TablePlaces) -> None:
         """Refuse files that a client adds, in no place of the table or in one of another table.
 
         Those outside its own directory cost what :meth:`claim` does. Raises ``TableForbidden``, ``InvalidLocation``.

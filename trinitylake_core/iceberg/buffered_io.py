@@ -13,7 +13,8 @@ from typing import Any
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
-from trinitylake_core.tables import Located, full_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import full_uri
 
 
 class BufferedIO(FileIO):

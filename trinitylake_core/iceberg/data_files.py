@@ -31,7 +31,7 @@ from trinitylake_core.iceberg.reading.errors import Malformed
 from trinitylake_core.iceberg.reading.parquet_pages import MaybeTooLarge, TooLarge, Unpacked, measure, refuse_footer
 from trinitylake_core.iceberg.references import UnreadableTable
 from trinitylake_core.iceberg.rewritten import DataFile
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 _ROW_GROUP_BYTES: Final = 128 << 20
 """A row group of a new file has at the most so many bytes of rows, unpacked: they are in memory at once."""

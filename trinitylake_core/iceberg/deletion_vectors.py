@@ -20,7 +20,8 @@ from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
 from trinitylake_core.iceberg import references as refer
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.reading.files import read_file
-from trinitylake_core.tables import Located, full_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import full_uri
 
 T = TypeVar("T")
 _VERSION: Final = 3

@@ -13,7 +13,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, TransactionExpired
-from trinitylake_core.iceberg.identities import Identities, Identity, full_name, identity_of, is_over
+from trinitylake_core.grounds import Identities, Identity, full_name, identity_of, is_over
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.versions import Delta, Root

@@ -11,7 +11,8 @@ import mmh3
 from trinitylake_core.iceberg import references as refer
 from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, FileGroups, GroupKey, target_of
 from trinitylake_core.iceberg.reading.files import read_file
-from trinitylake_core.tables import Located, full_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import full_uri
 
 _MOST_BYTES: Final = (1 << 63) - 1
 _Manifests = Mapping[str, refer.DescribedManifest]

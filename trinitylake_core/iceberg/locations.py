@@ -18,19 +18,15 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import InvalidLocation
+from trinitylake_core.grounds import canonical, named_places
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.names import ObjectName
-from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.storage.root_uris import refuse_credentials
-from trinitylake_core.tables import DIRECTORY, as_directory, base_uri, full_uri, path_below
+from trinitylake_core.tables import DIRECTORY, as_directory, base_uri, full_uri
 
 METADATA_PATH: Final = "write.metadata.path"
 """The property of a table or a view that names the directory of its metadata files."""
-_NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
-"""Properties by which engines choose where they write files of a table."""
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
-IN_AREA: Final = re.compile(rf"/{OWN_DIRECTORY}/")
-"""In the directory of a table below ``tables/`` of a lakehouse."""
 _MADE_HERE: Final = re.compile(r"([^/]+)/([^/]+)-[0-9a-f]{12}/")
 _LABEL_MAX: Final = 80
 _DIGEST_DIGITS: Final = 16
@@ -51,9 +47,8 @@ def directories_of(metadata: TableMetadata | ViewMetadata) -> Iterator[Place]:
 
 def directories_in(properties: Mapping[str, str]) -> Iterator[Place]:
     """Yield the directories that properties name."""
-    for name, value in properties.items():
-        if value and _NAMES_A_PLACE.fullmatch(name.strip()):
-            yield Place(f"the property {name!r}", value)
+    for name, value in named_places(properties):
+        yield Place(f"the property {name!r}", value)
 
 
 def files_of(metadata: TableMetadata) -> Iterator[Place]:
@@ -145,15 +140,15 @@ class Locations:
 
     # -- refusals ------------------------------------------------------------------------------
 
-    def refuse_outside(self, places: Iterable[Place], own: Iterable[str] = ()) -> None:
-        """Refuse places that are neither in ``own`` directories nor below what the operator allowed.
+    def refuse_outside(self, places: Iterable[Place], own: Iterable[str] = (), more: Iterable[str] = ()) -> None:
+        """Refuse places that are neither in ``own`` directories nor below what is allowed, here or as ``more``.
 
         Raises:
             TableForbidden: one is outside.
             ValidationError: one is not absolute.
             InvalidLocation: one may lead anywhere, or holds credentials.
         """
-        directories = (*self._prefixes, *(as_directory(canonical(self._root, each)) for each in own))
+        directories = (*self._prefixes, *more, *(as_directory(canonical(self._root, each)) for each in own))
         for place in places:
             refuse_ambiguous(place)
             if not as_directory(canonical(self._root, place.location)).startswith(directories):
@@ -163,7 +158,7 @@ class Locations:
                     "operator allow its prefix (docs/rest.md, docs/iceberg.md)"
                 )
 
-    def shared_ground(self, places: Iterable[Place], own: Iterable[str] = ()) -> list[str]:
+    def shared_ground(self, places: Iterable[Place], own: Iterable[str] = (), more: Iterable[str] = ()) -> list[str]:
         """Refuse places as :meth:`refuse_outside`, and those of other tables; return the directories of the rest.
 
         Those are outside ``own`` directories: whether another table has one, only an index of all tables can say.
@@ -171,7 +166,7 @@ class Locations:
         """
         places = list(places)
         own = list(own)
-        self.refuse_outside(places, own)
+        self.refuse_outside(places, own, more)
         directories = []
         for each in own:
             directories.append(as_directory(canonical(self._root, each)))
@@ -213,12 +208,6 @@ class Locations:
         """
         if self.is_strict:
             self.refuse_outside([Place("the file", location)], (self.base, *own))
-
-
-def canonical(root: str, location: str) -> str:
-    """Return a location as it is spelled by a root, where it lies below that: also by a link."""
-    path = path_below(root, location)
-    return full_uri(location) if path is None else f"{base_uri(root)}{path}"
 
 
 def refuse_ambiguous(place: Place) -> None:

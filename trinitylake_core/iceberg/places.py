@@ -30,8 +30,9 @@ from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import PACKED, UnreadableTable
 from trinitylake_core.storage import Storage, open_storage, options_for
-from trinitylake_core.tables import ALLOWED_LOCATIONS as OPTION
-from trinitylake_core.tables import Located, TablePlaces, former_root, full_uri, own_directory, path_below
+from trinitylake_core.table_places import ALLOWED_LOCATIONS as OPTION
+from trinitylake_core.table_places import Located, TablePlaces
+from trinitylake_core.tables import former_root, full_uri, own_directory, path_below
 from trinitylake_core.tree.readahead import Cache
 
 _RECENT_BYTES: Final = 4 << 20
@@ -170,7 +171,7 @@ class Places:
         """Return the directory of a table or a view by one of its metadata files; ``None`` where others share it."""
         return own_directory(self.storage.root, metadata_location)
 
-    def refuse_added(self, uris: Iterable[str], own: Iterable[str]) -> list[str]:
+    def refuse_added(self, uris: Iterable[str], own: TablePlaces) -> list[str]:
         """Refuse files that a client adds, outside the places of its table and what is allowed. No request.
 
         Return one file, as a directory, of each directory that is not the table's own: it may lie in no other table's.
@@ -178,7 +179,7 @@ class Places:
         """
         files = [Place(f"the file {full_uri(uri)}", uri) for uri in uris]
         one_of_each: dict[str, str] = {}
-        for file in self.locations.shared_ground(files, own):
+        for file in self.locations.shared_ground(files, own.prefixes, own.shared):
             directory, _, _ = file.rstrip("/").rpartition("/")
             one_of_each[directory] = file
         return list(one_of_each.values())

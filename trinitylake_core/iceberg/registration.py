@@ -18,11 +18,12 @@ from pyiceberg.typedef import Identifier
 
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from trinitylake_core.grounds import identity_of
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.errors import translate_errors, words_of
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.identities import directories_left, identity_of, identity_of_metadata
+from trinitylake_core.iceberg.identities import directories_left, identity_of_metadata
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored

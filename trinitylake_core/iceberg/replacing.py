@@ -33,7 +33,8 @@ from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.rewritten import DataFile, FileRewrite
-from trinitylake_core.tables import Located, full_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import full_uri
 
 LAST_VERSION: Final = 2
 """The newest version of the table format that PyIceberg writes."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from trinitylake_core.iceberg import references as refer
 from trinitylake_core.iceberg.reading.files import read_file
-from trinitylake_core.tables import Located, full_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import full_uri
 
 _DATA = 0
 

@@ -13,8 +13,8 @@ from typing import Final
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.grounds import Identities, Identity, full_name, identity_of
 from trinitylake_core.iceberg.former_owners import FormerOwners
-from trinitylake_core.iceberg.identities import Identities, Identity, full_name, identity_of
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.versions import Root

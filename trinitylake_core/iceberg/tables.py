@@ -23,13 +23,14 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequire
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
+from trinitylake_core.grounds import identity_of
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.applied import is_applied
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.iceberg.errors import MetadataMissing, no_table
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.identities import directories_left, identity_of, identity_of_metadata
+from trinitylake_core.iceberg.identities import directories_left, identity_of_metadata
 from trinitylake_core.iceberg.moved import refusal_of_moved
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
@@ -40,7 +41,8 @@ from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapsh
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
-from trinitylake_core.tables import ICEBERG, Located, metadata_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import ICEBERG, metadata_uri
 
 UNREADABLE: Final = (NoSuchTableError, NoSuchIcebergTableError, MetadataMissing, ValidationError)
 """Errors of a table that cannot be read, or is not there."""

@@ -18,10 +18,10 @@ from trinitylake_core import clock
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import ViewDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
+from trinitylake_core.grounds import Identity
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.errors import no_view
-from trinitylake_core.iceberg.identities import Identity
 from trinitylake_core.iceberg.locations import Place, directories_of
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace

@@ -30,7 +30,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
 from trinitylake_core.iceberg.reading.errors import UnreadableTable
 from trinitylake_core.iceberg.reading.parquet_pages import MOST_BYTES, TooLarge
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog

@@ -14,7 +14,8 @@ from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
 from trinitylake_core.iceberg.health import CurrentFiles, grouped_files, read_current
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import Located, former_root, metadata_uri
+from trinitylake_core.table_places import Located
+from trinitylake_core.tables import former_root, metadata_uri
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog

@@ -32,7 +32,7 @@ from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
 from trinitylake_core.extras import install_command
 from trinitylake_core.iceberg.snapshot_files import LiveFile, SnapshotReader
-from trinitylake_core.tables import Located
+from trinitylake_core.table_places import Located
 
 _GROUP_BYTES: Final = 1 << 30
 """Spark rewrites so many bytes as one job at the least; Iceberg's own default is 100 GB, which fills disks."""

@@ -1,0 +1,239 @@
+"""Whose ground is whose: what only one table or view of a lakehouse may have, and which of them has a directory."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, KeysView, Mapping
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from trinitylake_core.commits.backend import LakehouseBackend
+from trinitylake_core.definitions import TableDef, ViewDef, decode_table
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.keys import TABLE, kind_of_key
+from trinitylake_core.locations import OWN_DIRECTORY
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import (
+    ELSEWHERE,
+    FORMER,
+    TABLE_UUID,
+    as_directory,
+    base_uri,
+    full_uri,
+    metadata_uri,
+    own_directory,
+    path_below,
+    view_metadata_uri,
+)
+from trinitylake_core.tree.search import scan
+from trinitylake_core.versions import Versions
+
+_NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
+"""Properties by which engines choose where they write files of a table."""
+IN_AREA: Final = re.compile(rf"/{OWN_DIRECTORY}/")
+"""In the directory of a table below ``tables/`` of a lakehouse."""
+
+
+def named_places(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the properties that name a directory."""
+    for name, value in properties.items():
+        if value and _NAMES_A_PLACE.fullmatch(name.strip()):
+            yield name, value
+
+
+def canonical(root: str, location: str) -> str:
+    """Return a location as it is spelled by a root, where it lies below that: also by a link."""
+    path = path_below(root, location)
+    return full_uri(location) if path is None else f"{base_uri(root)}{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What only one table or view may have.
+
+    Attributes:
+        uuid: the UUID in a table's metadata; empty where the definition has none, and for a view.
+        metadata: the location of the newest metadata file; empty where there is none.
+        directory: its own directory; empty where it shares one.
+        others: further directories in which its files are: those of its properties, its location, and former ones.
+    """
+
+    uuid: str = ""
+    metadata: str = ""
+    directory: str = ""
+    others: frozenset[str] = frozenset()
+
+    @property
+    def directories(self) -> frozenset[str]:
+        """All directories that are its own, each with a slash at its end."""
+        return self.others | {self.directory} if self.directory else self.others
+
+
+NOBODY: Final = Identity()
+"""The identity of nothing."""
+
+
+def identity_of(root: str, definition: TableDef | ViewDef) -> Identity:
+    """Return the identity of a table or a view by its definition."""
+    try:
+        if isinstance(definition, ViewDef):
+            uuid, metadata = "", view_metadata_uri(root, definition) or ""
+        else:
+            uuid, metadata = definition.format_properties.get(TABLE_UUID, ""), metadata_uri(root, definition) or ""
+        own = own_directory(root, metadata) or ""
+        return Identity(uuid, metadata, own, frozenset(_others_of(root, definition, own)))
+    except InvalidLocation:
+        return Identity()
+
+
+def _others_of(root: str, definition: TableDef | ViewDef, own: str) -> Iterator[str]:
+    """Yield the directories of a table or a view that do not lie in its own one."""
+    named = [value for _, value in named_places(definition.properties)]
+    if isinstance(definition, TableDef):
+        named.append(definition.format_properties.get(ELSEWHERE, ""))
+        named += definition.format_properties.get(FORMER, "").split("\n")
+    for each in named:
+        if not each:
+            continue
+        directory = as_directory(canonical(root, each))
+        is_inside = own and directory.startswith(own)
+        if not is_inside:
+            yield directory
+
+
+class Identities:
+    """The identities of objects by name, and the names by what only one object may have."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Identity | None] = {}
+        self._names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def names(self) -> KeysView[str]:
+        """Return all names that were noted, also those of objects that are gone."""
+        return self._by_name.keys()
+
+    def put(self, name: str, identity: Identity | None) -> None:
+        """Note which identity an object has; ``None``: there is none of this name."""
+        old = self._by_name.get(name)
+        if old is not None:
+            for part in _parts_of(old):
+                self._names[part].discard(name)
+                if not self._names[part]:
+                    del self._names[part]
+        self._by_name[name] = identity
+        if identity is not None:
+            for part in _parts_of(identity):
+                self._names[part].add(name)
+
+    def identity(self, name: str) -> Identity:
+        """Return the identity of an object that has one."""
+        return self._by_name[name] or NOBODY
+
+    def names_in(self, directory: str) -> set[str]:
+        """Return the names of objects with exactly this directory."""
+        return self._names.get(("directory", directory), set())
+
+    def names_like(self, identity: Identity) -> set[str]:
+        """Return the names of objects with the same UUID, or the same metadata file."""
+        same_uuid = self._names.get(("uuid", identity.uuid), set())
+        same_file = self._names.get(("metadata", identity.metadata), set())
+        return same_uuid | same_file
+
+    def names_over(self, directory: str) -> set[str]:
+        """Return the names of objects with a directory of their own that is this one, is above it, or lies in it."""
+        found: set[str] = set()
+        found.update(self._names.get(("below", directory), ()))
+        found.update(self._names.get(("directory", directory), ()))
+        for above in _above(directory):
+            found.update(self._names.get(("directory", above), ()))
+        return found
+
+
+def _parts_of(identity: Identity) -> Iterator[tuple[str, str]]:
+    if identity.uuid:
+        yield "uuid", identity.uuid
+    if identity.metadata:
+        yield "metadata", identity.metadata
+    for directory in identity.directories:
+        yield "directory", directory
+        if IN_AREA.search(directory):  # nothing may be above those, whoever asks
+            continue
+        for above in _above(directory):
+            yield "below", above
+
+
+def _above(directory: str) -> Iterator[str]:
+    """Yield the directories above one, the nearest first, each with a slash at its end."""
+    above = directory.rstrip("/").rpartition("/")[0]
+    while above.count("/") > 1:
+        yield f"{above}/"
+        above = above.rpartition("/")[0]
+
+
+def is_over(one: str, other: str) -> bool:
+    """Whether two are the same, or one of them is a directory above the other."""
+    if one == other:
+        return True
+    is_above = one.endswith("/") and other.startswith(one)
+    is_below = other.endswith("/") and one.startswith(other)
+    return is_above or is_below
+
+
+def full_name(namespace: str, name: str) -> str:
+    """Return a name for this index: unlike a dot, a NUL is in no name."""
+    return f"{namespace}\0{name}"
+
+
+class Grounds:
+    """The directories of the tables of the newest version, so that a job reads in no other table's.
+
+    Read once for each process, when the first file is asked about that lies in a prefix for all tables: one ``get`` for
+    each node and each definition of a table. Thread-safe.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._owners: Identities | None = None
+
+    @classmethod
+    def of(cls, storage: Storage) -> Grounds:
+        """Return those of the lakehouse of a storage. No request."""
+        return _KNOWN.setdefault(storage, cls(storage))
+
+    def are_others(self, uri: str, own: str) -> bool:
+        """Whether a file lies in a directory of a table, but not of the one whose metadata are in ``own``."""
+        with self._lock:
+            if self._owners is None:
+                self._owners = self._read()
+        owners = self._owners
+        names = owners.names_over(f"{uri}/")
+        return any(owners.identity(name).directory != own for name in names)
+
+    def _read(self) -> Identities:
+        versions = Versions(self._storage)
+        newest = versions.latest()
+        backend = LakehouseBackend(self._storage, versions, newest)
+        paths: list[str] = []
+        for keys, values in scan(backend.nodes, newest.node):
+            for key, path in zip(keys, values, strict=True):
+                if kind_of_key(key) == TABLE:
+                    paths.append(path)
+        found = Identities()
+        for path, identity in self._storage.map(paths, self._read_identity):
+            found.put(path, identity)
+        return found
+
+    def _read_identity(self, path: str) -> tuple[str, Identity | None]:
+        """Return the identity of a table; of one whose definition cannot be read nothing is known."""
+        try:
+            table = decode_table(self._storage.read(path), path)
+        except (Corrupt, FileMissing):
+            return path, None
+        return path, identity_of(self._storage.root, table)
+
+
+_KNOWN: Final[WeakKeyDictionary[Storage, Grounds]] = WeakKeyDictionary()

@@ -1,0 +1,237 @@
+"""Where files of a table may lie, and the storages that give them: what a job opens for a table lies in its places."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
+from trinitylake_core.grounds import Grounds
+from trinitylake_core.locations import OWN_DIRECTORY
+from trinitylake_core.storage import Storage, open_storage, options_for
+from trinitylake_core.tables import (
+    as_directory,
+    base_uri,
+    former_root,
+    full_uri,
+    here,
+    own_directory,
+    path_below,
+    shared_directory,
+)
+
+ALLOWED_LOCATIONS: Final = "allowed_locations"
+"""The storage option with places where files of tables may lie besides their own directories, separated by commas:
+PREFIX for all tables, where each directory of a table has one owner; DIRECTORY=PREFIX for those whose own directories
+lie in one, a URI, or a path below the root."""
+_ALLOWED: Final = re.compile(r"(?:([^=]+?)\s*=\s*)?((?:[A-Za-z][A-Za-z0-9+.-]*:/)?/[^=]+)", re.DOTALL)
+_OWN: Final = re.compile(rf"({OWN_DIRECTORY})/")
+
+
+def _allowed_for(root: str, option: object, own: str) -> Iterator[tuple[str, bool]]:
+    """Yield the prefixes that the operator allowed for the table with a directory, and whether for it alone.
+
+    Raises ``InvalidInput``.
+    """
+    for each in filter(None, (part.strip() for part in str(option).split(","))):
+        match = _ALLOWED.fullmatch(each)
+        if match is None:
+            raise InvalidInput(f"storage option {ALLOWED_LOCATIONS}: {each!r} is neither PREFIX nor DIRECTORY=PREFIX")
+        tables, prefix = match.groups()
+        if tables is None:
+            yield as_directory(prefix), False
+            continue
+        is_path = "://" not in tables and not tables.startswith("/")
+        if is_path:
+            tables = base_uri(root) + tables
+        if own.startswith(as_directory(tables)):
+            yield as_directory(prefix), True
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlaces:
+    """Where files of one table may lie: its own directory, and the prefixes that the operator allowed for it.
+
+    A prefix for all tables is ``shared``: what lies there in the directory of another table is that one's.
+    Of a directory that a table shares, only what lies right in it: that is a prefix with a dot at its end.
+
+    What a table names was written by others. So the place of each file is compared when the file is about to be opened
+    for the table, and one that lies elsewhere is not opened with the credentials of this process.
+    """
+
+    root: str
+    prefixes: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+    own: str = ""
+    grounds: Grounds | None = field(default=None, compare=False)
+    """Whose ground is whose in what is shared; ``None``: somebody else asks that."""
+
+    @classmethod
+    def of(cls, storage: Storage, metadata: str) -> TablePlaces:
+        """Return those of the table with a metadata file, by the URI of that. Raises ``InvalidInput``."""
+        _, options = storage.spec()
+        option = options.get(ALLOWED_LOCATIONS) or ""
+        own = own_directory(storage.root, metadata)
+        shared = shared_directory(storage.root, metadata)
+        found = []
+        if own is not None:
+            found.append(own)
+        if shared is not None:
+            found.append(f"{shared}.")
+        for_all = []
+        for prefix, is_its_own in _allowed_for(storage.root, option, own or shared or ""):
+            if is_its_own:
+                found.append(prefix)
+            else:
+                for_all.append(prefix)
+        return cls(storage.root, tuple(found), tuple(for_all), own or "", Grounds.of(storage))
+
+    @classmethod
+    def labelled(cls, storage: Storage, label: str) -> TablePlaces:
+        """Return the places that :meth:`label` wrote."""
+        prefixes, shared, own = json.loads(label)
+        return cls(storage.root, tuple(prefixes), tuple(shared), own, Grounds.of(storage))
+
+    def label(self) -> str:
+        """Return the places as text."""
+        return json.dumps([self.prefixes, self.shared, self.own])
+
+    def prefix_of(self, uri: str) -> str | None:
+        """Return the prefix that holds a file; ``None``: it is not in these places.
+
+        No request, but for what ``Grounds.are_others`` costs of a file that lies in a prefix for all tables.
+        """
+        try:
+            path = path_below(self.root, uri)
+        except InvalidLocation:
+            return None
+        if path is None:
+            spelled = full_uri(uri)
+            segments = spelled.split("/")
+            if "." in segments or ".." in segments:
+                return None
+        else:
+            spelled = base_uri(self.root) + path
+        directory, _, _ = spelled.rpartition("/")
+        for each in self.prefixes:
+            is_right_in = each == f"{directory}/."
+            if is_right_in or spelled.startswith(each):
+                return each
+        for each in self.shared:
+            if spelled.startswith(each):
+                is_others = self.grounds is not None and self.grounds.are_others(spelled, self.own)
+                return None if is_others else each
+        return None
+
+    def require(self, uri: str) -> str:
+        """Return the prefix that holds a file. Raises ``OutsidePlaces``."""
+        found = self.prefix_of(uri)
+        if found is None:
+            raise OutsidePlaces(self.refusal(uri))
+        return found
+
+    def refusal(self, uri: str) -> str:
+        """Return why a file is not opened."""
+        named = ", ".join((*self.prefixes, *self.shared)) or "it has none"
+        return (
+            f"{full_uri(uri)} lies outside the places of its table ({named}), or in those of another, so it was not "
+            f"opened; the operator may allow it (storage option {ALLOWED_LOCATIONS})"
+        )
+
+
+_OTHERS: Final[WeakKeyDictionary[Storage, dict[str, Storage]]] = WeakKeyDictionary()
+"""The storages elsewhere that were opened beside one: what is known of a store that fails serves all of its tables."""
+
+
+class Located:
+    """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials.
+
+    Once it is that :meth:`of` a table, it gives files in the places of this table, and no others.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        places: TablePlaces | None = None,
+        former: str = "",
+        others: dict[str, Storage] | None = None,
+    ) -> None:
+        """``others`` are storages that were opened already, by what the URIs of their files begin with."""
+        self.storage = storage
+        self._places = places
+        self._former = former
+        self._others = _OTHERS.setdefault(storage, {}) if others is None else others
+
+    def of(self, metadata: str, location: str) -> Located:
+        """Return those of a table, by the URI of its metadata file and the location that stands in there.
+
+        Where the location is below another root, the table was written there, and its files are here now.
+        """
+        places = TablePlaces.of(self.storage, metadata)
+        former = former_root(self.storage.root, metadata, location)
+        return self.within(places, former)
+
+    def within(self, places: TablePlaces, former: str = "") -> Located:
+        """Return those of a table with these places."""
+        return Located(
+            self.storage,
+            places,
+            former,
+            self._others,
+        )
+
+    def is_own(self, uri: str) -> bool:
+        """Whether a file lies below the root of the lakehouse."""
+        return path_below(self.storage.root, uri) is not None
+
+    def require(self, uri: str) -> str | None:
+        """Return the prefix of the table's places that holds a file. No request. Raises ``OutsidePlaces``."""
+        if self._places is None:
+            return None
+        uri = here(self.storage.root, uri, self._former)
+        return self._places.require(uri)
+
+    def own_path(self, uri: str) -> str | None:
+        """Return the path of a file of the table below the root; ``None``: it lies elsewhere. Raises as `require`."""
+        self.require(uri)
+        uri = here(self.storage.root, uri, self._former)
+        return path_below(self.storage.root, uri)
+
+    def find(self, uri: str) -> tuple[Storage, str]:
+        """Return the storage of a file, and its path there. No request.
+
+        Others write these URIs. That a pipe or a device is not read is the storage's to see.
+
+        Raises:
+            OutsidePlaces: the file does not lie in the places of the table.
+            InvalidInput: no storage can hold it.
+        """
+        uri = here(self.storage.root, uri, self._former)
+        prefix = None if self._places is None else self._places.require(uri)
+        inside = path_below(self.storage.root, uri)
+        if inside is not None:
+            base = base_uri(self.storage.root)
+            # A link in a directory below tables/ leads nowhere else; in another own directory, only if it is opened.
+            is_opened = base.startswith("file:") and prefix is not None and len(prefix) > len(base)
+            if not is_opened or _OWN.match(inside):
+                return self.storage, inside
+            uri = base + inside
+        uri = full_uri(uri)
+        scheme, _, rest = uri.partition("://")
+        authority, _, _ = rest.partition("/")
+        above = f"{scheme}://{authority}/"
+        opened = above
+        if scheme == "file" and prefix is not None:  # no link leads out of a directory that is opened as one
+            above = prefix.removesuffix(".")
+            directory = Path(above.removeprefix("file://"))
+            opened = directory.as_uri()
+        if above not in self._others:
+            storage = open_storage(opened, options_for(opened, *self.storage.spec()))
+            storage.gives_up = inside is None
+            self._others[above] = storage
+        return self._others[above], uri.removeprefix(above)
