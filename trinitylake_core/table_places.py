@@ -92,7 +92,7 @@ class TablePlaces:
         return cls(storage.root, tuple(found), tuple(for_all), own or "", Grounds.of(storage))
 
     @classmethod
-    def labelled(cls, storage: Storage, label: str) -> TablePlaces:
+    def parse_label(cls, storage: Storage, label: str) -> TablePlaces:
         """Return the places that :meth:`label` wrote."""
         prefixes, shared, own = json.loads(label)
         return cls(storage.root, tuple(prefixes), tuple(shared), own, Grounds.of(storage))

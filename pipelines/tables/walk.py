@@ -500,7 +500,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
         return list(parse(data, uri))  # here, so that its errors are those of the reading
 
     def read(row: Row) -> Any:
-        own = located.within(TablePlaces.labelled(storage, row["label"]))
+        own = located.within(TablePlaces.parse_label(storage, row["label"]))
         return _parse_file(row["path"], own, parse_all, strict=strict, least=row["size"] or 0)
 
     for row, inner in _contents(rows, read, storage):
@@ -510,7 +510,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
             yield inner.role, path, path, "", why, None
             continue
         yield from _beside(root, path)
-        yield from names.rows(path, inner, row["about"], TablePlaces.labelled(storage, row["label"]))
+        yield from names.rows(path, inner, row["about"], TablePlaces.parse_label(storage, row["label"]))
 
 
 def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
