@@ -26,7 +26,7 @@ from trinitylake_core.table_places import Located
 TABLES: Final = ("sales.a", "sales.b", "sales.c")
 VICTIM: Final = "sales.b"
 EAGER: Final = GroupRules(min_files=2, share=0.1)
-STEPS: Final = 5
+STEPS: Final = 3
 """Requests of one job at which something happens in `make test`; all of them where slow tests run."""
 
 
