@@ -274,7 +274,7 @@ class Draw:
                 "dropped": 10,
                 "neighbour": 10,
                 "fresh": 20,
-                "awaited": 15,
+                "awaited": 20,
                 "home": 3,
             }
         )

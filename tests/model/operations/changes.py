@@ -502,7 +502,7 @@ class Transact(Operation):
             edits = draw_edits(draw, draw.chance.choice((1, 1, 1, 2, 3, 10)))
         args: Args = {"edits": edits}
         puts = any(each[0] in {"put", "put_many"} for each in edits)
-        how = draw.pick({"commit": 80, "abort": 3, "save": 5, "leave": 8, "twice": 3})
+        how = draw.pick({"commit": 80, "abort": 3, "save": 7, "leave": 8, "twice": 3})
         if puts and how in {"save", "leave"}:
             how = "commit"
         args["end"] = how
@@ -561,7 +561,7 @@ class GoOn(Operation):
 class Resume(Operation):
     """Resume a saved transaction with a new handle."""
 
-    weight = 5
+    weight = 8
     uses = ("Lakehouse.resume_transaction", "Lakehouse.open", "Transaction.commit", "Transaction.save")
 
     def draw(self, draw: Draw) -> Args | None:
