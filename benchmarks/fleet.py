@@ -220,8 +220,8 @@ def alerts(told: Webhook, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]
             "lakehouses": len(of_kind),
             "named": sum(name in heard for name in of_kind),
             "exactly once": sum(len(heard.get(name, [])) == 1 for name in of_kind),
-            "with cause and advice": sum(bool(one["cause"] and one["advice"]) for one in said),
-            "for example": " / ".join(said[0].values()) if said else None,
+            "with cause and advice": sum("\n" in one["text"] for one in said),
+            "for example": said[0]["text"] if said else None,
         }
     return rows
 

@@ -70,12 +70,11 @@ class Webhook:
     received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     def alerts(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the messages about each lakehouse of a fleet that could not be opened."""
+        """Return the messages about each lakehouse that could not be opened."""
         found: dict[str, list[dict[str, Any]]] = {}
         for _, message in self.received:
-            for each in message.get("lakehouses", ()):
-                if "cause" in each:
-                    found.setdefault(each["lakehouse"], []).append(each)
+            for name in message.get("lakehouses", ()):
+                found.setdefault(name, []).append(message)
         return found
 
 
