@@ -143,11 +143,12 @@ def test_a_click_compacts_and_the_run_shows_before_and_after(stage: Stage, page:
     assert (before + 1, "compact") == (lake.refresh().version, lake.info().operation)
     assert (0, digest) == (lake.stats().messages, lake.digest())
     expect(page.get_by_text("before_and_after").last).to_be_visible()
+    picture(page, page.get_by_text("[Show Markdown]").last)
+    shot("before-and-after")
+    page.reload()
     page.get_by_text("View full message").last.click()
     expect(page.get_by_role("dialog").get_by_text("predicted_and_measured")).to_be_visible()
     shot("run")
-    picture(page, page.get_by_text("[Show Markdown]").last)
-    shot("before-and-after")
 
 
 def test_a_rollback_shows_its_plan_and_then_happens(stage: Stage, page: Page, shot: Shot) -> None:
