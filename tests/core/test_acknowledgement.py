@@ -16,6 +16,7 @@ from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import FAST, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import CommitConflict, Lakehouse, LakehouseReplaced, OutcomeUnknown, Transaction, spec
+from trinitylake_core.locations import root_path
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import TransientError
 
@@ -97,6 +98,17 @@ def test_an_abort_after_an_unknown_commit_asks_the_chain(lake: Lakehouse, *, exp
     with pytest.raises(OutcomeUnknown if expires else CommitConflict):
         txn.abort()
     sound(lake, "late")
+
+
+def test_an_abort_beside_a_version_that_cannot_be_read_does_not_call_it_the_transaction(lake: Lakehouse) -> None:
+    """It is, but nothing proves that: it may as well be another one."""
+    _, again = saved_again(lake)
+    version = reopened(lake).resume_transaction(again.id).commit()
+    with reopened(lake).transaction() as other:
+        other.create_namespace("other")
+    Surgery(lake.root, 4).write(root_path(version), b"garbage")
+    with pytest.raises(OutcomeUnknown, match=f"may be committed, and nothing proves that it is not: version {version}"):
+        again.abort()
 
 
 def test_damage_of_the_version_that_a_lost_answer_was_about_denies_no_commit(lake: Lakehouse) -> None:

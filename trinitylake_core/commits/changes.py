@@ -172,6 +172,8 @@ class Aborted(SameContent):
     def __init__(self, transaction_id: str, summary: dict[str, Any]) -> None:
         super().__init__(spec.OP_ABORT, summary)
         self._txn = transaction_id
+        self.is_too_late = False
+        """Whether the transaction was found."""
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Search the versions since the base for the transaction, also among the members of groups.
@@ -180,6 +182,7 @@ class Aborted(SameContent):
         """
         for root in newer:
             if root.contains(self._txn):
+                self.is_too_late = True
                 raise CommitConflict(
                     f"transaction {self._txn} is committed, as version {root.version}",
                     version=root.version,

@@ -424,11 +424,15 @@ def decide_abort(backend: LakehouseBackend, base: Root, transaction_id: str) -> 
 
     Raises:
         CommitConflict: the transaction is in the history.
-        OutcomeUnknown: the versions after ``base``, of which one may be this transaction, have expired.
+        OutcomeUnknown: the versions after ``base``, of which one may be this transaction, have expired or cannot be
+            read.
     """
+    change = Aborted(transaction_id, commit_summary(aborted=transaction_id))
     try:
-        commit(backend, base, Aborted(transaction_id, commit_summary(aborted=transaction_id)))
-    except (TransactionExpired, OutcomeUnknown) as error:
+        commit(backend, base, change)
+    except (TransactionExpired, OutcomeUnknown, CommitConflict) as error:
+        if change.is_too_late:
+            raise
         raise OutcomeUnknown(
             f"transaction {transaction_id} may be committed, and nothing proves that it is not: {error}. Its files "
             "stay until `clean` finds that no version reaches them"
