@@ -142,10 +142,14 @@ class Identities:
         same_file = self._names.get(("metadata", identity.metadata), set())
         return same_uuid | same_file
 
-    def names_over(self, directory: str) -> set[str]:
-        """Return the names of objects with a directory of their own that is this one, is above it, or lies in it."""
+    def names_over(self, directory: str, *, below: bool = True) -> set[str]:
+        """Return the names of objects with a directory of their own that is this one, is above it, or lies in it.
+
+        Without ``below`` not those of which one lies in it.
+        """
         found: set[str] = set()
-        found.update(self._names.get(("below", directory), ()))
+        if below:
+            found.update(self._names.get(("below", directory), ()))
         found.update(self._names.get(("directory", directory), ()))
         for above in _above(directory):
             found.update(self._names.get(("directory", above), ()))

@@ -206,9 +206,12 @@ def _ways_in(call: Client, place: str) -> Iterator[tuple[str, Answer]]:
     yield "location", commit(call, HOSTILE, {"action": "set-location", "location": place})
     yield "list", commit(call, HOSTILE, adding_snapshot(f"{place}/snap-77.avro"))
     yield "view", call("POST", VIEWS, view_of("v", location=place))
-    call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"updates": {"location": place}})
-    yield "namespace", call("POST", TABLES, {"name": "newer", "schema": FIELDS})
-    call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"removals": ["location"]})
+    path = f"/v1/lake/namespaces/{NAMESPACE}/properties"
+    changed = call("POST", path, {"updates": {"location": place}})
+    yield "namespace", changed
+    if changed.status == 200:
+        yield "namespace", call("POST", TABLES, {"name": "newer", "schema": FIELDS})
+        call("POST", path, {"removals": ["location"]})
 
 
 @pytest.mark.parametrize("ground", ["warehouse", ALLOWED_LOCATIONS])

@@ -156,8 +156,11 @@ def test_the_location_of_a_namespace_is_a_place_like_others(
 ) -> None:
     with served(catalog) as call:
         for what, place in elsewhere.items():
-            call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", {"updates": {"location": place}})
-            answer = call("POST", TABLES, {"name": "new", "schema": FIELDS})
+            changes = {"updates": {"location": place}}
+            answer = call("POST", f"/v1/lake/namespaces/{NAMESPACE}/properties", changes)
+            assert answer.status in {400, 403}, f"{what}: {answer.text}"
+            made = {"namespace": ["new"], "properties": {"location": place}}
+            answer = call("POST", "/v1/lake/namespaces", made)
             assert answer.status in {400, 403}, f"{what}: {answer.text}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.grounds import NOBODY, Identities, Identity, full_name, is_over
 from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.errors import TableForbidden
+from trinitylake_core.iceberg.locations import Place
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.table_index import TableIndex
@@ -188,6 +189,25 @@ class Attempt:
         made_for = locations.made_for(location)
         if not found and made_for is not None and not locations.is_made_for(name, made_for):
             require(ObjectName(*made_for))
+
+    def refuse_ground(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Refuse to clients a location of a namespace that is, or lies in, a directory that a table has, or had last.
+
+        It may be above those of tables: new ones lie below it. Costs as :meth:`claim`. Raises ``TableForbidden``.
+        """
+        location = properties.get("location")
+        if not self.places.serves_clients or not location:
+            return
+        place = Place(f"the location of namespace {namespace}", location)
+        directory = self.places.locations.ground_of_namespace(namespace, place)
+        base = self.txn.change.base
+        if self._index.names_holding(base, directory):
+            raise TableForbidden(f"{place.what} is the directory of a table, or lies in it: choose another one")
+        require = _REQUIRE.get()
+        if require is not None:
+            for each in sorted(self._index.former_owners(base, [directory], below=False)):
+                owner = _name_of(each)
+                require(owner)
 
     def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: TablePlaces) -> None:
         """Refuse files that a client adds, in no place of the table or in one of another table.

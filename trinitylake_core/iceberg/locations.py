@@ -183,6 +183,22 @@ class Locations:
             found[directory] = None
         return list(found)
 
+    def ground_of_namespace(self, namespace: str, place: Place) -> str:
+        """Return the directory that a location of a namespace means.
+
+        Raises as :meth:`refuse_outside`, and ``TableForbidden`` where this catalog makes those of other namespaces.
+        """
+        self.refuse_outside([place])
+        directory = as_directory(canonical(self._root, place.location))
+        own = _label(namespace)
+        for each in self._made_here():
+            below = directory.removeprefix(each)
+            first, _, rest = below.partition("/")
+            is_others = rest or first != own
+            if directory.startswith(each) and below and is_others and self._is_others(directory):
+                raise TableForbidden(f"{place.what} is where tables of other namespaces lie: choose another one")
+        return directory
+
     def _is_others(self, directory: str) -> bool:
         """Whether a directory that is not a table's own is, by its name, in one made for a table, or above those.
 

@@ -45,6 +45,7 @@ def make_namespace(attempt: Attempt, namespace: str) -> None:
 
 def create_namespace(attempt: Attempt, namespace: str, properties: Properties) -> None:
     """Create a namespace. Raises ``NamespaceAlreadyExistsError``, ``InvalidName``."""
+    attempt.refuse_ground(namespace, properties)
     try:
         attempt.txn.create_namespace(namespace, properties)
     except AlreadyExists:
@@ -85,6 +86,7 @@ def change_properties(
     attempt: Attempt, namespace: str, removals: set[str], updates: Properties
 ) -> PropertiesUpdateSummary:
     """Remove and set properties of a namespace, and return which. Raises ``NoSuchNamespaceError``."""
+    attempt.refuse_ground(namespace, updates)
     make_namespace(attempt, namespace)
     current = attempt.txn.namespace(namespace).properties
     removed = sorted(each for each in removals if each in current)

@@ -50,10 +50,16 @@ class TableIndex:
                 found |= self._identities.names_over(each)
             return found
 
-    def former_owners(self, base: Root, directories: Iterable[str]) -> set[str]:
+    def names_holding(self, base: Root, directory: str) -> set[str]:
+        """Return the names of those in a version with this directory, or one above it. Costs as :meth:`names_of`."""
+        with self._lock:
+            self._move_to(base)
+            return self._identities.names_over(directory, below=False)
+
+    def former_owners(self, base: Root, directories: Iterable[str], *, below: bool = True) -> set[str]:
         """Return the names of objects that had these directories last, and are gone by a version.
 
-        Also those that had one above it, or in it. Costs what :meth:`names_of` and ``FormerOwners.move_to`` do.
+        Also those that had one above it, or ``below`` it. Costs what :meth:`names_of` and ``FormerOwners.move_to`` do.
         """
         with self._lock:
             self._move_to(base)
@@ -61,7 +67,8 @@ class TableIndex:
             found: set[str] = set()
             for each in directories:
                 for ground, name in self._former.owners_over(each).items():
-                    if not self._identities.names_in(ground):  # else that one is the last who has it
+                    is_held = self._identities.names_in(ground)  # then that one is the last who has it
+                    if not is_held and (below or each.startswith(ground)):
                         found.add(name)
             return found
 
