@@ -26,13 +26,13 @@ from pipelines.tables.files import EVERY, TableState, are_rewrites, refuse_no_sh
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
+from trinitylake_core.grounds import Identities, identity_of
 from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.restore import Restore, plan_restore, refuse_no_source
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.tables import marks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,24 +225,26 @@ def _refuse_taken(restore: Restore, config: Config, spark: Session) -> None:
     """
     here = restore.here
     root = here.backend.storage.root
-    coming: dict[str, str] = {}
+    coming = Identities()
     tables = [each for each in restore.coming_back() if each.kind == TABLE]
     for each, table in _decode_tables(restore.there.backend.storage, tables, "new_path"):
         name = f"{each.namespace}.{each.name}"
-        for mark in marks_of(root, table):
-            coming[mark] = name
-    if not coming:
+        coming.put(name, identity_of(root, table))
+    if not coming.names():
         return
     with restore.still_kept():
         others = _others(restore, config, spark)
         while part := list(islice(others, _TAKEN_TOGETHER)):
             for other, table in _decode_tables(here.backend.storage, part, "old_path"):
-                for mark in marks_of(root, table):
-                    if mark in coming:
-                        has = f"{other.namespace}.{other.name} has its UUID or directory by now ({mark})"
-                        raise Refused(
-                            f"{coming[mark]} cannot come back: {has}; rename that one, or drop it, and run it again"
-                        )
+                identity = identity_of(root, table)
+                taken = coming.names_like(identity)
+                for directory in sorted(identity.directories):
+                    taken |= coming.names_over(directory)
+                if taken:
+                    has = f"{other.namespace}.{other.name} has its UUID or directory by now, or one in or above it"
+                    raise Refused(
+                        f"{min(taken)} cannot come back: {has}; rename that one, or drop it, and run it again"
+                    )
 
 
 def _others(restore: Restore, config: Config, spark: Session) -> Iterator[Change]:

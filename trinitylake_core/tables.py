@@ -6,7 +6,7 @@ Needs no Iceberg library: what engines wrote into the definition is enough, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -150,20 +150,6 @@ def metadata_uri(root: str, table: TableDef) -> str | None:
     Raises ``InvalidLocation``: a MANAGED table's path that leads out of the lakehouse.
     """
     return _uri(root, table, table.format_properties.get(METADATA_LOCATION, ""))
-
-
-def marks_of(root: str, table: TableDef) -> Iterator[str]:
-    """Yield what no two tables have: the UUID of a table, and the directory of its metadata, as far as it has one."""
-    uuid = table.format_properties.get(TABLE_UUID)
-    if uuid:
-        yield uuid
-    own = None
-    with suppress(InvalidLocation):
-        uri = metadata_uri(root, table)
-        if uri is not None:
-            own = own_directory(root, uri)
-    if own is not None:
-        yield own
 
 
 def named_in_area(root: str, definition: NamespaceDef | TableDef | ViewDef) -> str | None:

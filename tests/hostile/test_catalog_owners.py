@@ -432,6 +432,25 @@ def test_names_of_other_scripts_have_directories_of_their_own(catalog: TrinityLa
         assert 200 == back.status, back.text
 
 
+@pytest.mark.parametrize("taken", ["deep/people/x", "deep", "data/people/x"])
+def test_a_restore_brings_no_table_back_in_or_above_whose_directory_another_one_is(
+    taken: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    catalog.create_namespace("hr")
+    paths = {"write.data.path": f"{allowed}/data/people"}
+    _rows_of_people(catalog, "hr.people", f"{allowed}/deep/people", **paths)
+    version = catalog.lakehouse.version
+    catalog.drop_table("hr.people")
+    _rows_of_people(catalog, "hr.other", f"{allowed}/{taken}")
+    config = restore.Config(only=["hr.people"], version=version, reason="it is gone", engine="local")
+    with pytest.raises(Refused, match=r"people cannot come back: hr\.other has its UUID"):
+        restore.run(catalog.lakehouse, config)
+    catalog.drop_table("hr.other")
+    restore.run(catalog.lakehouse, config)
+    assert [4242] == ids(catalog.load_table("hr.people"))
+
+
 @pytest.mark.parametrize("how", ["registered", "renamed"])
 def test_a_restore_brings_no_table_back_that_another_definition_is_by_now(
     how: str, catalog: TrinityLakeCatalog
