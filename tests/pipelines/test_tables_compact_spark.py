@@ -75,7 +75,7 @@ class _Spark:
         return PlannedTable(f"a.{name}", read.references.uuid, location, number, version, _TARGET, tuple(planned))
 
     def compact(self, *tables: PlannedTable, **settings: Any) -> list[Outcome]:
-        made = engine.SparkEngine(self.lake, Settings(**settings), self.spark, NEVER_CANCELLED)
+        made = engine.SparkRewriter(self.lake, Settings(**settings), self.spark, NEVER_CANCELLED)
         try:
             return list(made.rewrite(tables))
         finally:
