@@ -11,6 +11,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
+from trinitylake_core.file_identity import LocalLinks
 from trinitylake_core.grounds import Grounds
 from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.storage import Storage, open_storage, options_for
@@ -124,9 +125,17 @@ class TablePlaces:
                 return each
         for each in self.shared:
             if spelled.startswith(each):
-                is_others = self.grounds is not None and self.grounds.are_others(spelled, self.own)
-                return None if is_others else each
+                return None if self._is_others(spelled) else each
         return None
+
+    def _is_others(self, uri: str) -> bool:
+        """Whether a file in a prefix for all tables lies in the directory of another table, by name or by a link."""
+        if self.grounds is None:
+            return False
+        links = LocalLinks()
+        real = links.target(uri)
+        names = [uri] if real is None else [uri, real]
+        return any(self.grounds.are_others(each, self.own) for each in names)
 
     def require(self, uri: str) -> str:
         """Return the prefix that holds a file. Raises ``OutsidePlaces``."""

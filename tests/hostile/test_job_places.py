@@ -225,7 +225,7 @@ def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tm
         TablePlaces.of(open_storage(lake.root, {"allowed_locations": "outside"}), "tables/a/b/metadata/x")
 
 
-@pytest.mark.parametrize("level", ["data file", "manifest"])
+@pytest.mark.parametrize("level", ["data file", "manifest", "link"])
 def test_a_prefix_for_all_tables_has_an_owner_for_each_directory(level: str, tmp_path: Path) -> None:
     """The operator allowed the prefix for tables, and not the files of one table for another one."""
     shared = (tmp_path / "shared").as_uri()
@@ -242,7 +242,11 @@ def test_a_prefix_for_all_tables_has_an_owner_for_each_directory(level: str, tmp
         respell_manifests(mine, lambda _: manifest.as_uri())
     else:
         (first, *_) = sorted(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
-        respell_data(mine, lambda uri: secret.as_uri() if uri == first else uri)
+        named = secret
+        if level == "link":
+            named = tmp_path / "shared" / "link.parquet"
+            named.symlink_to(os.path.relpath(secret, named.parent))
+        respell_data(mine, lambda uri: named.as_uri() if uri == first else uri)
     how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
     with watched([secret, manifest]) as opened:
         failures = tables_compact.run(lake, how).failures
