@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakKeyDictionary
 
-from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.definitions import TableDef, ViewDef, decode_table
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
-from trinitylake_core.keys import TABLE, kind_of_key
+from trinitylake_core.definitions import TableDef, ViewDef
+from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.locations import OWN_DIRECTORY
-from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     ELSEWHERE,
     FORMER,
@@ -28,8 +23,6 @@ from trinitylake_core.tables import (
     path_below,
     view_metadata_uri,
 )
-from trinitylake_core.tree.search import scan
-from trinitylake_core.versions import Versions
 
 _NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
 """Properties by which engines choose where they write files of a table."""
@@ -189,55 +182,3 @@ def is_over(one: str, other: str) -> bool:
 def full_name(namespace: str, name: str) -> str:
     """Return a name for this index: unlike a dot, a NUL is in no name."""
     return f"{namespace}\0{name}"
-
-
-class Grounds:
-    """The directories of the tables of the newest version, so that a job reads in no other table's.
-
-    Read once for each process, when the first file is asked about that lies in a prefix for all tables: one ``get`` for
-    each node and each definition of a table. Thread-safe.
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._lock = threading.Lock()
-        self._owners: Identities | None = None
-
-    @classmethod
-    def of(cls, storage: Storage) -> Grounds:
-        """Return those of the lakehouse of a storage. No request."""
-        return _KNOWN.setdefault(storage, cls(storage))
-
-    def are_others(self, uri: str, own: str) -> bool:
-        """Whether a file lies in a directory of a table, but not of the one whose metadata are in ``own``."""
-        with self._lock:
-            if self._owners is None:
-                self._owners = self._read()
-        owners = self._owners
-        names = owners.names_over(f"{uri}/")
-        return any(owners.identity(name).directory != own for name in names)
-
-    def _read(self) -> Identities:
-        versions = Versions(self._storage)
-        newest = versions.latest()
-        backend = LakehouseBackend(self._storage, versions, newest)
-        paths: list[str] = []
-        for keys, values in scan(backend.nodes, newest.node):
-            for key, path in zip(keys, values, strict=True):
-                if kind_of_key(key) == TABLE:
-                    paths.append(path)
-        found = Identities()
-        for path, identity in self._storage.map(paths, self._read_identity):
-            found.put(path, identity)
-        return found
-
-    def _read_identity(self, path: str) -> tuple[str, Identity | None]:
-        """Return the identity of a table; of one whose definition cannot be read nothing is known."""
-        try:
-            table = decode_table(self._storage.read(path), path)
-        except (Corrupt, FileMissing):
-            return path, None
-        return path, identity_of(self._storage.root, table)
-
-
-_KNOWN: Final[WeakKeyDictionary[Storage, Grounds]] = WeakKeyDictionary()

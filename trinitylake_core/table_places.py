@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
 from trinitylake_core.file_identity import LocalLinks
-from trinitylake_core.grounds import Grounds
 from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.storage import Storage, open_storage, options_for
+from trinitylake_core.table_index import Grounds
 from trinitylake_core.tables import (
     as_directory,
     base_uri,

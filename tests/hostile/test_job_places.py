@@ -267,6 +267,33 @@ def test_a_prefix_for_all_tables_has_an_owner_for_each_directory(level: str, tmp
         assert {} == tables_compact.run(lake, how).failures, "allowed for this table"
 
 
+def test_a_directory_in_a_prefix_for_all_tables_stays_with_a_table_that_was_dropped(tmp_path: Path) -> None:
+    """Older versions name it, so it may come back; until then nobody else has its rows."""
+    shared = (tmp_path / "shared").as_uri()
+    catalog = new_iceberg(tmp_path, **{ALLOWED_LOCATIONS: shared})
+    paths = {"write.data.path": f"{shared}/data/theirs"}
+    catalog.create_namespace("hr")
+    theirs = catalog.create_table(_THEIRS, SCHEMA, f"{shared}/hr/theirs", properties=paths)
+    theirs.append(rows(1))
+    mine = with_table(catalog, _MINE, 1)
+    mine.append(rows(2))
+    secret = _secret(catalog)
+    (first, *_) = sorted(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+    catalog.rename_table(_THEIRS, "hr.renamed")
+    catalog.drop_table("hr.renamed")
+    respell_data(mine, lambda uri: secret.as_uri() if uri == first else uri)
+    lake = Lakehouse.open(catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": shared})
+    how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+    with watched([secret]) as opened:
+        failures = tables_compact.run(lake, how).failures
+    assert [] == opened
+    assert [_MINE] == list(failures)
+    assert "or in those of another" in failures[_MINE]
+    respell_data(mine, lambda uri: first if uri == secret.as_uri() else uri)
+    deep = verify.Config(tables=1.0, deep=True, versions="all", engine="local")
+    assert [] == verify.run(lake, deep).findings, "the versions before the drop have files of their own"
+
+
 @pytest.mark.parametrize("where", ["metadata", ""])
 def test_a_table_right_below_the_area_is_named_and_the_others_are_cleaned(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.locations import Place
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.table_index import TableIndex
+from trinitylake_core.table_index import TableIndex
 from trinitylake_core.table_places import TablePlaces
 from trinitylake_core.transactions.made import note_version
 from trinitylake_core.transactions.transaction import Transaction

@@ -57,13 +57,13 @@ from trinitylake_core.iceberg.places import Places, Stored
 from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 from trinitylake_core.iceberg.staged import StagedTables
-from trinitylake_core.iceberg.table_index import TableIndex
 from trinitylake_core.iceberg.version3 import VERSION, TableOfVersion3
 from trinitylake_core.iceberg.views import NewView, StoredView, ViewCommit
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.storage import root_uri
 from trinitylake_core.storage.root_uris import refuse_credentials
+from trinitylake_core.table_index import TableIndex
 from trinitylake_core.tables import metadata_uri
 from trinitylake_core.transactions.requests import current_request, lifetime_of_keys
 

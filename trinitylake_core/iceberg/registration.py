@@ -27,9 +27,9 @@ from trinitylake_core.iceberg.identities import directories_left, identity_of_me
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.table_index import TableIndex
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.short_repr import first_of
+from trinitylake_core.table_index import TableIndex
 from trinitylake_core.tables import METADATA_LOCATION, TABLE_UUID
 
 REFUSE: Final = "refuse"

@@ -63,6 +63,18 @@ class FormerOwners:
 
     def owners_over(self, directory: str) -> dict[str, str]:
         """Return who had directories last: those that are this one, lie in it, or are above it. No request."""
+        owners: dict[str, str] = {}
+        for ground, key in self._newest_over(directory).items():
+            name, _, _ = key.rpartition("\0")
+            owners[ground] = name
+        return owners
+
+    def identities_over(self, directory: str) -> list[Identity]:
+        """Return the identities of the :meth:`owners_over` a directory. No request."""
+        newest = self._newest_over(directory)
+        return [self._gone.identity(key) for key in newest.values()]
+
+    def _newest_over(self, directory: str) -> dict[str, str]:
         newest: dict[str, str] = {}
         for key in self._gone.names_over(directory):
             identity = self._gone.identity(key)
@@ -70,11 +82,7 @@ class FormerOwners:
                 if is_over(ground, directory):
                     known = newest.get(ground, key)
                     newest[ground] = max(known, key, key=self._versions.__getitem__)
-        owners: dict[str, str] = {}
-        for ground, key in newest.items():
-            name, _, _ = key.rpartition("\0")
-            owners[ground] = name
-        return owners
+        return newest
 
     def _oldest(self, base: Root) -> Root:
         versions = self._backend.versions

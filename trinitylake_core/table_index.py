@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.former_owners import FormerOwners
 from trinitylake_core.grounds import Identities, Identity, full_name, identity_of
-from trinitylake_core.iceberg.former_owners import FormerOwners
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
-from trinitylake_core.versions import Root
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root, Versions
 
 _DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}
 
@@ -72,6 +74,20 @@ class TableIndex:
                         found.add(name)
             return found
 
+    def own_directories_over(self, base: Root, directory: str) -> set[str]:
+        """Return the own directories of those that have this directory, one above it, or one in it.
+
+        Where nobody has it in a version, of those that had it last. Costs as :meth:`former_owners`.
+        """
+        with self._lock:
+            self._move_to(base)
+            names = self._identities.names_over(directory)
+            owners = [self._identities.identity(name) for name in names]
+            if not owners:
+                self._former.move_to(base)
+                owners = self._former.identities_over(directory)
+            return {each.directory for each in owners}
+
     def _move_to(self, base: Root) -> None:
         if self._root is not None and self._root.version == base.version:
             return
@@ -112,3 +128,35 @@ class TableIndex:
         except (Corrupt, FileMissing, InvalidLocation):
             return name, None
         return name, identity_of(self._backend.storage.root, definition)
+
+
+class Grounds:
+    """The directories that tables have in the newest version, or had last, so that a job reads in no other table's.
+
+    Read once for each process, when the first file is asked about that lies in a prefix for all tables: what the first
+    question to a ``TableIndex`` costs. Thread-safe.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._known: tuple[TableIndex, Root] | None = None
+
+    @classmethod
+    def of(cls, storage: Storage) -> Grounds:
+        """Return those of the lakehouse of a storage. No request."""
+        return _KNOWN.setdefault(storage, cls(storage))
+
+    def are_others(self, uri: str, own: str) -> bool:
+        """Whether a file lies in a directory of a table, but not of the one whose metadata are in ``own``."""
+        with self._lock:
+            if self._known is None:
+                versions = Versions(self._storage)
+                newest = versions.latest()
+                backend = LakehouseBackend(self._storage, versions, newest)
+                self._known = TableIndex(backend), newest
+        index, newest = self._known
+        return bool(index.own_directories_over(newest, f"{uri}/") - {own})
+
+
+_KNOWN: Final[WeakKeyDictionary[Storage, Grounds]] = WeakKeyDictionary()
