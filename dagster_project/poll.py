@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -30,6 +30,7 @@ POLLS: Final = DeadlinePool()
 """The threads of all polls of this process."""
 _FORMAT: Final = "3:"
 """How a cursor begins. It stays small for thousands of lakehouses."""
+_FORMAT_OF_0_1: Final = "2:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class SensorState:
         debt: how many messages were buffered at the last poll.
         tables_version: up to which version the tables that are assets are recorded.
         tables_after: the key up to which those are recorded that changed up to ``tables_upto``, where they are many.
-        seen: the newest version at the last poll; ``seen_at``: when it was created, in epoch milliseconds.
+        seen: the newest version at the last poll; ``seen_at``: when it was created, in epoch milliseconds; 0 if only
+            the number is known, from a cursor of 0.1.0.
         accepted: when an operator last accepted that the lakehouse went back in time, in epoch milliseconds.
     """
 
@@ -74,13 +76,21 @@ class SensorState:
 
 def states_of(cursor: str | None) -> dict[str, SensorState]:
     """Return the states of a cursor by lakehouse; none if it is empty or of another format."""
-    if not cursor or not cursor.startswith(_FORMAT):
+    if not cursor or not cursor.startswith((_FORMAT, _FORMAT_OF_0_1)):
         return {}
     try:
-        rows = json.loads(zlib.decompress(base64.b64decode(cursor.removeprefix(_FORMAT))))
+        rows = json.loads(zlib.decompress(base64.b64decode(cursor[len(_FORMAT) :])))
+        if cursor.startswith(_FORMAT_OF_0_1):
+            return {name: _state_of_0_1(row) for name, row in rows.items()}
         return {name: SensorState(*row) for name, row in rows.items()}
     except (AttributeError, TypeError, ValueError, zlib.error):
         return {}
+
+
+def _state_of_0_1(row: list[Any]) -> SensorState:
+    """Return the state of a row whose fifth field is no more, and whose first one is the version last seen."""
+    state = SensorState(*row[:4], *row[5:])
+    return replace(state, seen=state.version)
 
 
 def cursor_of(states: Mapping[str, SensorState]) -> str:
@@ -168,7 +178,7 @@ def _refuse_older(lake: Lakehouse, seen: int, seen_at: int) -> None:
             return
         if there is None or seen < lake.root_node.oldest_version:  # it has expired
             return
-    if there is None or there.created_at_millis != seen_at:
+    if there is None or seen_at not in {0, there.created_at_millis}:
         raise WentBack(
             f"{lake.root} WENT BACK IN TIME: version {seen}, which was seen, is "
             f"{'gone' if there is None else 'another commit now'}, and the newest one is {lake.version}. Stop the "

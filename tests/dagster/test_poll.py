@@ -6,7 +6,8 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import dagster as dg
 import pytest
@@ -248,3 +249,24 @@ def test_a_lakehouse_that_goes_back_in_time_is_told_until_somebody_accepts_it(
     touch.run(Lakehouse.open(lake.root), touch.Config(reason="incident", accept=True))
     accepted = poll.poll_lakehouse(settings, state, 0.0)
     assert seen + 2 == accepted.version == poll.poll_lakehouse(settings, accepted.state, 0.0).version
+
+
+_CURSOR_OF_0_1: Final = (
+    "2:eJyrVspLLVeyis4rzcnRMdABU0Y6JUWlqUAeCFbX6iDJxeooFSfmpBbrppYCNRkaGBjoGJqbmRiAAUxhWmJOcS"
+    "pc3NhAxxihyFCnWqkoNTE5IzEpJ1XJCmRRLUjW2NLSEmyakYEOkBlbCwCr/itj"
+)
+"""Written by the sensor of 0.1.0, with all its fields: sales-eu was seen at version 1000, new could not be opened."""
+
+
+def test_after_an_upgrade_the_sensor_remembers_what_0_1_0_saw(settings: LakehouseSettings, lake: Lakehouse) -> None:
+    """The times of its versions are not in its cursor: a version that is gone is told, one that is there is known."""
+    states = poll.states_of(_CURSOR_OF_0_1)
+    assert SensorState(failing=2) == states["new"]
+    state = states["sales-eu"]
+    asked = SensorState(1000, 1764000000, next_poll=1764000030, quiet=3, observed_at=1764000001, debt=120, seen=1000)
+    assert replace(asked, results={"reachable": True}, waiting_since=1763999000, tables_version=999) == state
+    with pytest.raises(WentBack, match=f"version 1000, which was seen, is gone, and the newest one is {lake.version}"):
+        poll.poll_lakehouse(settings, state, 0.0)
+    for seen in (lake.version - 1, lake.version):
+        again = poll.poll_lakehouse(settings, replace(state, seen=seen), 0.0).state
+        assert (lake.version, lake.root_node.created_at_millis) == (again.seen, again.seen_at)
