@@ -66,7 +66,7 @@ def test_what_a_rewrite_has_made_is_not_rewritten_again() -> None:
 
 
 def test_deleted_rows() -> None:
-    """Where delete files apply all files are rewritten, and the delete files count as files that go."""
+    """Where enough rows are deleted all files are rewritten, and the delete files count as files that go."""
     one = replace(group_of(0, large=1), delete_files=1, deletes=99)
     assert decision.FEW == decide_group(one, TARGET, GroupRules(), NOW).reason
     enough = replace(one, deletes=100)
@@ -75,6 +75,19 @@ def test_deleted_rows() -> None:
     assert (1, 1, 1, TARGET) == (found.files, found.after, found.gain, found.bytes)
     many = replace(group_of(0, large=8), delete_files=1, deletes=4000)
     assert decision.SAME == decide_group(many, TARGET, GroupRules(), NOW).reason
+
+
+@pytest.mark.parametrize("small", [300, 400])
+def test_few_deleted_rows_make_no_rewrite_of_a_whole_partition(small: int) -> None:
+    """They would read and write 500 GiB for some small files."""
+    group = replace(group_of(small, MIB, large=1000), delete_files=1, deletes=1)
+    found = decide_group(group, TARGET, GroupRules(), NOW)
+    assert (True, decision.SMALL, small, small * MIB, 0) == (
+        found.wanted, found.reason, found.files, found.bytes, found.deletes,
+    )  # fmt: skip
+    all_small = replace(group_of(20, MIB), delete_files=2, deletes=1)
+    found = decide_group(all_small, TARGET, GroupRules(), NOW)
+    assert (True, 20, 21, 2) == (found.wanted, found.files, found.gain, found.deletes)
 
 
 def test_groups_that_have_not_settled_wait() -> None:

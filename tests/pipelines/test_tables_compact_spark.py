@@ -363,6 +363,26 @@ def _sort_and_merge_manifests(root: str) -> None:
         quarter = spark.in_file("curve")[: half * half]
         assert {(x, y) for x in range(half) for y in range(half)} == set(quarter)
 
+        # of a table with large files, of which few rows are deleted, the small ones, which the plan names
+        spark.run(
+            "CREATE TABLE l.a.mixed (x INT) TBLPROPERTIES ('write.target-file-size-bytes' = '20000', "
+            "'format-version' = '2', 'write.delete.mode' = 'merge-on-read')"
+        )
+        for rows_of_file in (5000, 5000, 5000, 10, 10, 10, 10):
+            spark.run(f"INSERT INTO l.a.mixed SELECT hash(id) FROM range(0, {rows_of_file}, 1, 1)")
+        spark.run("DELETE FROM l.a.mixed WHERE x = hash(CAST(4000 AS BIGINT))")
+        spark.run("ALTER TABLE l.a.mixed WRITE ORDERED BY x")
+        rows = spark.rows("mixed")
+        deletes = spark.files("mixed")[1]
+        before = set(spark.run("SELECT file_path FROM l.a.mixed.files WHERE record_count > 10"))
+        config = tables_compact.Config(
+            pattern="a.mixed", rules=GroupRules(4, 1.0, 1.0), settings=Settings(strategy=model.SORT)
+        )
+        done_by_job = tables_compact.run(spark.lake.refresh(), config, spark.spark)
+        assert (4, 1) == (done_by_job.files_before, done_by_job.files_made), done_by_job
+        assert (rows, deletes) == (spark.rows("mixed"), spark.files("mixed")[1])
+        assert before <= set(spark.run("SELECT file_path FROM l.a.mixed.files"))
+
         # manifests alone, of format version 3 with deletion vectors, which this process does not write
         _with_deletes(spark, "v3", 3)
         rows = spark.rows("v3")

@@ -72,6 +72,7 @@ class GroupDecision:
         after: how many files it would make of them.
         gain: by how many files the group would have less, delete files included.
         cost: bytes to be read and written, and requests as bytes.
+        deletes: the delete files that would go, because all files that they may concern are rewritten.
     """
 
     wanted: bool
@@ -81,6 +82,7 @@ class GroupDecision:
     after: int
     gain: int
     cost: int
+    deletes: int = 0
 
     @property
     def worth(self) -> float:
@@ -91,21 +93,42 @@ class GroupDecision:
 def decide_group(group: FileGroup, target: int, rules: GroupRules, now_millis: int) -> GroupDecision:
     """Return the decision about one group. ``target`` is the size that data files of its table shall have.
 
-    Small files are rewritten, and where delete files apply, all: only a rewrite of each lets those go.
+    Small files are rewritten, and all where it pays to let delete files go: only a rewrite of each does that.
     """
-    if group.delete_files:
+    files = group.small_files
+    size = group.small_bytes
+    deletes = 0
+    if group.delete_files and _pays_for_deletes(group, target, rules):
         files = group.files
         size = group.bytes
-    else:
-        files = group.small_files
-        size = group.small_bytes
+        deletes = group.delete_files
     after = files_of_size(size, target)
-    gain = files - after + group.delete_files
+    gain = files - after + deletes
     cost = 2 * size + _REQUEST_BYTES * (files + after)
-    wanted, reason = _judge(group, files, gain, rules)
+    wanted, reason = _judge(group, files, gain, deletes, rules)
     if wanted and _is_hot(group, rules, now_millis):
         wanted, reason = False, HOT
-    return GroupDecision(wanted, reason, files, size, after, gain, cost)
+    return GroupDecision(wanted, reason, files, size, after, gain, cost, deletes)
+
+
+def _pays_for_deletes(group: FileGroup, target: int, rules: GroupRules) -> bool:
+    """Whether all files of a group are to be rewritten: for the rows that are deleted, or as nearly all files go."""
+    gain = group.files - files_of_size(group.bytes, target) + group.delete_files
+    is_merged_anyway = group.small_files == group.files
+    return (
+        is_merged_anyway
+        or _share_of_deletes(group) >= rules.deletes
+        or _makes_few(group, gain, group.delete_files, rules)
+    )
+
+
+def _share_of_deletes(group: FileGroup) -> float:
+    """Return the share of rows that are deleted, about."""
+    return group.deletes / group.rows if group.rows else 0.0
+
+
+def _makes_few(group: FileGroup, gain: int, deletes: int, rules: GroupRules) -> bool:
+    return gain >= rules.share * (group.files + deletes) and gain > 0
 
 
 def files_of_size(size: int, target: int) -> int:
@@ -121,18 +144,17 @@ def _is_hot(group: FileGroup, rules: GroupRules, now_millis: int) -> bool:
     return group.newest_millis > settled_millis
 
 
-def _judge(group: FileGroup, files: int, gain: int, rules: GroupRules) -> tuple[bool, str]:
+def _judge(group: FileGroup, files: int, gain: int, deletes: int, rules: GroupRules) -> tuple[bool, str]:
     """Return whether a group is worth a rewrite, and why or why not."""
-    deleted = group.deletes / group.rows if group.rows else 0.0
     if group.small_files >= rules.min_files:
         reason = SMALL
-    elif group.delete_files and deleted >= rules.deletes:
+    elif deletes and _share_of_deletes(group) >= rules.deletes:
         reason = DELETED
-    elif gain >= rules.share * (group.files + group.delete_files) and gain > 0:
+    elif _makes_few(group, gain, deletes, rules):
         reason = MERGES
     else:
         return False, FEW
-    if not merges(files, gain, group.delete_files):
+    if not merges(files, gain, deletes):
         return False, SAME
     return True, reason
 
@@ -194,7 +216,7 @@ def decide_table(
     wanted: list[tuple[GroupKey, GroupDecision]] = []
     for key, group in groups.items():
         decision = decide_group(group, target, rules, now_millis)
-        if group.small_files and merges(decision.files, decision.gain, group.delete_files):
+        if group.small_files and merges(decision.files, decision.gain, decision.deletes):
             mergeable += group.small_files
         if decision.wanted:
             wanted.append((key, decision))

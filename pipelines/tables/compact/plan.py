@@ -83,7 +83,7 @@ def plan_table(
 
 
 def _plan_group(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:
-    paths = group.paths if group.delete_files else group.small_paths
+    paths = group.paths if decision.deletes else group.small_paths
     return PlannedGroup(
         key.spec_id,
         tuple(paths),

@@ -237,24 +237,33 @@ class _TableRewrite:
 
     def _rewrite_files(self, before: SnapshotReader) -> None:
         """Have the files of the plan rewritten, and delete files that apply to nothing any more dropped."""
-        where = self._where(before)
-        only_these = [f"where => {quote_text(where)}"] if where else []
-        self._call("rewrite_data_files", *self._arguments(before, is_exact=bool(where)), *only_these)
-        if self._table.delete_files:
-            # Without `rewrite-all` it leaves up to four delete files of a partition, also if nothing is below them.
-            self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')", *only_these)
+        for table in self._tables_of_calls():
+            where = self._where(table, before)
+            only_these = [f"where => {quote_text(where)}"] if where else []
+            self._call("rewrite_data_files", *self._arguments(table, before, is_exact=bool(where)), *only_these)
+            if table.delete_files:
+                # Without `rewrite-all` it leaves up to four delete files of a partition, also if nothing is below them.
+                self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')", *only_these)
+
+    def _tables_of_calls(self) -> Iterator[PlannedTable]:
+        """Yield the table with the groups whose deletes go, and with the others: one call treats all files alike."""
+        groups = self._table.groups
+        going = tuple(each for each in groups if each.decision.deletes)
+        others = tuple(each for each in groups if not each.decision.deletes)
+        for some in (going, others):
+            if some:
+                yield replace(self._table, groups=some)
 
     def _call(self, procedure: str, *arguments: str) -> None:
         name = ".".join(self._table.identifier)
         given = ", ".join((f"table => {quote_text(name)}", *arguments))
         self._catalog.run(f"CALL {self._catalog.name}.system.{procedure}({given})")
 
-    def _arguments(self, before: SnapshotReader, *, is_exact: bool) -> list[str]:
+    def _arguments(self, table: PlannedTable, before: SnapshotReader, *, is_exact: bool) -> list[str]:
         """Return what tells Iceberg how to rewrite files; ``is_exact``: a predicate says of which partitions.
 
         Raises ``NoPredicate``: the table has no order to sort by.
         """
-        table = self._table
         options = {
             "target-file-size-bytes": table.target,
             "max-file-group-size-bytes": max(_GROUP_BYTES, 4 * table.target),
@@ -264,12 +273,10 @@ class _TableRewrite:
             "partial-progress.enabled": str(self._settings.partial > 1).lower(),
             "partial-progress.max-commits": self._settings.partial,
         }
-        if table.delete_files:
+        if any(each.decision.deletes for each in table.groups):
             options["delete-file-threshold"] = 1
         if table.equality_deletes:
             options["remove-dangling-deletes"] = "true"
-        if self._settings.strategy != model.BINPACK:
-            options["rewrite-all"] = "true"
         pairs = ", ".join(f"{quote_text(name)}, {quote_text(str(value))}" for name, value in options.items())
         return [f"options => map({pairs})", *self._strategy(before)]
 
@@ -287,10 +294,10 @@ class _TableRewrite:
         columns = ", ".join(names[each["source-id"]] for each in fields)
         return ["strategy => 'sort'", f"sort_order => {quote_text(f'zorder({columns})')}"]
 
-    def _where(self, before: SnapshotReader) -> str:
+    def _where(self, table: PlannedTable, before: SnapshotReader) -> str:
         """Return the predicate of the partitions of the plan; empty where there are too many, or no partitions."""
         specs = {each["spec-id"]: each["fields"] for each in before.document.get("partition-specs") or ()}
-        groups = self._table.groups
+        groups = table.groups
         if len(groups) > MOST_PARTITIONS or not any(specs.get(each.spec_id) for each in groups):
             return ""
         firsts = {each.paths[0].rpartition("/")[2]: each.spec_id for each in groups}
@@ -374,7 +381,7 @@ class _TableRewrite:
         live = after.files(after.current).data.keys()
         left = 0
         for group in self._table.groups:
-            would_be_merged = not group.delete_files and len(group.paths) > 1
+            would_be_merged = not group.decision.deletes and len(group.paths) > 1
             if would_be_merged and live >= set(group.paths):
                 left += 1
         return left

@@ -61,7 +61,8 @@ def _planned_group(stored: _Group, key: GroupKey, group: FileGroup, target: int)
     files = len(paths)
     size = sum(sizes)
     after = files_of_size(size, target)
-    decision = GroupDecision(True, _PLANNED, files, size, after, files - after, max(1, 2 * size))
+    deletes = group.delete_files if files == group.files else 0
+    decision = GroupDecision(True, _PLANNED, files, size, after, files - after, max(1, 2 * size), deletes)
     return PlannedGroup(key.spec_id, paths, sizes, decision, group.delete_files, group.deletes_elsewhere)
 
 
