@@ -235,6 +235,8 @@ def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
     rows = []
     for each in findings:
         versions = "..".join(map(str, each.versions)) or "-"
+        if each.snapshot is not None:
+            versions = f"snapshot {each.snapshot}"
         rows.append([each.invariant, each.file, versions, each.message, each.hint])
     columns = ("invariant", "file", "versions", "what", "what to do")
     return Table("violations", columns, rows, total=len(findings) + more)

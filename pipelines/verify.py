@@ -23,12 +23,20 @@ from pipelines.engine_choice import choose_engine_for_all
 from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.deep_tables import FILES_UNKNOWN, prove_table_files
 from pipelines.integrity.examine import row_of_root
-from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
+from pipelines.integrity.findings import (
+    DEFINITIONS,
+    DEFINITIONS_PROVED,
+    IN_SNAPSHOT,
+    NODES_NAMED,
+    OF_NO_VERSION,
+    Finding,
+    Found,
+)
 from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN, UNSEEN, refuse_no_iceberg, refuse_no_share
-from pipelines.trees.walk import FOREVER, Walk
+from pipelines.trees.walk import Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
@@ -119,10 +127,7 @@ class Report(ShortRepr):
         if self.unseen:
             yield f"not proved, because a store gave no answer: {count(len(self.unseen), 'table')}"
         if not self.ok:
-            more = ""
-            if self.more:
-                more = f" and {self.more} more"
-            yield f"{shown} checked; findings: {len(self.findings)}{more}"
+            yield f"{shown} checked; findings: {self.count_findings()}"
             return
         yield f"{shown} checked: every invariant holds"
         if self.lost:
@@ -142,6 +147,15 @@ class Report(ShortRepr):
         unknown = self.table_files.get(FILES_UNKNOWN)
         if unknown:
             yield f"{count(unknown, 'file')} of tables elsewhere cannot be looked for from here"
+
+    def count_findings(self) -> str:
+        """Return the number of findings, and whether all of them are in snapshots."""
+        text = str(len(self.findings))
+        if self.more:
+            text += f" and {self.more} more"
+        if self.findings and all(each.snapshot for each in self.findings):
+            text += ", all of them in snapshots"
+        return text
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the findings."""
@@ -198,6 +212,7 @@ class _Verification:
             self.engine = choose_engine_for_all(how, spark, self.newest)
         self.nodes_read = 0
         self.lost: list[int] = []
+        self.snapshots = self.find_snapshots()
         self.table_files: dict[str, int] = {}
         self.watch = Stopwatch()
 
@@ -241,7 +256,7 @@ class _Verification:
         self.one_by_one(checked_alone)
         self.lakehouse()
         versions = self.without_expired(chosen)
-        findings, more = self.found.findings()
+        findings, more = self.found.findings([*self.snapshots.values()])
         counts = self.found.counts
         return Report(
             root=self.versions.storage.root,
@@ -333,23 +348,32 @@ class _Verification:
         self.watch.lap("contents")
         return sorted(others)
 
-    def snapshot_starts(self) -> list[dict[str, object]]:
-        if self.config.versions != ALL or self.newest is None:
-            return []
-        paths: set[str] = set()
+    def find_snapshots(self) -> dict[str, str]:
+        """Return the names of the snapshots that are verified, by their roots: of one version only its own."""
+        found: dict[str, str] = {}
+        if self.newest is None:
+            return found
         try:
             snapshots = self.versions.definition(self.newest).snapshots
         except (Corrupt, InvalidDefinition):  # the pass over the roots reports it
+            return found
+        for name, snapshot in sorted(snapshots.items()):
+            is_asked = self.config.versions in {ALL, NEWEST, snapshot.version}
+            if is_asked and not snapshot.target_uri:
+                found.setdefault(snapshot.root_node_file_path, name)
+        return found
+
+    def place_of(self, path: str) -> int:
+        """Return what stands for a snapshot, by its root, in the place of a first version."""
+        return IN_SNAPSHOT + [*self.snapshots].index(path)
+
+    def snapshot_starts(self) -> list[dict[str, object]]:
+        if self.config.versions != ALL:
             return []
-        for snapshot in snapshots.values():
-            try:
-                if not snapshot.target_uri:
-                    paths.add(validate_path(snapshot.root_node_file_path))
-            except InvalidLocation:  # a violation of I17, reported elsewhere
-                continue
         starts: list[dict[str, object]] = []
-        for path in sorted(paths):
-            starts.append(row_of_root(path, FOREVER, FOREVER))
+        for path in self.snapshots:
+            with suppress(InvalidLocation):  # a violation of I17, reported elsewhere
+                starts.append(row_of_root(validate_path(path), self.place_of(path), OF_NO_VERSION))
         return starts
 
     def one_by_one(self, chosen: Sequence[int]) -> None:
@@ -368,8 +392,11 @@ class _Verification:
         if self.newest is None:
             return
         try:
-            for each in check_lakehouse(self.versions, self.newest):
-                self.found.add(each, None)
+            for each in check_lakehouse(self.versions, self.newest, only=self.snapshots):
+                if each.file in self.snapshots:
+                    self.found.add(each, self.place_of(each.file), OF_NO_VERSION)
+                else:
+                    self.found.add(each, None)
         except (Corrupt, InvalidDefinition) as error:
             path = getattr(error, "path", None) or self.newest.path
             self.found.add(violation("I13", path, str(error)), self.newest.version)

@@ -9,7 +9,7 @@ is reported, the subtree below it is skipped, and the walk goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -196,8 +196,10 @@ def _check_fences(before: RootRows, root: Root) -> Iterator[Violation]:
             yield violation("I14", root.path, f"{name} fell from {old} to {new}")
 
 
-def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
-    """Yield the defects of boundary, newest versions and snapshots; a stale hint is fine.
+def check_lakehouse(versions: Versions, newest: Root, only: Container[str] | None = None) -> Iterator[Violation]:
+    """Yield the defects of boundary, newest versions and snapshots, or of those that have ``only`` such roots.
+
+    A stale hint is fine.
 
     Two ``get``, one per snapshot, and one ``list`` for a thousand roots.
     """
@@ -219,7 +221,7 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
     for name, snapshot in sorted(definition.snapshots.items()):
         path = snapshot.root_node_file_path
         try:
-            if not snapshot.target_uri:
+            if not snapshot.target_uri and (only is None or path in only):
                 nodefile.decode(versions.storage.read(validate_path(path)), path)
         except (FileMissing, Corrupt, InvalidLocation) as error:
             yield violation("I17", path, f"snapshot {name!r} cannot be read: {error}")

@@ -15,6 +15,10 @@ from trinitylake_core.check import Violation
 
 FINDINGS_MAX: Final = 10_000
 """So many findings are kept; the others are counted."""
+IN_SNAPSHOT: Final = FOREVER + 1
+"""From here on the first version that reaches a file stands for a snapshot."""
+OF_NO_VERSION: Final = -1
+"""The last version that reaches a file, where none is known to."""
 VIOLATION: Final = ("invariant", "file", "message", "hint")
 COUNTED: Final = "counted"
 """Takes the place of the invariant in a row that is not a finding but a number of files that a task counted."""
@@ -29,11 +33,13 @@ FOUND: Final = pa.schema({**dict.fromkeys(VIOLATION, TEXT), "first": LONG, "last
 class Finding(Violation):
     """One broken invariant, where it was found, and in which versions; ``None``: in the lakehouse as a whole.
 
-    The versions are the first and the last that are known to reach the file. A snapshot counts as none.
+    The versions are the first and the last that are known to reach the file. A snapshot counts as none: it is named
+    where the file is known to belong to a snapshot only.
     """
 
     first_version: int | None
     last_version: int | None
+    snapshot: str | None = None
 
     @property
     def versions(self) -> list[int]:
@@ -96,7 +102,7 @@ class Found:
             self.counts[what.message] += int(what.hint)
             return
         low = FOREVER
-        high = -1
+        high = OF_NO_VERSION
         if first is not None:
             low = first
             if last is None:
@@ -128,14 +134,20 @@ class Found:
         found = self._found.items()
         self._found = {what: (low, high) for what, (low, high) in found if not 0 <= high < boundary}
 
-    def findings(self) -> tuple[list[Finding], int]:
-        """Return the findings in a fixed order, and how many more there were."""
+    def findings(self, snapshots: Sequence[str] = ()) -> tuple[list[Finding], int]:
+        """Return the findings in a fixed order, and how many more there were.
+
+        ``snapshots``: the names of those whose first version was given as the number ``IN_SNAPSHOT`` and its place.
+        """
         found = []
         for what, (low, high) in self._found.items():
             if low >= FOREVER:
                 first = None
             else:
                 first = low
+            snapshot = None
+            if low >= IN_SNAPSHOT:
+                snapshot = snapshots[low - IN_SNAPSHOT]
             last = None
             if 0 <= high < FOREVER:
                 last = high
@@ -147,6 +159,7 @@ class Found:
                     hint=what.hint,
                     first_version=first,
                     last_version=last,
+                    snapshot=snapshot,
                 )
             )
         return sorted(found, key=_order_of), self._more

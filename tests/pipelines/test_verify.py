@@ -207,6 +207,27 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: Callable[[Lakehouse, 
     assert all(each.hint and each.message for each in report.findings)
 
 
+def test_a_damaged_file_of_a_snapshot_concerns_the_snapshot(tmp_path: Path) -> None:
+    """Its root is no version's file; nodes below it belong to versions, too, of which the last is named."""
+    lake = many(tmp_path)
+    surgery = Surgery(lake.root, ORDER)
+    kept = lake.snapshots()[0]
+    shared = surgery.decode(kept.root_path).children[0]
+    before = surgery.read(shared)
+    surgery.write(shared, b"garbage")
+    (found,) = verified(lake).findings
+    assert ([kept.version, lake.version], None) == (found.versions, found.snapshot)
+    surgery.write(shared, before)
+    surgery.write(kept.root_path, b"garbage")
+    for versions in ("all", "newest", kept.version):
+        report = verified(lake, versions)
+        assert {("kept", kept.root_path)} == {(each.snapshot, each.file) for each in report.findings}
+        assert "all of them in snapshots" in next(report.summary())
+        assert {"snapshot kept"} == {row[2] for table in report.summary_tables() for row in table.rows}
+    for version in range(lake.version + 1):
+        assert (version != kept.version) is verified(lake, version).ok
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a lakehouse in which each damage has its place."""
