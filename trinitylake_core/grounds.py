@@ -29,6 +29,10 @@ _NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|direct
 IN_AREA: Final = re.compile(rf"/{OWN_DIRECTORY}/")
 """In the directory of a table below ``tables/`` of a lakehouse."""
 
+HELD: Final = "directory"
+BELOW: Final = "below"
+"""What a part of an identity is: a directory, or one above that."""
+
 
 def named_places(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the properties that name a directory."""
@@ -63,6 +67,19 @@ class Identity:
     def directories(self) -> frozenset[str]:
         """All directories that are its own, each with a slash at its end."""
         return self.others | {self.directory} if self.directory else self.others
+
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """Yield what only one object may have, and what it is: a UUID, a metadata file, a directory, one above it."""
+        if self.uuid:
+            yield "uuid", self.uuid
+        if self.metadata:
+            yield "metadata", self.metadata
+        for directory in self.directories:
+            yield HELD, directory
+            if IN_AREA.search(directory):  # nothing may be above those, whoever asks
+                continue
+            for above in _above(directory):
+                yield BELOW, above
 
 
 NOBODY: Final = Identity()
@@ -112,13 +129,13 @@ class Identities:
         """Note which identity an object has; ``None``: there is none of this name."""
         old = self._by_name.get(name)
         if old is not None:
-            for part in _parts_of(old):
+            for part in old.parts():
                 self._names[part].discard(name)
                 if not self._names[part]:
                     del self._names[part]
         self._by_name[name] = identity
         if identity is not None:
-            for part in _parts_of(identity):
+            for part in identity.parts():
                 self._names[part].add(name)
 
     def identity(self, name: str) -> Identity:
@@ -127,7 +144,7 @@ class Identities:
 
     def names_in(self, directory: str) -> set[str]:
         """Return the names of objects with exactly this directory."""
-        return self._names.get(("directory", directory), set())
+        return self._names.get((HELD, directory), set())
 
     def names_like(self, identity: Identity) -> set[str]:
         """Return the names of objects with the same UUID, or the same metadata file."""
@@ -142,24 +159,11 @@ class Identities:
         """
         found: set[str] = set()
         if below:
-            found.update(self._names.get(("below", directory), ()))
-        found.update(self._names.get(("directory", directory), ()))
+            found.update(self._names.get((BELOW, directory), ()))
+        found.update(self._names.get((HELD, directory), ()))
         for above in _above(directory):
-            found.update(self._names.get(("directory", above), ()))
+            found.update(self._names.get((HELD, above), ()))
         return found
-
-
-def _parts_of(identity: Identity) -> Iterator[tuple[str, str]]:
-    if identity.uuid:
-        yield "uuid", identity.uuid
-    if identity.metadata:
-        yield "metadata", identity.metadata
-    for directory in identity.directories:
-        yield "directory", directory
-        if IN_AREA.search(directory):  # nothing may be above those, whoever asks
-            continue
-        for above in _above(directory):
-            yield "below", above
 
 
 def _above(directory: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from pipelines.tables.walk import (
     ASTRAY,
     CLAIM,
     DOUBT,
+    GROUND,
     LIST,
     LIVE,
     MANIFEST,
@@ -38,6 +39,7 @@ from pipelines.trees.walk import FOREVER, NAMED, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import violation
 from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.grounds import BELOW
 from trinitylake_core.keys import TABLE
 from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import Located
@@ -178,38 +180,42 @@ def _add_pairs(
     tables: TableWalk,
     found: Found,
 ) -> None:
-    """Add tables of one version that have one UUID or one directory (I22).
+    """Add tables of one version that have one UUID or one directory, or of which one is in that of another (I22).
 
     Only where definitions of several names have it in one version, as those of a renamed table seem to while a message
     waits, is that version listed.
     """
-    columns = "m.label, m.parent AS definition FROM found c JOIN found m ON m.path = c.parent"
-    where = f"WHERE c.role = {CLAIM!r} AND m.role = {METADATA!r}"
-    query = f"""SELECT c.about AS mark, {columns} {where} AND c.about <> ''
-        UNION ALL SELECT c.path AS mark, {columns} {where}"""
-    marks = tables.keep_asked("marks of tables", query, "mark, label, definition")
-    query = "SELECT mark FROM marks GROUP BY mark HAVING min(label) <> max(label)"
+    query = f"""SELECT c.about AS mark, m.label, m.parent AS definition, {CLAIM!r} AS part
+        FROM found c JOIN found m ON m.path = c.parent
+        WHERE c.role = {CLAIM!r} AND m.role = {METADATA!r} AND c.about <> ''
+        UNION ALL SELECT path AS mark, label, parent AS definition, about AS part FROM found WHERE role = {GROUND!r}"""
+    marks = tables.keep_asked("marks of tables", query, "mark, label, definition, part")
+    query = f"""SELECT mark FROM marks GROUP BY mark
+        HAVING min(label) <> max(label) AND max(CASE WHEN part = {BELOW!r} THEN 0 ELSE 1 END) = 1"""
     shared = keep_counted(engine, "marks of several tables", query, "mark", marks=marks)
     if not shared.count():
         return
     definitions = walked.keep_asked("names of definitions", _DEFINITIONS, "path, first, last")
-    query = """SELECT k.mark, k.label, k.definition, d.first, d.last FROM marks k JOIN shared s ON s.mark = k.mark
-        JOIN definitions d ON d.path = k.definition"""
+    query = """SELECT k.mark, k.label, k.definition, k.part, d.first, d.last
+        FROM marks k JOIN shared s ON s.mark = k.mark JOIN definitions d ON d.path = k.definition"""
     named = {"marks": marks, "shared": shared, "definitions": definitions}
     rows = list_counted(
         engine,
         "tables of one mark",
         query,
-        "mark, label, definition, first, last",
+        "mark, label, definition, part, first, last",
         **named,
     )
     paths: set[str] = set()
     by_mark: dict[str, set[str]] = {}
+    holders: dict[str, set[str]] = {}
     for row in rows:
         mark = row["mark"]
         path = row["definition"]
         paths.add(path)
         by_mark.setdefault(mark, set()).add(path)
+        if row["part"] != BELOW:
+            holders.setdefault(mark, set()).add(path)
     names_at: dict[int, dict[str, str]] = {}
     for mark, version in sorted(_meetings(rows)):
         if version not in names_at:
@@ -220,9 +226,10 @@ def _add_pairs(
         for path in definitions_of_mark:
             if path in names:
                 here.add(repr(names[path]))
-        if len(here) > 1:
+        is_held = not holders[mark].isdisjoint(names)
+        if is_held and len(here) > 1:
             several = " and ".join(sorted(here))
-            what = f"tables {several} have one UUID or directory: {mark}"
+            what = f"tables {several} have one UUID or directory, or one lies in that of another: {mark}"
             finding = violation("I22", definitions_of_mark[0], what)
             found.add(finding, version, version)
 

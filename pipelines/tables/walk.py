@@ -51,6 +51,7 @@ from trinitylake_core.errors import (
     StorageError,
 )
 from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain, plain_name
+from trinitylake_core.grounds import BELOW, HELD, identity_of
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import Located, TablePlaces
@@ -83,6 +84,7 @@ _NOUNS: Final = {METADATA: "metadata files"}
 BESIDE: Final = "beside"
 ALIAS: Final = "alias"
 CLAIM: Final = "claim"
+GROUND: Final = "ground"
 DOUBT: Final = "doubt"
 ASTRAY: Final = "astray"
 OUTSIDE: Final = "outside"
@@ -90,10 +92,10 @@ UNREADABLE: Final = "unreadable"
 UNKNOWN: Final = "unknown"
 UNSEEN: Final = "unseen"
 """What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, the key of a file
-that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one in doubt (if empty: it is not
-known which), a table whose location is none, a file that lies outside the places of the table that names it, one that
-is missing or cannot be read, one elsewhere that this process has no storage for, or one elsewhere whose storage gave no
-answer, or refused our credentials."""
+that may be named otherwise here (:func:`file_keys`), a directory that a table claims, one that a definition holds or
+that is above such a one, one in doubt (if empty: it is not known which), a table whose location is none, a file that
+lies outside the places of the table that names it, one that is missing or cannot be read, one elsewhere that this
+process has no storage for, or one elsewhere whose storage gave no answer, or refused our credentials."""
 _WORDS: Final = {LIVE: "file"}
 """What a person is told of a role, where that is no word."""
 _NUMBERED: Final = {
@@ -115,10 +117,11 @@ _FOUND: Final = pa.schema(
     {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
 )
 """``path`` lies below the root, or is a URI. ``parent`` is the file that names it; ``label`` the table, of a key the
-role of its file. ``about``: the identity of a table that claims a directory; why a directory is in doubt, or what is
-wrong with a file; of a key the name that the file is given; of lists and manifests the root that their table was
-written below, if that was another one. Their ``label`` has the places of their table, and that of a file outside of
-them the role that it would have."""
+role of its file.
+``about``: the identity of a table that claims a directory; which part of an identity a ground is; why a directory
+is in doubt, or what is wrong with a file; of a key the name that the file is given; of lists and manifests the root
+that their table was written below, if that was another one. Their ``label`` has the places of their table, and that of
+a file outside of them the role that it would have."""
 _KEYS: Final = pa.schema({"path": TEXT, "size": pa.int64(), "key": TEXT})
 _LISTED_TOGETHER: Final = 10_000
 """How many files keep a task busy that makes keys of them."""
@@ -373,7 +376,7 @@ def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient
                 if isinstance(definition, ViewDef):
                     yield from _view(definition, path, names)
                 elif not managed or definition.table_type != EXTERNAL:
-                    yield from _table(definition, path, names, any_format=not (lenient or managed))
+                    yield from _table(definition, path, names, any_format=not (lenient or managed), grounds=lenient)
         except Corrupt:  # the pass over the definitions reports it
             if not lenient:
                 raise
@@ -405,8 +408,11 @@ def _view(view: ViewDef, path: str, names: _Names) -> Found:
         yield from names.aliases(LIVE, view.properties[VIEW_METADATA_LOCATION], path)
 
 
-def _table(table: TableDef, path: str, names: _Names, *, any_format: bool) -> Found:
-    """Yield the metadata file of a table, and its directory where nothing else tells its files."""
+def _table(table: TableDef, path: str, names: _Names, *, any_format: bool, grounds: bool) -> Found:
+    """Yield the metadata file of a table, and its directory where nothing else tells its files.
+
+    With ``grounds`` also the directories that only one table may have, and those above them.
+    """
     from trinitylake_core.iceberg.reading.errors import Malformed
     from trinitylake_core.iceberg.reading.paths import file_uri
 
@@ -434,6 +440,10 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool) -> Fo
         yield DOUBT, held, path, label, _EXTERNAL, None
     yield METADATA, file, path, label, "", None
     yield from names.aliases(METADATA, file, path)
+    if grounds:
+        for part, directory in identity_of(root, table).parts():
+            if part in (HELD, BELOW):
+                yield GROUND, directory, path, label, part, None
 
 
 def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:

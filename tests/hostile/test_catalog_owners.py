@@ -482,3 +482,26 @@ def test_a_pair_of_tables_is_found_and_a_renamed_table_is_none(catalog: TrinityL
     findings = verify.run(catalog.lakehouse, how).findings
     assert {"I22"} == {each.invariant for each in findings}
     assert all(f"'{NAMESPACE}.{HOSTILE}' and '{NAMESPACE}.twin'" in each.message for each in findings)
+
+
+@pytest.mark.parametrize("taken", ["deep/people/x", "deep", "data/people/x", "data/people", "deep/peoples"])
+def test_a_pair_of_tables_is_found_where_one_is_in_or_above_a_directory_of_the_other(
+    taken: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    catalog.create_namespace("hr")
+    paths = {"write.data.path": f"{allowed}/data/people"}
+    _rows_of_people(catalog, "hr.people", f"{allowed}/deep/people", **paths)
+    stored = catalog.lakehouse.refresh().table("hr", "people")
+    catalog.drop_table("hr.people")
+    _rows_of_people(catalog, "hr.other", f"{allowed}/{taken}")
+    how = verify.Config(tables=1.0, deep=True, engine="local")
+    lake = Lakehouse.open(catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": allowed})
+    assert "I22" not in {each.invariant for each in verify.run(lake, how).findings}
+    with lake.transaction() as txn:
+        facts = {"format_properties": dict(stored.format_properties), "properties": dict(stored.properties)}
+        txn.create_table("hr", "people", schema=stored.schema, table_type=stored.table_type, **facts)
+    pairs = [each.message for each in verify.run(lake, how).findings if each.invariant == "I22"]
+    is_pair = taken != "deep/peoples"
+    assert is_pair == bool(pairs)
+    assert all("'hr.other' and 'hr.people'" in each for each in pairs)
