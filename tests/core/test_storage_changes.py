@@ -265,6 +265,28 @@ def test_no_commit_is_acknowledged_whose_root_was_replaced_before_the_doubt_was_
     assert ["theirs"] == Lakehouse.open(lake.root, storage_options=server.options).namespaces()
 
 
+def test_a_root_that_is_gone_when_it_is_read_back_is_an_unknown_outcome(server: SlowS3) -> None:
+    """A client takes "it does not exist" for "certainly not committed", and deletes the files of its commit."""
+    server.set(kind=PLAIN)
+    lake = Lakehouse.create(server.new_root(), storage_options=server.options)
+    txn, storage = lake.transaction(), lake.storage
+    txn.create_namespace("mine")
+    assert isinstance(storage, BaseStorage)
+
+    def lose(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        done = action()
+        if kind == "create" and path == root_path(1):
+            storage.interceptor = None
+            storage.doubt("of another thread")
+            storage.settle_doubt()
+            storage.delete_many([path])
+        return done
+
+    storage.interceptor = lose
+    with pytest.raises(OutcomeUnknown, match="may have won"):
+        txn.commit()
+
+
 def test_an_honest_store_goes_on_when_versioning_is_switched_on(server: SlowS3) -> None:
     """It keeps its promise, which is proven anew; what is deleted stays there as an older version, and is told."""
     server.set(kind=PLAIN)

@@ -18,6 +18,7 @@ from trinitylake_core.errors import (
     MAYBE_THE_STORE,
     Corrupt,
     CorruptNode,
+    FileMissing,
     NotALakehouse,
     OutcomeUnknown,
     StorageError,
@@ -60,7 +61,7 @@ def confirm_commit(versions: Versions, root: Root) -> None:
     try:
         # What the store agreed to before it was found out may be another writer's by now.
         is_ours = not versions.storage.settle_doubt() or versions.storage.read(root.path) == root.data
-    except StorageError as error:
+    except (StorageError, FileMissing) as error:
         raise _unknown_outcome(root, f"another writer may have won, too: {error}") from error
     if not is_ours:
         raise _unknown_outcome(root, "another writer won, too, and its root is there")
