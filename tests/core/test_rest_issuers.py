@@ -224,7 +224,7 @@ _LIES: Final = {
     "another place": b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
     "a page": _JSON + b"content-length: 6\r\n\r\n<html>",
     "a list": _JSON + b"content-length: 2\r\n\r\n[]",
-    "no keys": _JSON + b"content-length: 11\r\n\r\n" + b'{"keys":[]}',
+    "an empty object": _JSON + b"content-length: 2\r\n\r\n{}",
     "keys are a number": _JSON + b"content-length: 10\r\n\r\n" + b'{"keys":5}',
     "half of it": _JSON + b"content-length: 100\r\n\r\n" + b'{"keys":',
     "too much": _JSON + b"content-length: 900000\r\n\r\n" + b" " * 900_000,
@@ -287,6 +287,21 @@ def test_a_new_key_counts_at_once_and_a_withdrawn_one_no_more(
         del issuer.keys["next"]
 
 
+def test_an_issuer_that_withdraws_all_of_its_keys_is_believed(
+    lake: Lakehouse, tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It publishes an empty list: its tokens are refused until it has keys again."""
+    monkeypatch.setattr(issuers, "_PAUSE_SECONDS", 0.0)
+    with _served(lake, tmp_path, _rights(issuer)) as uri:
+        token = Client(uri, issuer.token())
+        assert 200 == token("GET", _NAMESPACES).status
+        issuer.answer = _set_of()
+        assert 401 == Client(uri, _signed(issuer, _OTHER_KEY, kid="other"))("GET", _NAMESPACES).status  # it reads them
+        assert 401 == token("GET", _NAMESPACES).status
+        issuer.answer = None
+        assert 200 == token("GET", _NAMESPACES).status
+
+
 def test_keys_that_cannot_be_read_again_are_good_for_a_while(
     lake: Lakehouse, tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +349,8 @@ def test_the_file_may_take_an_issuer_away_and_keeps_the_keys_of_one_that_stays(
             "line 5: b has the subject of a",
         ),
         ("ISSUERS\nprincipals: {a: {read: [x]}}", "a has no token_sha256"),
+        ("ISSUERS\n  'b:c': {issuer: z, audience: y, jwks: 'https://x/'}\nprincipals: {}", "line 3: 'b:c' has a colon"),
+        ("ISSUERS\nprincipals:\n  'c:x': {subjects: {c: [x]}}", "line 4: 'c:x' begins like the name of a subject of c"),
     ],
 )
 def test_a_file_with_issuers_is_strict(tmp_path: Path, text: str, problem: str) -> None:

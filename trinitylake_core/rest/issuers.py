@@ -262,8 +262,13 @@ async def _read_answer(http: h11.Connection, reader: asyncio.StreamReader) -> by
 
 
 def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
-    """Return the public keys of a JWK set by their names, without those that sign nothing. Raises ``InvalidInput``."""
+    """Return the public keys of a JWK set by their names, without those that sign nothing. Raises ``InvalidInput``.
+
+    There are none where the issuer says that it has none: it has withdrawn them.
+    """
     listed = found.get("keys")
+    if listed == []:
+        return {}
     if not isinstance(listed, list):
         listed = []
     keys = {}

@@ -347,6 +347,9 @@ def _parse(found: Any, keys: dict[str, Keys]) -> Principals:
         if name in names:
             raise _Wrong(f"{name} is there twice", key)
         names.add(name)
+        issuer, has_colon, _ = name.partition(":")
+        if has_colon and issuer in issuers:
+            raise _Wrong(f"{name!r} begins like the name of a subject of {issuer}: take another one", key)
         principal = _principal(name, entry)
         by_key[key] = principal
         for digest, expiry in _tokens(name, entry).items():
@@ -386,6 +389,8 @@ def _issuers(found: Any, keys: dict[str, Keys]) -> dict[str, Issuer]:
         raise InvalidInput(f"{_ISSUERS!r} is no mapping of names to {listed}")
     issuers: dict[str, Issuer] = {}
     for name, entry in found.items():
+        if ":" in str(name):  # in the history ISSUER:SUBJECT is a subject without a name of its own
+            raise _WrongIssuer(f"{name!r} has a colon, which ends the name of an issuer", name)
         fields = _issuer_fields(name, entry)
         uri, audience, jwks, subject, groups = fields
         others = [each.uri for each in issuers.values()]
