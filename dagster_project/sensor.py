@@ -19,7 +19,7 @@ from dagster_project import assets, checks, compaction_policy, fleet_health, pol
 from dagster_project.checks import Trouble
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.file import Known
-from dagster_project.config.settings import REASON_TAG, LakehouseSettings
+from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.fleet_health import Reason
 from dagster_project.poll import Poll, SensorState
@@ -70,6 +70,7 @@ def compaction_sensor(
     every = _FLEET_EVERY_SECONDS if known is None else max(1, int(known.compaction.poll.total_seconds()))
     tick = FleetTick if known is None else LakehouseTick
     undertaker = Undertaker()
+    orphans = Orphans()
 
     @dg.sensor(
         name=FLEET_SENSOR if known is None else f"{scope.slug}_compaction_sensor",
@@ -82,6 +83,7 @@ def compaction_sensor(
         origin = context.code_location_origin
         if origin is not None:  # where Dagster does not say which location this is, nobody's runs are judged
             undertaker.end_dead_runs(context.instance, origin.location_name, scope.pool)
+            orphans.cancel(context, origin.location_name)
         return tick(scope, context).result(lakehouses())
 
     return sense
@@ -101,6 +103,41 @@ def _description(known: LakehouseSettings | None) -> str:
     never = "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
     compacts = f"requests a compaction, one at a time, once {' or '.join(limits)}." if policy.enabled else never
     return f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, and {compacts}"
+
+
+class Orphans:
+    """The queued runs of lakehouses whose job is gone: they would fail, and not say why.
+
+    Attributes:
+        suspects: those that were found at the last call. A code server that is just being replaced has older
+            definitions than a run, so a run is cancelled when it is found twice in a row.
+    """
+
+    def __init__(self) -> None:
+        self.suspects: set[str] = set()
+
+    def cancel(self, context: dg.SensorEvaluationContext, location: str) -> None:
+        """Cancel those that were found at the last call, too. One query."""
+        repository = context.repository_def
+        if repository is None:
+            return
+        gone = {}
+        for run in context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])):
+            is_gone = LAKEHOUSE_TAG in run.tags and not repository.has_job(run.job_name)
+            if is_gone and _is_from(run, location, repository):
+                gone[run.run_id] = run
+        for run_id in gone.keys() & self.suspects:
+            lakehouse = gone[run_id].tags[LAKEHOUSE_TAG]
+            why = f"The lakehouse {lakehouse!r} is not in lakehouses.yaml any more, or not with this job"
+            context.instance.report_run_canceled(gone[run_id], f"{why}, so this run was cancelled.")
+        self.suspects = gone.keys() - self.suspects
+
+
+def _is_from(run: dg.DagsterRun, location: str, repository: dg.RepositoryDefinition) -> bool:
+    origin = run.remote_job_origin
+    if origin is None:
+        return False
+    return (location, repository.name) == (origin.location_name, origin.repository_origin.repository_name)
 
 
 class LakehouseTick:

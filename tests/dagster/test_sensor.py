@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from dagster_project import assets, checks, compaction_policy, poll, scope
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
@@ -292,3 +294,41 @@ def test_a_healthy_lakehouse_is_recorded_as_reachable_once(
     key = assets.key(settings, assets.HEALTH)
     assert scope.last_result(instance, key, checks.REACHABLE) is True
     assert not look(settings, instance, cursor)[0].asset_events
+
+
+@pytest.fixture
+def queue(memory: str) -> Iterator[dg.DagsterInstance]:
+    """Return an instance that keeps where its runs come from."""
+    with dg.DagsterInstance.local_temp(memory) as local:
+        yield local
+
+
+def test_queued_runs_of_a_lakehouse_that_is_gone_are_cancelled_with_a_sentence(
+    settings: LakehouseSettings, queue: dg.DagsterInstance
+) -> None:
+    """Not those of other locations, of other people, and of lakehouses that are there, and none at the first tick."""
+    older = settings.model_copy(update={"name": "gone"})
+    before = define_lakehouses((settings, older)).get_repository_def()
+
+    def enqueue(job: str, location: str) -> str:
+        origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), before.name).get_job_origin(job)
+        made = before.get_job(job)
+        run = queue.create_run_for_job(made, tags=made.tags, remote_job_origin=origin)
+        queue.report_dagster_event(dg.DagsterEvent("PIPELINE_ENQUEUED", job), run.run_id)
+        return run.run_id
+
+    gone = enqueue("gone_maintenance", "here")
+    others = [enqueue("gone_maintenance", "there"), enqueue("sales_eu_maintenance", "here")]
+    after = define_lakehouses((settings,)).get_repository_def()
+    sensor = after.get_sensor_def("sales_eu_compaction_sensor")
+    for expected in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.CANCELED):
+        with dg.build_sensor_context(instance=queue, repository_def=after) as context:
+            context._code_location_origin = RegisteredCodeLocationOrigin("here")
+            sensor(context)
+        run = queue.get_run_by_id(gone)
+        assert run is not None
+        assert expected is run.status
+    said = [each.message for each in queue.all_logs(gone)]
+    assert any("The lakehouse 'gone' is not in lakehouses.yaml any more" in each for each in said)
+    still = queue.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]))
+    assert set(others) == {each.run_id for each in still}
