@@ -8,7 +8,7 @@ from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from trinitylake_core.definitions import TableDef, ViewDef
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
 from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.tables import (
@@ -86,9 +86,12 @@ NOBODY: Final = Identity()
 """The identity of nothing."""
 
 
-def identity_of(root: str, definition: TableDef | ViewDef) -> Identity:
-    """Return the identity of a table or a view by its definition."""
+def identity_of(root: str, definition: NamespaceDef | TableDef | ViewDef) -> Identity:
+    """Return the identity of a table or a view by its definition; of a namespace it is the location."""
     try:
+        if isinstance(definition, NamespaceDef):
+            location = definition.properties.get("location")
+            return Identity(others=frozenset([as_directory(canonical(root, location))])) if location else NOBODY
         if isinstance(definition, ViewDef):
             uuid, metadata = "", view_metadata_uri(root, definition) or ""
         else:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.definitions import TableDef, ViewDef, decode_table, decode_view
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, decode_namespace, decode_table, decode_view
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
 from trinitylake_core.former_owners import FormerOwners
-from trinitylake_core.grounds import Identities, Identity, full_name, identity_of
-from trinitylake_core.keys import TABLE, VIEW
+from trinitylake_core.grounds import Identities, Identity, full_name, identity_of, is_over
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions
 
-_DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}
+_Decoders = dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]
+_DECODERS: Final[_Decoders] = {TABLE: decode_table, VIEW: decode_view}
 
 
 class TableIndex:
@@ -30,12 +32,18 @@ class TableIndex:
     Memory: some 500 bytes for each of them, from the first question on.
     """
 
-    def __init__(self, backend: LakehouseBackend) -> None:
+    def __init__(self, backend: LakehouseBackend, decoders: _Decoders = _DECODERS) -> None:
         self._backend = backend
+        self._decoders = decoders
         self._lock = threading.Lock()
         self._root: Root | None = None
         self._identities = Identities()
         self._former = FormerOwners(backend)
+
+    @cached_property
+    def of_namespaces(self) -> TableIndex:
+        """That of the locations of namespaces, which costs the same of these."""
+        return TableIndex(self._backend, {NAMESPACE: decode_namespace})
 
     def names_of(self, identity: Identity, base: Root, directories: Iterable[str] = ()) -> set[str]:
         """Return the names of those in a version with the same UUID or metadata file, or with one of these directories.
@@ -50,6 +58,17 @@ class TableIndex:
             found = self._identities.names_like(identity)
             for each in directories:
                 found |= self._identities.names_over(each)
+            return found
+
+    def grounds_over(self, base: Root, directory: str) -> list[tuple[str, str]]:
+        """Return names, and the directories of each that are this one, are above it, or lie in it. Costs the same."""
+        with self._lock:
+            self._move_to(base)
+            found: list[tuple[str, str]] = []
+            for name in self._identities.names_over(directory):
+                for ground in self._identities.identity(name).directories:
+                    if is_over(ground, directory):
+                        found.append((name, ground))
             return found
 
     def names_holding(self, base: Root, directory: str) -> set[str]:
@@ -108,11 +127,11 @@ class TableIndex:
         changed: dict[str, Identity | None] = {}
         if self._root is None:
             for entry in lake.objects():
-                if entry.kind in _DECODERS:
+                if entry.kind in self._decoders:
                     found.append((entry.kind, full_name(entry.namespace, entry.name or ""), entry.path))
         else:
             for change in lake.diff(Lakehouse(self._backend, self._root), lake):
-                if change.kind in _DECODERS:
+                if change.kind in self._decoders:
                     name = full_name(change.namespace, change.name or "")
                     changed.setdefault(name, None)
                     if change.new_path is not None:
@@ -124,7 +143,7 @@ class TableIndex:
         """Return the identity of a table or a view; of one whose definition cannot be read nothing is known."""
         kind, name, path = entry
         try:
-            definition = _DECODERS[kind](self._backend.storage.read(path), path)
+            definition = self._decoders[kind](self._backend.storage.read(path), path)
         except (Corrupt, FileMissing, InvalidLocation):
             return name, None
         return name, identity_of(self._backend.storage.root, definition)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -505,3 +507,56 @@ def test_a_pair_of_tables_is_found_where_one_is_in_or_above_a_directory_of_the_o
     is_pair = taken != "deep/peoples"
     assert is_pair == bool(pairs)
     assert all("'hr.other' and 'hr.people'" in each for each in pairs)
+
+
+# -- the ground of namespaces ----------------------------------------------------------------------------
+
+
+def test_the_location_of_a_namespace_is_that_of_no_other_one(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """One inside that of its parent is as good as the name."""
+    allowed = (tmp_path / "shared").as_uri()
+    path = f"/v1/lake/namespaces/{NAMESPACE}/properties"
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+
+        def made(name: str, place: str) -> int:
+            properties = {"location": f"{allowed}/{place}"}
+            answer = call("POST", "/v1/lake/namespaces", {"namespace": name.split("."), "properties": properties})
+            assert "namespace hr " not in answer.text
+            return answer.status
+
+        assert 200 == made("hr", "all/hr")
+        for place in ("all/hr", "all/hr/", "all//hr", "all/hr/deep", "all"):
+            assert 403 == made("other", place), place
+            changes = {"updates": {"location": f"{allowed}/{place}"}}
+            assert 403 == call("POST", path, changes).status, place
+        assert 403 == made("hr.eu", "all/hr"), "its parent's"
+        assert 403 == made("hr.eu", "all"), "above its parent's"
+        assert 200 == made("hr.eu", "all/hr/eu")
+        assert 200 == made("other", "all/hr-more")
+        for name, place in (("hr", "all/hr"), ("hr", "all/hr-new"), ("other", "all/hr")):
+            changes = {"updates": {"location": f"{allowed}/{place}"}}
+            status = call("POST", f"/v1/lake/namespaces/{name}/properties", changes).status
+            assert (403 if name == "other" else 200) == status, f"{name}: hr.eu is still in there"
+        assert 204 == call("DELETE", "/v1/lake/namespaces/hr%1Feu").status
+        assert 200 == made("another", "all/hr"), "hr has left it"
+
+
+def test_one_of_many_requests_at_once_gets_a_location_for_its_namespace(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    allowed = (tmp_path / "shared").as_uri()
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as one, served(catalog, {ALLOWED_LOCATIONS: allowed}) as two:
+        clients = [one, one, two, two]
+        start = threading.Barrier(len(clients))
+
+        def make(number: int, each: int) -> int:
+            properties = {"location": f"{allowed}/{each}"}
+            start.wait()
+            body = {"namespace": [f"n{each}x{number}"], "properties": properties}
+            return clients[number]("POST", "/v1/lake/namespaces", body).status
+
+        with ThreadPoolExecutor(len(clients)) as pool:
+            for each in range(6):
+                statuses = sorted(pool.map(make, range(len(clients)), [each] * len(clients)))
+                assert 1 == statuses.count(200), statuses
+                assert {403, 409, 503}.issuperset(statuses[1:]), statuses

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import NamedTuple
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
@@ -193,7 +194,9 @@ class Attempt:
     def refuse_ground(self, namespace: str, properties: Mapping[str, str]) -> None:
         """Refuse to clients a location of a namespace that is, or lies in, a directory that a table has, or had last.
 
-        It may be above those of tables: new ones lie below it. Costs as :meth:`claim`. Raises ``TableForbidden``.
+        It may be above those of tables: new ones lie below it. That of another namespace is refused, also one above
+        it or in it, unless it lies in that of a namespace above this one. Costs as :meth:`claim`, and the same for
+        namespaces. Raises ``TableForbidden``.
         """
         location = properties.get("location")
         if not self.places.serves_clients or not location:
@@ -203,11 +206,24 @@ class Attempt:
         base = self.txn.change.base
         if self._index.names_holding(base, directory):
             raise TableForbidden(f"{place.what} is the directory of a table, or lies in it: choose another one")
+        self._claims.take(NOBODY, [f"namespaces in {directory}"], self)
+        self.txn.require(partial(self._refuse_shared, namespace, place, directory))
         require = _REQUIRE.get()
         if require is not None:
             for each in sorted(self._index.former_owners(base, [directory], below=False)):
                 owner = _name_of(each)
                 require(owner)
+
+    def _refuse_shared(self, namespace: str, place: Place, directory: str, base: Root) -> None:
+        """Refuse a directory that is the location of another namespace of a version, or lies in or above it."""
+        for name, ground in self._index.of_namespaces.grounds_over(base, directory):
+            other, _, _ = name.partition("\0")
+            is_in_parent = namespace.startswith(f"{other}.") and directory != ground and directory.startswith(ground)
+            is_above_child = other.startswith(f"{namespace}.") and directory != ground and ground.startswith(directory)
+            if other != namespace and not is_in_parent and not is_above_child:
+                raise TableForbidden(
+                    f"{place.what} is that of another namespace, lies in it, or is above it: choose another one"
+                )
 
     def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: TablePlaces) -> None:
         """Refuse files that a client adds, in no place of the table or in one of another table.
