@@ -68,6 +68,12 @@ class CatalogView(abc.ABC):
         def __getattr__(self, name: str) -> Never:
             raise AttributeError(explain_missing(type(self).__name__, name, self._other_names, dir(type(self))))
 
+        def __len__(self) -> Never:
+            raise TypeError(explain_missing(type(self).__name__, "__len__", self._other_names, ()))
+
+        def __bool__(self) -> bool:
+            return True
+
     @abc.abstractmethod
     def _root_node(self) -> Node: ...
 

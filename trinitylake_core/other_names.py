@@ -27,6 +27,7 @@ _OF_READERS: Final = {
     "exists": "name in tables(namespace); table(name) raises ObjectNotFound where there is none",
     "table_exists": "name in tables(namespace); table(name) raises ObjectNotFound where there is none",
     "properties": "table_info(name).properties, namespace_info(name).properties, or definition.properties",
+    "__len__": "len(tables()) counts the tables, objects() yields all objects",
     "scan": _ROWS,
     "read": _ROWS,
     "query": _ROWS,

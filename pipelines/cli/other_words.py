@@ -80,6 +80,7 @@ _ELSEWHERE: Final = {
     ("rollback", "--table"): "`restore ROOT NAME` brings back single objects, a rollback the whole catalog",
     ("rollback", "--only"): "`restore ROOT NAME` brings back single objects, a rollback the whole catalog",
     ("undo", "--table"): "`restore ROOT NAME` brings back single objects, an undo the whole catalog",
+    ("tables", ""): "`ls ROOT --kind table` lists tables",
     ("create", ""): "`create ROOT` makes a lakehouse; `apply ROOT FILE` makes namespaces, tables and views in it",
 }
 """What another command does, by the command and the option that were typed; "" stands for one word too many."""

@@ -113,7 +113,11 @@ class Group(click.Group):
 
     def _needs(self, ctx: click.Context) -> click.UsageError:
         if self.prefix:
-            return click.UsageError(f"{self.prefix}needs one of: {', '.join(self.list_commands(ctx))}")
+            from pipelines.cli.other_words import command_meant
+
+            meant = command_meant(self.prefix.strip(), "")
+            needs = f"{self.prefix}needs one of: {', '.join(self.list_commands(ctx))}"
+            return click.UsageError(needs if meant is None else f"{needs}; {meant}")
         return click.UsageError("say which command; `trinitylake --help` lists them")
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("no_environment")
         ("tables vacuum ROOT", "did you mean 'tables clean' ("),
         ("tables compcat ROOT", "no such command 'tables compcat'; did you mean 'tables compact'?"),
         ("tables qqq ROOT", "tables needs one of: health, compact, expire, clean"),
+        ("tables ROOT", "needs one of: health, compact, expire, clean; `ls ROOT --kind table` lists tables"),
         ("snapshot rm ROOT a", "did you mean 'snapshot drop' ("),
         ("log ROOT -n 5", ""),
         ("log ROOT ns0", ""),
@@ -139,3 +140,12 @@ def test_root_may_be_left_out_where_there_is_one_lakehouse(
     assert run("ls", lake.root).out == run("ls").out
     (tmp_path / "lakehouses.yaml").write_text(f"lakehouses:\n{stanza}{stanza.replace('one', 'two')}", encoding="utf-8")
     assert "ROOT is missing; pass it, or set TRINITYLAKE_ROOT" in run("ls").err
+
+
+def test_the_length_of_a_lakehouse_is_refused_with_what_counts(tmp_path: Path) -> None:
+    """Nothing is false because it is empty."""
+    lake = new_lake(tmp_path / "lake")
+    for each in (lake, lake.transaction()):
+        assert each
+        with pytest.raises(TypeError, match=r"len\(tables\(\)\) counts the tables, objects\(\) yields all objects"):
+            len(each)  # type: ignore[arg-type]
