@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -27,6 +30,12 @@ _ROLE: Final = "arn:aws:iam::123456789012:role/tables"
 _ASKS: Final = {"X-Iceberg-Access-Delegation": "remote-signing, vended-credentials"}
 _READER: Final = {"read": ["a.t"]}
 _WRITER: Final = {"write": ["a.t"]}
+_KEYS: Final = {
+    "AccessKeyId": "k",
+    "SecretAccessKey": "s",
+    "SessionToken": "t",
+    "Expiration": "2099-01-01T00:00:00Z",
+}
 _RIGHTS: Final = {"reader": _READER, "writer": _WRITER, "owner": {"manage": ["*"]}}
 
 
@@ -75,6 +84,76 @@ def test_the_policy_of_a_writer_adds_and_deletes_nothing() -> None:
 )
 def test_no_policy_names_more_than_one_directory_of_tables(directory: str) -> None:
     assert policy_for(_ROOT, directory, writes=True) is None
+
+
+def test_no_policy_is_longer_than_an_sts_takes() -> None:
+    """A client chooses the name of a directory, up to what a store takes."""
+    assert policy_for(_ROOT, f"s3://lakes/ext/{'y' * 600}/", writes=True) is not None
+    assert policy_for(_ROOT, f"s3://lakes/ext/{'y' * 1000}/", writes=True) is None
+
+
+@contextmanager
+def _sts(refused: str, status: int, code: str) -> Iterator[tuple[str, list[str]]]:
+    """Run an STS that refuses somebody; yield where it is, and who has asked."""
+    asked: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+            asked.append(form["RoleSessionName"][0])
+            is_refused = asked[-1] == refused
+            parts = (
+                {"Error": {"Code": code, "Message": "no"}}
+                if is_refused
+                else {"AssumeRoleResult": {"Credentials": _KEYS}}
+            )
+            body = f"<Answer>{_as_xml(parts)}</Answer>".encode()
+            self.send_response(status if is_refused else 200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _as_xml(found: Any) -> str:
+    if not isinstance(found, dict):
+        return str(found)
+    return "".join(f"<{name}>{_as_xml(each)}</{name}>" for name, each in found.items())
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_for_all"),
+    [
+        (400, "ValidationError", False),
+        (400, "PackedPolicyTooLarge", False),
+        (400, "MalformedPolicyDocument", False),
+        (403, "AccessDenied", False),
+        (400, "Throttling", True),
+        (503, "ServiceUnavailable", True),
+    ],
+)
+def test_what_an_sts_refuses_to_one_it_lends_to_others(
+    status: int, code: str, is_for_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one that is broken or busy is asked no more for a while."""
+    monkeypatch.setattr(lending, "_PAUSE_SECONDS", 600.0)
+    with _sts("mallory", status, code) as (endpoint, asked):
+        lender = Lender(_ROLE, endpoint=endpoint)
+        assert lender.lend(_ROOT, _TABLE, "mallory", writes=True) is None
+        lent = lender.lend(_ROOT, _TABLE, "etl", writes=True)
+        assert is_for_all == (lent is None)
+        assert (["mallory"] if is_for_all else ["mallory", "etl"]) == asked
 
 
 def test_a_directory_elsewhere_may_be_lent_and_none_above_the_root() -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from trinitylake_core import clock
 from trinitylake_core.errors import InvalidInput
@@ -38,6 +38,10 @@ _MOST_SECONDS: Final = 43_200
 _WAIT_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 5.0
 """So long nobody asks an STS that failed."""
+_BUSY: Final = re.compile("Throttl|TooMany|LimitExceeded|SlowDown")
+"""In the code of an error of an STS that has too much to do."""
+_LONGEST_POLICY: Final = 2048
+"""So many characters every STS takes."""
 _MOST_AT_ONCE: Final = 8
 _MOST_KEPT: Final = 4096
 
@@ -114,7 +118,8 @@ class Lender:
         try:
             lent = self._ask(directory, principal, policy)
         except (BotoCoreError, ClientError, KeyError) as error:
-            self._pause_until = time.monotonic() + _PAUSE_SECONDS
+            if _is_for_all(error):
+                self._pause_until = time.monotonic() + _PAUSE_SECONDS
             LOG.warning("no keys can be lent (%s): clients are told that there are none", type(error).__name__)
             return None
         finally:
@@ -131,7 +136,7 @@ class Lender:
         answer = self._sts.assume_role(
             RoleArn=self._role,
             RoleSessionName=f"{name:_<2}"[:_SESSION_CHARACTERS],
-            Policy=json.dumps(policy, separators=(",", ":")),
+            Policy=_text_of(policy),
             DurationSeconds=self._seconds,
         )
         found = answer["Credentials"]
@@ -142,7 +147,7 @@ class Lender:
 def policy_for(root: str, directory: str, partition: str = "aws", *, writes: bool) -> dict[str, Any] | None:
     """Return the policy of a session that reads in one directory of a table, or reads and adds.
 
-    ``None``: a policy cannot name it, or it has more than files of tables.
+    ``None``: a policy cannot name it, or would be too long for that, or it has more than files of tables.
     """
     match = _PLAIN.fullmatch(directory)
     if match is None or not _has_tables_only(root, directory):
@@ -161,7 +166,20 @@ def policy_for(root: str, directory: str, partition: str = "aws", *, writes: boo
         "Resource": f"arn:{partition}:s3:::{bucket}",
         "Condition": {"StringLike": {"s3:prefix": f"{path}*"}},
     }
-    return {"Version": "2012-10-17", "Statement": [files, listing]}
+    policy = {"Version": "2012-10-17", "Statement": [files, listing]}
+    return policy if len(_text_of(policy)) <= _LONGEST_POLICY else None
+
+
+def _text_of(policy: Mapping[str, Any]) -> str:
+    return json.dumps(policy, separators=(",", ":"))
+
+
+def _is_for_all(error: Exception) -> bool:
+    """Whether an STS gives keys to nobody now: it is away, broken or busy. Otherwise it refused what one asked for."""
+    if not isinstance(error, ClientError):
+        return not isinstance(error, ParamValidationError)
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return status >= 500 or _BUSY.search(error.response["Error"]["Code"]) is not None
 
 
 def _has_tables_only(root: str, directory: str) -> bool:
