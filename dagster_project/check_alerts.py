@@ -22,14 +22,15 @@ from dagster_project.notifications import Problem
 from dagster_project.scope import FLEET, last_evaluation
 from trinitylake_core.short_repr import first_of
 
-NAME: Final = "check_changes"
+NAME: Final = notifications.CHECK_CHANGES
 _EVERY_SECONDS: Final = 30
 _WAITS_TOO_LONG_SECONDS: Final = 3600.0
 _FIRST_DAY_SECONDS: Final = 86_400.0
 _SINCE: Final = "since"
 """The key of the cursor with the time of the first tick; those of problems have two words."""
 _SETTLING: Final = "settling"
-"""The key of the cursor with when those problems were first seen that may end by themselves."""
+_FAILED: Final = "failed"
+"""The keys of the cursor with the memory of storages that fail; the third one is in :mod:`.notifications`."""
 _SETTLES_SECONDS: Final = 75.0
 """Lakehouses are polled once a minute: by then all of a storage that fails have failed, or it is well again."""
 _NAMED: Final = 10
@@ -38,7 +39,7 @@ _AT_ONCE: Final = 50
 _NOT_SENT: Final = frozenset({checks.DEBT, checks.NOT_FROZEN})
 """Checks whose changes are not sent: the sensor answers a debt with a compaction, and whoever froze a lakehouse
 knows."""
-_PASSED, _FAILED, _OVERDUE = "SUCCEEDED", "FAILED", "FAIL"
+_PASSED, _FAILS, _OVERDUE = "SUCCEEDED", "FAILED", "FAIL"
 """Values of Dagster's states of a check and of freshness, whose classes have no public names."""
 
 
@@ -51,11 +52,33 @@ class Survey:
         undecided: problems that may have ended or not, because a run is about to evaluate them again.
         unreachable: lakehouses that cannot be opened, by the storage that fails, or else each by itself; each with why
             and the page that says so.
+        again: problems that are known and have grown: they are sent again.
     """
 
     failing: dict[str, Problem] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
     unreachable: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    again: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of storages that fail or failed lately, by problem.
+
+    Attributes:
+        settling: when what is not sent yet of a problem was first seen.
+        failed: when each lakehouse failed last: since the problem was sent, or lately.
+        told: the lakehouses of its last message that have not been well for long since.
+    """
+
+    settling: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, dict[str, float]] = field(default_factory=dict)
+    told: dict[str, list[str]] = field(default_factory=dict)
+
+    def forget(self, each: str) -> None:
+        """Forget a problem that is over."""
+        for part in (self.settling, self.failed, self.told):
+            part.pop(each, None)
 
 
 def check_sensors(
@@ -86,13 +109,14 @@ def check_sensors(
         known = json.loads(context.cursor or "{}")
         now = time.time()
         since = float(known.pop(_SINCE, 0 if context.cursor else now))
-        settling: dict[str, float] = known.pop(_SETTLING, {})
+        memory = Memory(*(known.pop(part, {}) for part in (_SETTLING, _FAILED, notifications.TOLD)))
         if repository is not None:
             add_assets_and_checks(survey, instance, repository, only_ours=only_ours, since=since)
         add_waiting_runs(survey, instance, now)
-        settling = hold_back_settling(survey, known, settling, now)
-        sent, failing = send_changes_of(survey, known, notify, context.log)
-        cursor = json.dumps({**failing, _SINCE: str(since), _SETTLING: settling}, sort_keys=True)
+        hold_back_settling(survey, known, memory, now)
+        sent, failing = send_changes_of(survey, known, memory, notify, context.log)
+        remembered = {_SETTLING: memory.settling, _FAILED: memory.failed, notifications.TOLD: memory.told}
+        cursor = json.dumps({**failing, _SINCE: str(since), **remembered}, sort_keys=True)
         return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=cursor)
 
     return [send_changes]
@@ -146,7 +170,7 @@ def add_failed_partitions(survey: Survey, instance: dg.DagsterInstance, keys: Se
     """Add the partitions of checks that failed last. One query for each check, and one for each that fails."""
     for info in instance.event_log_storage.get_asset_check_partition_info(list(keys)) if keys else ():
         key, partition, status = info.check_key, info.partition_key, info.latest_execution_status.value
-        if status == _FAILED:
+        if status == _FAILS:
             evaluation = last_evaluation(instance, key.asset_key, key.name, partition)
             if evaluation is not None:
                 _add_evaluation(survey, key, partition, evaluation)
@@ -181,15 +205,20 @@ def _add_unreachable(survey: Survey) -> None:
     """Add a problem for each storage that fails, and for each other lakehouse that cannot be opened."""
     for cause, found in survey.unreachable.items():
         names = sorted(found)
-        kind, _, what = cause.partition(" ")
-        who = first_of(names, _NAMED)
-        if len(names) > 1:
-            who = f"{len(names)} lakehouses at {what}: {who}"
         why, page = found[names[0]]
-        about, settles = f"{checks.REACHABLE} of {who}", kind == "storage"
-        survey.failing[f"{checks.REACHABLE} {cause}"] = Problem(
-            about, notifications.ERROR, why, page, checks.REACHABLE, names, settles=settles
+        each, settles = f"{checks.REACHABLE} {cause}", cause.startswith("storage ")
+        survey.failing[each] = Problem(
+            _describe_unreachable(each, names), notifications.ERROR, why, page, checks.REACHABLE, names, settles=settles
         )
+
+
+def _describe_unreachable(each: str, names: Sequence[str]) -> str:
+    """Return what a problem is about: the check, and the lakehouses that cannot be opened."""
+    what = each.split(" ", 2)[-1]
+    who = first_of(names, _NAMED)
+    if len(names) > 1:
+        who = f"{len(names)} lakehouses at {what}: {who}"
+    return f"{checks.REACHABLE} of {who}"
 
 
 def _check_id(key: dg.AssetCheckKey, partition: str | None) -> str:
@@ -235,43 +264,72 @@ def _add_waiting_run(survey: Survey, run_id: str, about: str, text: str) -> None
     survey.failing[f"run {run_id}"] = waits
 
 
-def hold_back_settling(
-    survey: Survey, known: Mapping[str, str], before: Mapping[str, float], now: float
-) -> dict[str, float]:
-    """Leave out problems that have not lasted yet; return when each of those that are not sent yet was first seen."""
-    settling = {}
-    for each, problem in [*survey.failing.items()]:
-        if problem.settles and each not in known:
-            settling[each] = before.get(each, now)
-            if now - settling[each] < _SETTLES_SECONDS:
-                del survey.failing[each]
-    return settling
+def hold_back_settling(survey: Survey, known: Mapping[str, str], memory: Memory, now: float) -> None:
+    """Leave out what has not lasted yet of problems that may end by themselves, and what is not over for long.
+
+    A storage that comes and goes is one problem, which ends when it has been well for as long as it has to last.
+    """
+    for each, problem in survey.failing.items():
+        if problem.settles:
+            memory.failed.setdefault(each, {}).update(dict.fromkeys(problem.lakehouses, now))
+    for each in [*memory.failed]:
+        _hold_back(survey, each, memory, now, is_known=each in known)
+
+
+def _hold_back(survey: Survey, each: str, memory: Memory, now: float, *, is_known: bool) -> None:
+    """Decide of one problem whether it is sent, sent again, or neither, and whether it is over."""
+    failed = memory.failed[each]
+    lately = {name: last for name, last in failed.items() if now - last < _SETTLES_SECONDS}
+    told = [name for name in memory.told.get(each, ()) if name in lately]
+    if not is_known:
+        memory.failed[each], told = lately, []
+        if not lately:
+            memory.forget(each)
+            return
+    memory.told[each] = told
+    if lately and each not in survey.failing:
+        survey.undecided.add(each)
+    has_lasted = False
+    if lately.keys() - told:
+        has_lasted = now - memory.settling.setdefault(each, now) >= _SETTLES_SECONDS
+    else:
+        memory.settling.pop(each, None)
+    if each in survey.failing and is_known and has_lasted:
+        survey.again.add(each)
+    elif not is_known and not has_lasted:
+        survey.failing.pop(each, None)
 
 
 # -- what is sent ----------------------------------------------------------------------------------------
 
 
 def send_changes_of(
-    survey: Survey, known: dict[str, str], notify: Notifications, log: Any
+    survey: Survey, known: dict[str, str], memory: Memory, notify: Notifications, log: Any
 ) -> tuple[int, dict[str, str]]:
-    """Send what begins to fail and what ended; return how many changes were sent, and what is known to fail now.
+    """Send what begins to fail, grows or ended; return how many changes were sent, and what is known to fail now.
 
     A change that the webhook does not accept stays unknown, so the next tick sends it again.
     """
     failing = dict(known)
-    begun = [each for each in survey.failing if each not in known]
+    begun = [each for each in survey.failing if each not in known or each in survey.again]
     ended = [each for each in known if each not in survey.failing and each not in survey.undecided]
     sent = 0
     for each in [*begun, *ended][:_AT_ONCE]:
         problem = survey.failing.get(each)
+        well = sorted(memory.failed.get(each, ()))
+        about = _describe_unreachable(each, well) if well else known.get(each, "")
         try:
-            notifications.send_problem(notify, each, problem, known.get(each, ""))
+            notifications.send_problem(notify, each, problem, about, well)
         except OSError as error:
             log.error(str(error))  # noqa: TRY400 - the reason suffices
             break  # it would refuse the others, too, and a tick has a minute
         sent += 1
+        memory.settling.pop(each, None)
         if problem is None:
             del failing[each]
-        else:
-            failing[each] = problem.about
+            memory.forget(each)
+            continue
+        failing[each] = problem.about
+        if problem.settles:
+            memory.told[each] = [*problem.lakehouses]
     return sent, failing

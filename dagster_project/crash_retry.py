@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -144,11 +144,16 @@ def _has_died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether the schedule that requested a maintenance has been switched off. One query."""
-    name, origin = _schedule(run), run.remote_job_origin
+    found = find_states(instance, run, _schedule(run))
+    return any(each.status.value == "STOPPED" for each in found)
+
+
+def find_states(instance: dg.DagsterInstance, run: dg.DagsterRun, name: str | None) -> list[Any]:
+    """Return what Dagster keeps of a schedule or sensor of the code location of a run. One query."""
+    origin = run.remote_job_origin
     known = [] if instance.schedule_storage is None else instance.all_instigator_state()
-    found = [each for each in known if each.name == name and each.status.value == "STOPPED"]
     ours = None if origin is None else origin.repository_origin.get_selector()
-    return any(ours in {None, each.repository_selector} for each in found)
+    return [each for each in known if each.name == name and ours in {None, each.repository_selector}]
 
 
 def _schedule(run: dg.DagsterRun) -> str | None:

@@ -19,6 +19,10 @@ from dagster_project.fleet_health import Reason
 from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation
 from pipelines.lakehouses import look_up
 
+CHECK_CHANGES: Final = "check_changes"
+"""The sensor that sends what fails besides runs, see :mod:`dagster_project.check_alerts`."""
+TOLD: Final = "told"
+"""The key of its cursor with the lakehouses that it has sent, by the problem of their storage."""
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
 ERROR: Final = "error"
@@ -68,7 +72,7 @@ def failure_sensors(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports every failed run, with its error, to the webhook of lakehouses.yaml. Of a maintenance "
         "that dies and is repeated the first failure, and the last one. None while a storage fails, "
-        "so that its lakehouse cannot be opened: the sensor check_changes sends that once.",
+        "so that its lakehouse cannot be opened, once the sensor check_changes has sent that.",
     )
     def send(context: dg.RunFailureSensorContext) -> None:
         run = context.dagster_run
@@ -77,9 +81,9 @@ def failure_sensors(
         found = crash_retry.outlook(context.instance, run)
         if found.wanted and found.repeats:
             return
-        storage = find_failing_storage(context.instance, run, pages)
+        storage = find_reported_storage(context.instance, run, pages)
         if storage:
-            context.log.info("not sent: %s fails, and `check_changes` sends that once for all its lakehouses", storage)
+            context.log.info("not sent: %s fails, and `check_changes` has sent that for all its lakehouses", storage)
             return
         url = checked_url(look_up(notifications.webhook))
         post(url, message(context, found, notifications))
@@ -87,21 +91,36 @@ def failure_sensors(
     return [send]
 
 
-def find_failing_storage(instance: dg.DagsterInstance, run: dg.DagsterRun, pages: Mapping[str, dg.AssetKey]) -> str:
-    """Return the storage for which the lakehouse of a run cannot be opened now; "" where it can be. One query."""
+def find_reported_storage(instance: dg.DagsterInstance, run: dg.DagsterRun, pages: Mapping[str, dg.AssetKey]) -> str:
+    """Return the storage for which the lakehouse of a run cannot be opened now, if that was sent; else "".
+
+    Two queries: what ends before it was sent is in no other message than that about the run.
+    """
+    name, storage = _find_failing_storage(instance, run, pages)
+    if not storage:
+        return ""
+    for state in crash_retry.find_states(instance, run, CHECK_CHANGES):
+        sensor = state.sensor_instigator_data
+        cursor = json.loads((sensor and sensor.cursor) or "{}")
+        if name in cursor.get(TOLD, {}).get(f"{REACHABLE} storage {storage}", ()):
+            return storage
+    return ""
+
+
+def _find_failing_storage(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, pages: Mapping[str, dg.AssetKey]
+) -> tuple[str, str]:
+    """Return the lakehouse of a run, and the storage for which it cannot be opened now, or "". One query."""
     partition = run.tags.get(PARTITION_TAG)
     if partition is not None:
         page = dg.AssetKey([FLEET, fleet_health.NAME])
         reasons = fleet_health.recorded_reasons(instance, page, REACHABLE)
-        return reasons.get(partition, Reason()).storage
-    slug = run.tags.get(LAKEHOUSE_TAG, "")
-    asset = pages.get(slug)
-    if asset is None:
-        return ""
-    last = last_evaluation(instance, asset, REACHABLE)
-    if last is None or last.passed:
-        return ""
-    return fleet_health.reason_of(last).storage
+        return partition, reasons.get(partition, Reason()).storage
+    asset = pages.get(run.tags.get(LAKEHOUSE_TAG, ""))
+    last = None if asset is None else last_evaluation(instance, asset, REACHABLE)
+    if asset is None or last is None or last.passed:
+        return "", ""
+    return asset.path[-2], fleet_health.reason_of(last).storage
 
 
 def _is_ours(run: dg.DagsterRun) -> bool:
@@ -111,9 +130,12 @@ def _is_ours(run: dg.DagsterRun) -> bool:
     return any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
-def send_problem(notifications: Notifications, key: str, problem: Problem | None, about: str) -> None:
+def send_problem(
+    notifications: Notifications, key: str, problem: Problem | None, about: str, lakehouses: Sequence[str] = ()
+) -> None:
     """Send that something fails, or, without a problem, that what was ``about`` does not fail any more.
 
+    ``lakehouses``: those that can be opened again, if that was the problem.
     ``key`` is the same in both messages: by it a service closes the incident that the first one opened.
     Raises ``OSError`` without any part of the webhook's address.
     """
@@ -124,11 +146,12 @@ def send_problem(notifications: Notifications, key: str, problem: Problem | None
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
     if problem is None:
         over = f"{about}: it does not fail any more"
-        post(url, {"text": over, "severity": INFO, "key": key, "errors": [], "url": None})
+        message = {"text": over, "severity": INFO, "key": key, "lakehouses": [*lakehouses]}
+        post(url, {**message, "errors": [], "url": None})
         return
     text = f"{problem.about}: {problem.text}"
-    message = {"text": text, "severity": problem.severity, "key": key, "check": problem.check}
-    post(url, {**message, "lakehouses": [*problem.lakehouses], "errors": [text], "url": page})
+    message = {"text": text, "severity": problem.severity, "key": key, "lakehouses": [*problem.lakehouses]}
+    post(url, {**message, "check": problem.check, "errors": [text], "url": page})
 
 
 def page_of_check(asset: dg.AssetKey, check: str) -> str:

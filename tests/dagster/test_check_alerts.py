@@ -18,7 +18,7 @@ from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import define_lakehouses, fleet
 from dagster_project.processes.dead_runs import free_slots_of_ended_runs
 from dagster_project.scope import FLEET
-from tests.dagster.test_notifications import Received, webhook
+from tests.dagster.test_notifications import Received, tick_of, webhook
 from trinitylake_core import NotALakehouse, StorageError, TrinityLakeError
 
 __all__ = ["webhook"]
@@ -149,7 +149,10 @@ DOWN = StorageError("no answer")
 def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
     layout: str, webhook: Received, instance: dg.DagsterInstance
 ) -> None:
-    """It was one for each. They fail one after the other, so it is sent when it has lasted; its key closes it."""
+    """It was one for each. They fail one after the other, so it is sent when it has lasted; its key closes it.
+
+    It is sent again for one that fails later: a lakehouse that has failed for weeks hid all others of its storage.
+    """
     settings = tuple(LakehouseSettings.model_validate(each) for each in STANZAS)
     told = Notifications.model_validate({"webhook": webhook.url})
     in_fleet = layout == "partitions"
@@ -161,19 +164,36 @@ def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
         ({"sales": DOWN, "logs": NotALakehouse("there is none")}, [["logs"]]),
         ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN, "web": DOWN}, [["hr", "sales", "web"]]),
         ({"sales": DOWN, "logs": NotALakehouse("there is none"), "web": DOWN}, []),
+        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN}, []),
+        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN}, [["hr", "sales"]]),
+        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN}, []),
         ({}, None),
     ):
         webhook.messages.clear()
         report_unreachable(instance, settings, failing, in_fleet=in_fleet)
-        context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
-        result: Any = repository.get_sensor_def(check_alerts.NAME)(context)
-        cursor = json.dumps(json.loads(result.cursor) | {"settling": {"reachable storage down.example:9000": 0.0}})
+        cursor = tick_of(repository, instance, cursor, seconds=100.0)
         if sent is not None:
             assert sent == [each["lakehouses"] for each in webhook.messages]
             keys |= {each["key"] for each in webhook.messages}
     about = "reachable of 3 lakehouses at down.example:9000: hr, sales, web: it does not fail any more"
     assert {about, "reachable of logs: it does not fail any more"} == {each["text"] for each in webhook.messages}
     assert keys == {each["key"] for each in webhook.messages}
+    assert ["hr", "sales", "web"] in [each["lakehouses"] for each in webhook.messages]
+
+
+def test_a_storage_that_comes_and_goes_is_one_message(webhook: Received, instance: dg.DagsterInstance) -> None:
+    """It was none: each return began the time anew for which it has to last."""
+    settings = (LakehouseSettings.model_validate(STANZAS[0]),)
+    told = Notifications.model_validate({"webhook": webhook.url})
+    repository = define_lakehouses(settings, told).get_repository_def()
+    cursor: str | None = None
+    for number in range(16):
+        is_away = number % 3 != 2 and number < 9
+        report_unreachable(instance, settings, {"sales": DOWN} if is_away else {}, in_fleet=False)
+        cursor = tick_of(repository, instance, cursor, seconds=30.0)
+    assert [("error", ["sales"]), ("info", ["sales"])] == [
+        (each["severity"], each["lakehouses"]) for each in webhook.messages
+    ]
 
 
 def report_unreachable(

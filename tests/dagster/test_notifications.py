@@ -10,8 +10,16 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.sensor_definition import SensorType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    SensorInstigatorData,
+)
 
-from dagster_project import assets, checks, notifications
+from dagster_project import assets, check_alerts, checks, notifications
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import define_lakehouses
 from dagster_project.notifications import failure_sensors
@@ -91,13 +99,52 @@ def test_a_failed_run_is_told_with_its_error(
     )
     assert "there is no lakehouse at" in message["text"]
 
-    webhook.messages.clear()
+
+def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
+    webhook: Received, settings: LakehouseSettings, memory: str
+) -> None:
+    """What died in an outage of a minute was in no message: neither the run, nor the storage."""
+    told = Notifications.model_validate({"webhook": webhook.url})
     page = assets.key(settings, assets.HEALTH)
+    repository = define_lakehouses((settings,), told).get_repository_def()
     down = checks.evaluate_unreachable(checks.trouble_of(StorageError("no answer"), settings))
-    for each in (down, checks.evaluate_reachable(7)):
-        instance.report_runless_asset_event(checks.evaluation(page, each))
-        tell(told, result, instance, sales_eu=page)
-        assert each.passed == bool(webhook.messages)  # one message a night for each lakehouse of a dead endpoint
+    cursor: str | None = None
+    with dg.DagsterInstance.local_temp(memory) as instance:
+        result = failed_run(settings, instance)
+        for each, sent in ((down, "run"), (down, "storage"), (checks.evaluate_reachable(7), "run")):
+            webhook.messages.clear()
+            instance.report_runless_asset_event(checks.evaluation(page, each))
+            cursor = tick_of(repository, instance, cursor, seconds=100.0)
+            keep_cursor(instance, cursor)
+            tell(told, result, instance, sales_eu=page)
+            errors = [message for message in webhook.messages if message["severity"] == "error"]
+            assert [sent == "run"] == ["run_id" in message for message in errors]
+
+
+def tick_of(
+    repository: dg.RepositoryDefinition, instance: dg.DagsterInstance, cursor: str | None, *, seconds: float
+) -> str:
+    """Evaluate the sensor of changes of a code location; return its cursor as if that was so many seconds ago."""
+
+    def age(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: age(value) for name, value in part.items()}
+        return part - seconds if isinstance(part, float) else part
+
+    context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
+    result: Any = repository.get_sensor_def(check_alerts.NAME)(context)
+    return json.dumps(age(json.loads(result.cursor)))
+
+
+def keep_cursor(instance: dg.DagsterInstance, cursor: str) -> None:
+    """Keep the cursor of the sensor of changes, as Dagster's daemon does after a tick."""
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "__repository__")
+    data = SensorInstigatorData(cursor=cursor, sensor_type=SensorType.STANDARD)
+    sensor = origin.get_instigator_origin(check_alerts.NAME)
+    state = InstigatorState(sensor, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data)
+    is_known = instance.get_instigator_state(sensor.get_id(), sensor.get_selector().get_id())
+    keep = instance.update_instigator_state if is_known else instance.add_instigator_state
+    keep(state)
 
 
 def test_a_webhook_that_refuses_is_an_error_without_its_address(webhook: Received) -> None:
