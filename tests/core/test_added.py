@@ -23,6 +23,7 @@ from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.added import AddedFiles, TableFilesVoid
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.table_places import TablePlaces
 
 
 def _path(uri: str) -> Path:
@@ -153,8 +154,8 @@ def test_each_file_can_be_refused_before_it_is_read(catalog: TrinityLakeCatalog,
     """An endpoint opens no file that its operator has not allowed; the places of the table are known to it."""
     metadata, asked = table.metadata, []
 
-    def refuse(_name: ObjectName | None, uris: Iterable[str], known: Iterable[str]) -> None:
-        asked.extend((uri, list(known)) for uri in uris)
+    def refuse(_name: ObjectName | None, uris: Iterable[str], places: TablePlaces) -> None:
+        asked.extend((uri, list(places.prefixes)) for uri in uris)
         if _manifests(table)[0] in uris:
             raise TableForbidden("not below an allowed place")
 

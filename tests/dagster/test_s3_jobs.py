@@ -130,6 +130,8 @@ def test_every_asset_and_every_job(place: Place, monkeypatch: pytest.MonkeyPatch
     assert "audit" == getattr(freeze_of(place.open().definition), "reason", None)
     place.launch("thaw", reason="audit")
     assert freeze_of(place.open().definition) is None
+    mended = told(place.launch("mend", source=f"{place.root}backup/", reason="audit", dry_run=False))
+    assert "nothing" in mended["outcome"]
     jobs = {job.name.removeprefix("everywhere_") for job in place.defs.get_repository_def().get_all_jobs()}
     assert jobs - {"__ASSET_JOB"} == place.executed
     monkeypatch.setenv("TL_EVERYWHERE_secret", "")
