@@ -42,6 +42,7 @@ COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
 REACHABLE: Final = "reachable"
 NOT_FROZEN: Final = "not_frozen"
+_DROP: Final = "Drop the snapshot, or restore its files from an export: the newest version is intact."
 REPAIR: Final = "Run the job `verify`, then `rollback` to an intact version, or restore from an export."
 _log: Final = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
 
         found = run_supervised(context, settings, spark, work)
         consequence = "nothing that rewrites or deletes was started"
-        yield from _judge_gate(found, consequence, REPAIR)
+        yield from _judge_gate(found, consequence, _DROP if found.concerns_snapshots_only() else REPAIR)
 
     return check
 

@@ -148,12 +148,16 @@ class Report(ShortRepr):
         if unknown:
             yield f"{count(unknown, 'file')} of tables elsewhere cannot be looked for from here"
 
+    def concerns_snapshots_only(self) -> bool:
+        """Return whether there are findings, and all of them are in snapshots."""
+        return not self.ok and all(each.snapshot for each in [*self.findings, *self.unseen])
+
     def count_findings(self) -> str:
         """Return the number of findings, and whether all of them are in snapshots."""
         text = str(len(self.findings))
         if self.more:
             text += f" and {self.more} more"
-        if self.findings and all(each.snapshot for each in self.findings):
+        if self.concerns_snapshots_only():
             text += ", all of them in snapshots"
         return text
 

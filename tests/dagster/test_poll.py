@@ -217,6 +217,20 @@ def test_a_corrupt_node_is_named_by_the_step_and_by_the_webhook(
     assert [False] == [each.passed for each in result.get_asset_check_evaluations()]
 
 
+def test_a_damaged_snapshot_is_named_and_no_rollback_is_advised(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    lake.create_snapshot("monthly")
+    (snapshot,) = lake.refresh().snapshots()
+    (directory_of(lake) / snapshot.root_path).write_bytes(b"garbage")
+    result = run(define_lakehouses((settings,)), "maintenance", instance)
+    (failure,) = result.get_step_failure_events()
+    said = str(failure.event_specific_data)
+    assert "snapshot monthly" in said
+    assert "Drop the snapshot" in said
+    assert "`rollback`" not in said
+
+
 def test_a_look_costs_the_requests_of_opening(
     settings: LakehouseSettings, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
