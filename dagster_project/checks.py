@@ -35,7 +35,7 @@ from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.compaction_policy import debt_of
 from pipelines.engine_choice import choose_engine
 from pipelines.summary import utc
-from trinitylake_core import InvalidInput, Lakehouse, StorageError, TrinityLakeError, clock
+from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError, clock
 
 DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
@@ -218,7 +218,10 @@ def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a lakehouse cannot be opened, and what to do. ``storage``: the one that fails, if that is why."""
+    """Why a lakehouse cannot be opened, and what to do.
+
+    ``storage``: the one that fails, if that is why. It is not where this lakehouse alone is refused.
+    """
 
     cause: str
     advice: str
@@ -236,10 +239,11 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
         _log.error("unexpected error while polling %s", settings and settings.name, exc_info=error)
         cause = f"{type(error).__name__}: {error}"
         return Trouble(cause, "Unexpected: see the log of the code server.")
-    text = advice(error)
+    text, storage = advice(error), None
     if isinstance(error, InvalidInput):
         text = "Correct lakehouses.yaml, or the environment of the code server."
     elif settings is not None and not is_permanent(error):
+        storage = settings.storage or settings.root
         # the endpoint, if the stanza names it, is shown without a password, and without the value of a variable
         endpoint, at = settings.storage_options.get("endpoint_url"), ""
         if isinstance(endpoint, Mapping):
@@ -247,7 +251,6 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
         elif endpoint is not None:
             at = f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
         text = f"{settings.root}{at} is polled again until it answers. Check the storage and the network."
-    storage = settings.storage or settings.root if settings and isinstance(error, StorageError) else None
     return Trouble(str(error), text, storage)
 
 

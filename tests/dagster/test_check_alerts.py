@@ -19,7 +19,7 @@ from dagster_project.factory import define_lakehouses, fleet
 from dagster_project.processes.dead_runs import free_slots_of_ended_runs
 from dagster_project.scope import FLEET
 from tests.dagster.test_notifications import Received, tick_of, webhook
-from trinitylake_core import NotALakehouse, StorageError, TrinityLakeError
+from trinitylake_core import NotALakehouse, StorageDenied, StorageError, TrinityLakeError, UnsafeStorage
 
 __all__ = ["webhook"]
 BACKUP = dg.AssetKey(["lakehouse", "sales", "backup"])
@@ -194,6 +194,22 @@ def test_a_storage_that_comes_and_goes_is_one_message(webhook: Received, instanc
     assert [("error", ["sales"]), ("info", ["sales"])] == [
         (each["severity"], each["lakehouses"]) for each in webhook.messages
     ]
+
+
+@pytest.mark.parametrize("of_one", [StorageDenied("no access"), UnsafeStorage("no conditional writes")], ids=type)
+def test_what_one_lakehouse_is_refused_is_no_failure_of_its_storage(
+    of_one: StorageError, webhook: Received, instance: dg.DagsterInstance
+) -> None:
+    """It was: an outage of the storage was no change as long as one lakehouse there had no access."""
+    settings = tuple(LakehouseSettings.model_validate(each) for each in STANZAS[:2])
+    told = Notifications.model_validate({"webhook": webhook.url})
+    repository = define_lakehouses(settings, told).get_repository_def()
+    cursor: str | None = None
+    for failing in ({"sales": of_one}, {"sales": of_one, "hr": DOWN}, {"sales": of_one, "hr": DOWN}):
+        report_unreachable(instance, settings, failing, in_fleet=False)
+        cursor = tick_of(repository, instance, cursor, seconds=100.0)
+    keys = {each["key"]: each["lakehouses"] for each in webhook.messages}
+    assert {"reachable lakehouse sales": ["sales"], "reachable storage down.example:9000": ["hr"]} == keys
 
 
 def report_unreachable(
