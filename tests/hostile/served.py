@@ -58,8 +58,10 @@ def setting(**properties: str) -> dict[str, Any]:
     return {"action": "set-properties", "updates": named}
 
 
-def create_by_commit(call: Client, name: str, location: str, table_uuid: str | None = None) -> Answer:
-    """Create a table by a commit that requires that there is none."""
+def create_by_commit(
+    call: Client, name: str, location: str, table_uuid: str | None = None, *more: dict[str, Any]
+) -> Answer:
+    """Create a table by a commit that requires that there is none; ``more`` are further updates."""
     updates: list[dict[str, Any]] = [
         {"action": "assign-uuid", "uuid": table_uuid or str(uuid.uuid4())},
         {"action": "upgrade-format-version", "format-version": 2},
@@ -71,7 +73,7 @@ def create_by_commit(call: Client, name: str, location: str, table_uuid: str | N
         {"action": "set-default-sort-order", "sort-order-id": -1},
         {"action": "set-location", "location": location},
     ]
-    return commit(call, name, *updates, requirements=[{"type": "assert-create"}])
+    return commit(call, name, *updates, *more, requirements=[{"type": "assert-create"}])
 
 
 def view_of(name: str, **more: Any) -> dict[str, Any]:

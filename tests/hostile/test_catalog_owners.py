@@ -261,6 +261,53 @@ def test_no_table_takes_a_whole_allowed_prefix(catalog: TrinityLakeCatalog, tmp_
         assert 200 == made.status, made.text
 
 
+def _ways_above(call: Client, place: str) -> Iterator[tuple[str, Answer]]:
+    """Yield the answers to all ways to have what lies in a place by metadata right below it."""
+    paths = {"write.metadata.path": f"{place}/metadata"}
+    asked = {"name": "new", "schema": FIELDS, "location": f"{place}/new", "properties": paths}
+    moved = [{"action": "set-location", "location": f"{place}/new"}, setting(write__metadata__path=f"{place}/metadata")]
+    yield "create", call("POST", TABLES, asked)
+    yield "stage", call("POST", TABLES, asked | {"stage-create": True})
+    yield "create by a commit", create_by_commit(call, "new", f"{place}/new", None, *moved)
+    yield "commit", commit(call, HOSTILE, *moved)
+    yield "view", call("POST", VIEWS, view_of("w", location=f"{place}/w", properties=paths))
+    made = call("POST", VIEWS, view_of("v", location=f"{place}/v"))
+    yield "view by a commit", call("POST", f"{VIEWS}/v", {"updates": moved[1:]})
+    tables = call("POST", TABLES, {"name": "t", "schema": FIELDS, "location": f"{place}/t"})
+    for path in (f"{TABLES}/t", f"{VIEWS}/v"):
+        assert 204 == call("DELETE", path).status
+    for register, answer in ((REGISTER, tables), (f"{REGISTER}-view", made)):
+        written = Path(local(answer.json()["metadata-location"]))
+        brought = written.parents[2] / "metadata" / written.name
+        brought.parent.mkdir(exist_ok=True)
+        shutil.copy(written, brought)
+        yield register, call("POST", register, {"name": "brought", "metadata-location": brought.as_uri()})
+
+
+@pytest.mark.parametrize("ground", ["warehouse", ALLOWED_LOCATIONS])
+def test_metadata_right_below_a_prefix_give_no_table_the_whole_prefix(
+    ground: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """The directory of a table is the one above that of its metadata, so that one must be free as well."""
+    allowed = (tmp_path / "shared").as_uri()
+    place = f"{allowed}/hr" if ground == "warehouse" else allowed
+    call: Client
+    with served(catalog, {ground: allowed}) as call:
+        ways = 0
+        for way, answer in _ways_above(call, place):
+            assert 403 == answer.status, f"{way}: {answer.text}"
+            ways += 1
+        assert 8 == ways
+        for name in ("a", "b"):
+            paths = {"write.metadata.path": f"{place}/deep/{name}/metadata"}
+            asked = {"name": name, "schema": FIELDS, "location": f"{place}/deep/{name}", "properties": paths}
+            made = call("POST", TABLES, asked)
+            assert 200 == made.status, made.text
+        paths = {"write.metadata.path": f"{place}/deep/metadata"}
+        asked = {"name": "c", "schema": FIELDS, "location": f"{place}/deep/c", "properties": paths}
+        assert 403 == call("POST", TABLES, asked).status, "above those of two tables"
+
+
 @pytest.mark.parametrize("way", ["write.data.path", "write.metadata.path", "location", "replaced"])
 def test_ground_that_a_table_had_before_stays_its_own(way: str, catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
     """Its files of older versions and snapshots lie there, whatever its properties say by now."""

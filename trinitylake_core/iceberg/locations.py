@@ -199,21 +199,40 @@ class Locations:
                 raise TableForbidden(f"{place.what} is where tables of other namespaces lie: choose another one")
         return directory
 
+    def new_ground(self, places: Iterable[Place], own: Iterable[str] = ()) -> list[str]:
+        """Return what :meth:`shared_ground` does, for a table or a view that is new.
+
+        Raises as that, and ``TableForbidden``: one of its ``own`` directories is for many tables.
+        """
+        own = list(own)
+        for each in own:
+            if self._is_for_many(as_directory(canonical(self._root, each))):
+                raise TableForbidden(
+                    "by its metadata file it would have a directory that is for many tables; each directory has one "
+                    "owner: choose another one"
+                )
+        return self.shared_ground(places, own)
+
     def _is_others(self, directory: str) -> bool:
-        """Whether a directory that is not a table's own is, by its name, in one made for a table, or above those.
+        """Whether a directory that is not a table's own is, by its name, in one made for a table, or for many."""
+        if self._is_for_many(directory):
+            return True
+        for each in self._made_here():
+            if directory.startswith(each) and _MADE_HERE.match(directory.removeprefix(each)):
+                return True
+        return False
+
+    def _is_for_many(self, directory: str) -> bool:
+        """Whether a directory is, by its name, that of a namespace, or above those of tables that are made here.
 
         What is above an allowed prefix, or is one, is for many tables, too.
         """
-        if any(each.startswith(directory) for each in self._prefixes):
+        made_here = self._made_here()
+        if any(each.startswith(directory) for each in (*self._prefixes, *made_here)):
             return True
-        for each in self._made_here():
-            if each.startswith(directory):
-                return True
-            if not directory.startswith(each):
-                continue
-            below = directory.removeprefix(each)
-            is_namespace = below.count("/") == 1
-            if is_namespace or _MADE_HERE.match(below):
+        for each in made_here:
+            is_namespace = directory.removeprefix(each).count("/") == 1
+            if is_namespace and directory.startswith(each):
                 return True
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -77,12 +77,22 @@ class Places:
 
     # -- what metadata may name ----------------------------------------------------------------
 
+    def directories_of(self, metadata: TableMetadata | ViewMetadata, file: str | None = None) -> Iterator[Place]:
+        """Yield the directories that a table or a view has with metadata: those that they name, and its own one.
+
+        Its own one is that of their ``file``, or else of the next one: it may be above all that they name.
+        """
+        yield from directories_of(metadata)
+        own = self.own_directory(file or self.new_metadata_file(metadata))
+        if own is not None:
+            yield Place("the directory that is its own by the new metadata file", own)
+
     def refuse_new(self, metadata: TableMetadata, own: Iterable[str] = ()) -> list[str]:
         """Refuse metadata of a new table that name a place outside ``own`` directories and what is allowed.
 
         Return the directories that no other table may have. Raises as ``Locations.shared_ground``.
         """
-        found = self.locations.shared_ground([*directories_of(metadata), *files_of(metadata)], own)
+        found = self.locations.new_ground([*self.directories_of(metadata), *files_of(metadata)], own)
         self._refuse_apart(metadata)
         return found
 
@@ -111,7 +121,7 @@ class Places:
 
     def refuse_new_view(self, metadata: ViewMetadata, own: Iterable[str]) -> list[str]:
         """Refuse a new view that names a place outside ``own`` directories and what is allowed: see `refuse_new`."""
-        return self.locations.shared_ground(directories_of(metadata), own)
+        return self.locations.new_ground(self.directories_of(metadata), own)
 
     def refuse_registered_view(self, metadata: ViewMetadata, own: Iterable[str]) -> list[str]:
         """Refuse a view that is registered and names a place that it may not; the operator's may be anywhere."""
@@ -135,7 +145,7 @@ class Places:
         for before in (*directories_of(current.metadata), *files_of(current.metadata)):
             known.add(before.location)
         named = [Place("the new metadata file", new.metadata_location)]
-        for place in (*directories_of(new.metadata), *files_of(new.metadata)):
+        for place in (*self.directories_of(*new), *files_of(new.metadata)):
             if place.location not in known:
                 named.append(place)
         found = self.locations.shared_ground(named, own)

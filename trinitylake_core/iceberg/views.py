@@ -168,15 +168,16 @@ def _refuse_change(places: Places, metadata: ViewMetadata, location: str, before
     Return the directories that no other object may have.
     """
     directories = []
-    own = places.own_directory(f"{before.metadata.location.rstrip('/')}/metadata/_")
-    if own is not None:
-        directories.append(own)
+    for file in (f"{before.metadata.location.rstrip('/')}/metadata/_", before.metadata_location):
+        own = places.own_directory(file) if file else None
+        if own is not None:
+            directories.append(own)
     if before.metadata_location:
         above, _, _ = before.metadata_location.rpartition("/")
         directories.append(above)
     known = {each.location for each in directories_of(before.metadata)}
     named = [Place("the new metadata file", location)]
-    for each in directories_of(metadata):
+    for each in places.directories_of(metadata, location):
         if each.location not in known:
             named.append(each)
     return places.locations.shared_ground(named, directories)
