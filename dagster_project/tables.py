@@ -149,7 +149,7 @@ def _measure_tables(launch: Launch) -> assets.Result:
     found = tables_health.run(launch.lake, tables_health.Config(engine="auto"), launch.spark, **launch.more)
     by_pattern, small = (launch.settings.tables or Tables()).by_pattern(), []
     for each in found.tables:
-        policy = first_match(by_pattern, *each.table.rpartition(".")[::2], TablePolicy())
+        policy = first_match(by_pattern, each.namespace, each.name, TablePolicy())
         if each.small_files >= policy.small_files:
             small.append((each.table, f"{each.small_files:,} small files"))
     rewrite = "Merge them: `trinitylake tables compact ROOT --dry-run`"

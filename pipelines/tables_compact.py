@@ -310,7 +310,7 @@ class _TablesCompaction(JobRun[Config, Report]):
             )
         for entry, table in iceberg_tables(self.lake.storage, entries, self.failures):
             if table.table_type == MANAGED:
-                managed.append(NamedTable(f"{entry.namespace}.{entry.name}", table))
+                managed.append(NamedTable(entry.namespace, entry.name or "", table))
             else:
                 external += 1
         return managed, external
@@ -329,12 +329,16 @@ class _TablesCompaction(JobRun[Config, Report]):
                 planned.append(found)
         return planned
 
+    def _policy_of(self, table: NamedTable) -> Policy:
+        """Return the policy that counts for a table."""
+        return first_match(self.policies, table.namespace, table.own, self.config)
+
     def _plan_one(self, table: NamedTable) -> tuple[str, PlannedTable | LeftAlone | str]:
         """Return what is to be replaced in a table, or why nothing is."""
         from trinitylake_core.iceberg.errors import REFUSED, words_of
         from trinitylake_core.iceberg.references import UnreadableTable
 
-        policy = first_match(self.policies, *table.name.rpartition(".")[::2], self.config)
+        policy = self._policy_of(table)
         if not policy.enabled:
             return table.name, LeftAlone("its policy says so")
         try:
@@ -371,8 +375,7 @@ class _TablesCompaction(JobRun[Config, Report]):
 
     def _report_plan(self, tables: Sequence[NamedTable], external: int, planned: Sequence[PlannedTable]) -> Report:
         """Return the report of a plan."""
-        names = {each.name for each in tables}
-        counting = {first_match(self.policies, *each.rpartition(".")[::2], self.config) for each in names}
+        counting = {self._policy_of(each) for each in tables}
         engines = {each.name: self.engines.of(each).name for each in planned}
         return Report(
             root=self.lake.root,
@@ -443,7 +446,7 @@ class _TablesCompaction(JobRun[Config, Report]):
         entries = tables_of(self.lake, self.config.pattern)
         again = [each for each in entries if f"{each.namespace}.{each.name}" in names]
         found = iceberg_tables(self.lake.storage, again, self.failures)
-        tables = [NamedTable(f"{entry.namespace}.{entry.name}", table) for entry, table in found]
+        tables = [NamedTable(entry.namespace, entry.name or "", table) for entry, table in found]
         return self._able(self._plan(tables))
 
 

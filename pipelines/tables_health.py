@@ -27,7 +27,7 @@ from trinitylake_core import Lakehouse, clock
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.diff import Span, diff_nodes, differing_subtrees
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
-from trinitylake_core.keys import TABLE, KeyRange
+from trinitylake_core.keys import TABLE, KeyRange, label
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import Located
@@ -38,7 +38,10 @@ _FIGURES: Final = (
     "snapshots", "committed_at_millis", "manifests", "data_files", "small_files", "delete_files", "bytes", "old_bytes",
     "rewrite_files", "rewrite_bytes", "files_after",
 )  # fmt: skip
-_HEALTH: Final = pa.schema({"table": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)})
+_HEALTH: Final = pa.schema(
+    {"namespace": TEXT, "name": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)}
+)
+_NOT_SHOWN: Final = frozenset({"committed_at_millis", "namespace"})
 _SPANS_PER_TASK: Final = 4
 """Some spans of keys have more Iceberg tables than others."""
 
@@ -64,7 +67,7 @@ class TableHealth:
     """The figures of one table, of its newest metadata.
 
     Attributes:
-        table: its name.
+        table: its name, with that of its namespace.
         table_type: MANAGED or EXTERNAL.
         snapshots: how many there are; ``committed_at_millis`` is when the current one was made, ``None`` without one.
         manifests: those of the current snapshot; so are ``data_files``, ``delete_files`` and ``bytes``.
@@ -73,6 +76,7 @@ class TableHealth:
         old_bytes: what only older snapshots keep: ``tables expire`` lets them go.
         rewrite_files: the data files that ``tables compact`` would replace by its defaults, of ``rewrite_bytes``.
         files_after: how many it would make of them.
+        namespace: its namespace. Names may have dots, so ``table`` does not tell it.
     """
 
     table: str
@@ -88,6 +92,12 @@ class TableHealth:
     rewrite_files: int = 0
     rewrite_bytes: int = 0
     files_after: int = 0
+    namespace: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self.table.removeprefix(f"{self.namespace}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,7 @@ class Report:
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield a row for each table, the heaviest first, and those that could not be read."""
-        columns = [each.name for each in fields(TableHealth) if each.name != "committed_at_millis"]
+        columns = [each.name for each in fields(TableHealth) if each.name not in _NOT_SHOWN]
         yield Table("tables", tuple(columns), [[getattr(each, name) for name in columns] for each in self.tables])
         yield failures_table(self.failures)
 
@@ -165,10 +175,12 @@ def run(
         measured = without_counts("ranges of keys", ask_of_given(spans, "lo"), found.stream(few=True))
         for done, row in enumerate(measured):
             tell("tables", done + 1, None)
+            table = label(row["namespace"], row["name"])
             if row["failure"] is not None:
-                failures[row["table"]] = row["failure"]
+                failures[table] = row["failure"]
             else:
-                tables.append(TableHealth(row["table"], row["table_type"], *(row[name] for name in _FIGURES)))
+                figures = {name: row[name] for name in _FIGURES}
+                tables.append(TableHealth(table, row["table_type"], namespace=row["namespace"], **figures))
     finally:
         work.close()
     watch.lap("read")
@@ -227,18 +239,18 @@ def _healths(
 
 def _tables_in(
     rows: Iterator[Row], storage: Storage, tree: TreeRoot, pattern: Pattern | None
-) -> Iterator[tuple[str, str]]:
-    """Yield name and definition of each wanted table in spans of keys: how the version differs from an empty one."""
+) -> Iterator[tuple[str, str | None, str]]:
+    """Yield namespace, name and definition of each wanted table in spans: how the version differs from an empty one."""
     opened = None
     for row in rows:
         opened = opened or tree.open(storage)
         for key, _, path in diff_nodes(opened.store, Node(), opened.store, opened.root, Span(row["lo"], row["hi"])):
             kind, namespace, name = tree.codec.split(key)
             if kind == TABLE and path and (pattern is None or pattern.matches(namespace, name)):
-                yield f"{namespace}.{name}", path
+                yield namespace, name, path
 
 
-def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
+def _health(namespace: str, name: str | None, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
     from trinitylake_core.iceberg.health import figures
     from trinitylake_core.iceberg.references import UnreadableTable
 
@@ -248,11 +260,11 @@ def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]
             return
         found = figures(located, metadata_uri(located.storage.root, table) or "")
     except FileMissing as missing:
-        yield (name, "", f"a file is missing: {missing}", *(None for _ in _FIGURES))
+        yield (namespace, name, "", f"a file is missing: {missing}", *(None for _ in _FIGURES))
     except UnreadableTable as error:
-        yield (name, "", f"{error.path} cannot be read: {error}", *(None for _ in _FIGURES))
+        yield (namespace, name, "", f"{error.path} cannot be read: {error}", *(None for _ in _FIGURES))
     except (Corrupt, InvalidInput, StorageError) as error:
-        yield (name, "", f"{error}", *(None for _ in _FIGURES))
+        yield (namespace, name, "", f"{error}", *(None for _ in _FIGURES))
     else:
         decided = decide_table(found.groups, found.target, GroupRules(), clock.now_millis())
         figures_of_rewrite = {
@@ -264,4 +276,4 @@ def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]
         measured = (
             figures_of_rewrite[each] if each in figures_of_rewrite else getattr(found, each) for each in _FIGURES
         )
-        yield (name, table.table_type, None, *measured)
+        yield (namespace, name, table.table_type, None, *measured)

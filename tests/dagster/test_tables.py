@@ -18,7 +18,7 @@ from pipelines.tables import files as tablefiles
 from tests.dagster.test_assets import metadata, planned
 from tests.dagster.test_fleet import Lakes
 from tests.support.clock import Clock
-from tests.support.icebergs import ids, new_iceberg, with_table
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, with_table
 from tests.support.icebergs import rows as some_rows
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
@@ -279,6 +279,18 @@ def test_the_jobs_of_tables_do_what_materialising_the_assets_does(
 def test_a_stanza_that_means_nothing_is_refused(catalog: TrinityLakeCatalog, given: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         stanza(catalog, tables=given)
+
+
+def test_names_with_dots_have_the_policy_that_names_them(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance
+) -> None:
+    catalog.create_namespace("sales")
+    table = catalog.create_table(("sales", "new.orders"), SCHEMA)
+    for number in range(3):
+        table.append(some_rows(number))
+    settings = stanza(catalog, tables={"policies": {r"sales.new\.orders": {"small_files": 3}}})
+    found = checks(run(settings, {assets.TABLE_HEALTH}, instance))[tables.SMALL_FILES]
+    assert (False, {"sales.new.orders"}) == (found.passed, named(found))
 
 
 def test_small_files_are_merged_before_snapshots_expire_and_files_go(

@@ -487,6 +487,20 @@ def test_policies_and_owners_decide(catalog: TrinityLakeCatalog) -> None:
     assert ["logs.one"] == [each.table for each in tables_compact.run(catalog.lakehouse, later).outcomes]
 
 
+def test_names_with_dots_are_names(catalog: TrinityLakeCatalog) -> None:
+    """The policy that forbids one of them counts, and the other is merged, not a table of a deeper namespace."""
+    catalog.create_namespace("raw")
+    for name in ("one.day", "two.day"):
+        table = catalog.create_table(("raw", name), rows(0).schema)
+        for number in range(6):
+            table.append(rows(number))
+    report = tables_compact.run(catalog.lakehouse, Config(policies=(Policy(r"raw.one\.day", enabled=False),)))
+    assert ({"raw.one.day"}, (), {}) == (set(report.left_alone), report.idle, report.failures)
+    assert [("raw.two.day", model.DONE)] == [(each.table, each.outcome) for each in report.outcomes]
+    merged = catalog.load_table(("raw", "two.day"))
+    assert (1, [*range(6)]) == (len(list(merged.scan().plan_files())), ids(merged))
+
+
 # -- bad input -------------------------------------------------------------------------------------------
 
 

@@ -136,7 +136,7 @@ def test_a_table_that_has_begun_has_a_time_too(tmp_path: Path, monkeypatch: pyte
     with_table(catalog, "sales.orders", 1).append(rows(2))
     lake = catalog.lakehouse.refresh()
     engine = LocalRewriter(lake, Settings(seconds=3600), NEVER_CANCELLED)
-    table = NamedTable("sales.orders", lake.table("sales", "orders"))
+    table = NamedTable("sales", "orders", lake.table("sales", "orders"))
     planned = plan_table(Located(lake.storage), table, Config(rules=EAGER), 0)
     read = data_files.DataFileReader.content
 

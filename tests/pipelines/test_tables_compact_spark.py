@@ -72,7 +72,9 @@ class _Spark:
             for key, each in decided.groups
         ]
         number, version = read.snapshot["snapshot-id"], read.document["format-version"]
-        return PlannedTable(f"a.{name}", read.references.uuid, location, number, version, _TARGET, tuple(planned))
+        return PlannedTable(
+            f"a.{name}", ("a", name), read.references.uuid, location, number, version, _TARGET, tuple(planned)
+        )
 
     def compact(self, *tables: PlannedTable, **settings: Any) -> list[Outcome]:
         made = engine.SparkRewriter(self.lake, Settings(**settings), self.spark, NEVER_CANCELLED)

@@ -51,10 +51,15 @@ def test_the_figures_are_those_of_the_files(catalog: TrinityLakeCatalog) -> None
     snapshot = orders.current_snapshot()
     assert snapshot is not None
     manifests = len(snapshot.manifests(orders.io))
-    expected = TableHealth("sales.orders", "MANAGED", 5, snapshot.timestamp_ms, manifests, 2, 2, 0, newest, old)
+    expected = TableHealth(
+        "sales.orders", "MANAGED", 5, snapshot.timestamp_ms, manifests, 2, 2, 0, newest, old, namespace="sales"
+    )
     assert expected == report.tables[0]
     assert ["sales.orders", "sales.fits", "sales.empty"] == [each.table for each in report.tables]
-    assert (0, TableHealth("sales.empty", "MANAGED")) == (report.tables[1].small_files, report.tables[2])
+    assert (0, TableHealth("sales.empty", "MANAGED", namespace="sales")) == (
+        report.tables[1].small_files,
+        report.tables[2],
+    )
     assert (3, 2, {"other.broken"}) == (report.data_files, report.small_files, set(report.failures))
     assert "garbage" not in report.failures["other.broken"]
 

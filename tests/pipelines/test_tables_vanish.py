@@ -170,7 +170,7 @@ def test_spark_calls_a_table_lost_that_is_gone_before_it_begins(kept: Path, monk
     lake = catalog.lakehouse
     policy = tables_compact.Config(rules=EAGER)
     definition = lake.table("sales", "b")
-    table = plan_table(Located(lake.storage), NamedTable(VICTIM, definition), policy, 0)
+    table = plan_table(Located(lake.storage), NamedTable("sales", "b", definition), policy, 0)
     engine = SparkRewriter(lake, Settings(), None, tables_compact.NEVER_CANCELLED)
     monkeypatch.setattr(engine, "_connect", lambda: None)
     drop(catalog)

@@ -331,11 +331,11 @@ class LocalRewriter:
             try:
                 self._catalog.replace_files({each.table.identifier: each.rewrite for each in some})
             except RewriteLost as error:
-                lost = {".".join(name.identifier): why for name, why in error.tables.items()}
+                lost = {name.identifier: why for name, why in error.tables.items()}
                 for each in some:
-                    if each.table.name in lost:
-                        yield _outcome_of_lost(each, model.LOST, lost[each.table.name])
-                left = [each for each in some if each.table.name not in lost]
+                    if each.table.identifier in lost:
+                        yield _outcome_of_lost(each, model.LOST, lost[each.table.identifier])
+                left = [each for each in some if each.table.identifier not in lost]
                 waiting += [left] if left else []
             except (Corrupt, *REFUSED) as error:
                 half = len(some) // 2

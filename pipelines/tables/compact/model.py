@@ -138,7 +138,7 @@ class PlannedTable:
     """A table of which files are to be replaced.
 
     Attributes:
-        name: its name, ``sales.orders``.
+        name: its name, ``sales.orders``; ``identifier`` the same, as the catalog takes it.
         uuid: its identity; ``metadata_location`` and ``snapshot_id`` are what was read.
         format_version: of its metadata.
         target: the size that its data files shall have, in bytes.
@@ -149,6 +149,7 @@ class PlannedTable:
     """
 
     name: str
+    identifier: tuple[str, ...]
     uuid: str
     metadata_location: str
     snapshot_id: int
@@ -158,11 +159,6 @@ class PlannedTable:
     equality_deletes: int = 0
     manifests: int = 0
     refs: tuple[str, ...] = ()
-
-    @property
-    def identifier(self) -> tuple[str, ...]:
-        """Its name, as the catalog takes it."""
-        return tuple(self.name.split("."))
 
     @property
     def files(self) -> int:

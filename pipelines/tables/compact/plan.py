@@ -13,6 +13,7 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
 from trinitylake_core.iceberg.health import CurrentFiles, grouped_files, read_current
+from trinitylake_core.keys import label
 from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import former_root, metadata_uri
@@ -30,10 +31,16 @@ class LeftAlone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """A MANAGED Iceberg table: its name, and its definition."""
+    """A MANAGED Iceberg table: its namespace, its own name, which may have dots as well, and its definition."""
 
-    name: str
+    namespace: str
+    own: str
     definition: TableDef
+
+    @property
+    def name(self) -> str:
+        """Both names, for people."""
+        return label(self.namespace, self.own)
 
 
 def plan_table(
@@ -65,6 +72,7 @@ def plan_table(
     groups = grouped_files(read, target)
     empty = PlannedTable(
         name=table.name,
+        identifier=(*table.namespace.split("."), table.own),
         uuid=read.references.uuid,
         metadata_location=location,
         snapshot_id=int(read.snapshot.get("snapshot-id", -1)),
