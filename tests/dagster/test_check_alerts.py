@@ -14,11 +14,12 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from dagster_project import assets, check_alerts, checks, fleet_health
 from dagster_project.config.file import Stanzas
-from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
 from dagster_project.factory import define_lakehouses, fleet
+from dagster_project.notifications import find_reported_storage
 from dagster_project.processes.dead_runs import free_slots_of_ended_runs
-from dagster_project.scope import FLEET
-from tests.dagster.test_notifications import Received, tick_of, webhook
+from dagster_project.scope import FLEET, PARTITION_TAG
+from tests.dagster.test_notifications import Received, keep_cursor, tick_of, webhook
 from trinitylake_core import NotALakehouse, StorageDenied, StorageError, TrinityLakeError, UnsafeStorage
 
 __all__ = ["webhook"]
@@ -160,18 +161,21 @@ def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
     repository = definitions.get_repository_def()
     cursor: str | None = None
     keys: set[str] = set()
-    for failing, sent in (
-        ({"sales": DOWN, "logs": NotALakehouse("there is none")}, [["logs"]]),
-        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN, "web": DOWN}, [["hr", "sales", "web"]]),
-        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "web": DOWN}, []),
-        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN}, []),
-        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN}, [["hr", "sales"]]),
-        ({"sales": DOWN, "logs": NotALakehouse("there is none"), "hr": DOWN}, []),
-        ({}, None),
+    nowhere = NotALakehouse("there is none")
+    for failing, sent, covered in (
+        ({"sales": DOWN, "logs": nowhere}, [["logs"]], []),
+        ({"sales": DOWN, "logs": nowhere, "hr": DOWN, "web": DOWN}, [["hr", "sales", "web"]], ["sales", "hr", "web"]),
+        ({"sales": DOWN, "logs": nowhere, "web": DOWN}, [], ["sales", "web"]),
+        ({"sales": DOWN, "logs": nowhere, "hr": DOWN}, [], ["sales"]),
+        ({"sales": DOWN, "logs": nowhere, "hr": DOWN}, [["hr", "sales"]], ["sales", "hr"]),
+        ({"sales": DOWN, "logs": nowhere, "hr": DOWN}, [], ["sales", "hr"]),
+        ({}, None, []),
     ):
         webhook.messages.clear()
         report_unreachable(instance, settings, failing, in_fleet=in_fleet)
         cursor = tick_of(repository, instance, cursor, seconds=100.0)
+        keep_cursor(instance, cursor)
+        assert covered == [each.name for each in settings if is_left_out(instance, each, in_fleet=in_fleet)]
         if sent is not None:
             assert sent == [each["lakehouses"] for each in webhook.messages]
             keys |= {each["key"] for each in webhook.messages}
@@ -179,6 +183,14 @@ def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
     assert {about, "reachable of logs: it does not fail any more"} == {each["text"] for each in webhook.messages}
     assert keys == {each["key"] for each in webhook.messages}
     assert ["hr", "sales", "web"] in [each["lakehouses"] for each in webhook.messages]
+
+
+def is_left_out(instance: dg.DagsterInstance, settings: LakehouseSettings, *, in_fleet: bool) -> bool:
+    """Return whether a failed run of a lakehouse is not sent, because the failure of its storage was."""
+    tag = PARTITION_TAG if in_fleet else LAKEHOUSE_TAG
+    run = dg.DagsterRun(job_name="maintenance", tags={tag: settings.name})
+    pages = {} if in_fleet else {settings.slug: assets.key(settings, assets.HEALTH)}
+    return bool(find_reported_storage(instance, run, pages))
 
 
 def test_a_storage_that_comes_and_goes_is_one_message(webhook: Received, instance: dg.DagsterInstance) -> None:
