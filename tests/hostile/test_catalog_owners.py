@@ -134,6 +134,15 @@ def test_a_commit_adds_no_file_of_another_table_in_an_allowed_prefix(
                 assert (403, "ForbiddenException") == answer.problem, f"{level}: {answer.text}"
                 assert "people" not in answer.text
         assert [] == opened
+        outside = tmp_path / "outside.avro"
+        shutil.copy(manifest, outside)
+        with watched([manifest, outside]) as opened:
+            for number, target in enumerate((manifest, outside)):
+                link = tmp_path / "shared" / "data" / f"link{number}.avro"
+                link.symlink_to(target)
+                answer = commit(call, HOSTILE, adding_snapshot(_forged_list(catalog, link.as_uri(), "manifest")))
+                assert number or (403, "ForbiddenException") == answer.problem, answer.text
+        assert [] == opened, "behind links"
         loose = _forged_list(catalog, f"{allowed}/data/deep/loose.parquet", "data file")
         assert 200 == commit(call, HOSTILE, adding_snapshot(loose)).status, "nobody's, beside directories of tables"
     with served(catalog, properties) as call:

@@ -6,7 +6,7 @@ storage is asked for the time of every file that the new metadata refers to and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,13 +66,15 @@ class _Added:
 class AddedFiles:
     """What one commit adds to tables."""
 
-    def __init__(self, storage: Storage, refuse: Refuse | None = None) -> None:
+    def __init__(self, storage: Storage, refuse: Refuse | None = None, allowed: Sequence[str] = ()) -> None:
         """``refuse`` is called with the name of a table, files that clients add to it, and its places.
 
-        Without a name, if the table had named the files before. It raises ``TableForbidden``.
+        Without a name, if the table had named the files before. It raises ``TableForbidden``. They are opened in these
+        places, or in prefixes that are ``allowed``: no link leads out.
         """
         self._storage = storage
         self._refuse = refuse
+        self._allowed = allowed
         self._tables_of: dict[str, _Added] = {}
         self._contents: dict[str, list[str] | Exception] = {}
         self._old: set[str] = set()
@@ -308,9 +310,10 @@ class AddedFiles:
 
     def _content(self, uri: str, parse: Parse) -> list[str] | Exception:
         """Return what is in a file, or why it is not read. One ``get``. Raises ``StorageError``."""
-        located = self._located
-        if self._refuse is None:
-            located = located.within(self._tables_of[uri].places)
+        places = self._tables_of[uri].places
+        if self._refuse is not None:
+            places = TablePlaces(self._storage.root, (*places.prefixes, *self._allowed, *places.shared))
+        located = self._located.within(places)
         try:
             storage, path = located.find(uri)
             return list(parse(read_file(storage, path, uri), uri))

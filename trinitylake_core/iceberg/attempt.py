@@ -106,7 +106,8 @@ class Attempt:
         self._in_base: dict[str, TableMetadata | None] = {}
         self._identities = Identities()
         self._claimed: list[_Claim] = []
-        self._added = AddedFiles(places.storage, self._refuse_added if places.serves_clients else None)
+        refuse = self._refuse_added if places.serves_clients else None
+        self._added = AddedFiles(places.storage, refuse, places.locations.prefixes)
         txn.require(self._added.refuse_void)
         txn.require(self._refuse_taken)
 

@@ -79,12 +79,12 @@ class Locations:
         self._root = root
         self.base = base_uri(root)
         self.warehouse = None if warehouse is None else as_directory(warehouse)
-        self._prefixes = (self.base, *([self.warehouse] if self.warehouse else []), *map(as_directory, allowed))
+        self.prefixes = (self.base, *([self.warehouse] if self.warehouse else []), *map(as_directory, allowed))
         self.is_strict = False
 
     def serve_clients(self) -> None:
         """From now on others than the operator choose places: a table may no longer be anywhere below the root."""
-        self._prefixes = tuple(each for each in self._prefixes if each != self.base)
+        self.prefixes = tuple(each for each in self.prefixes if each != self.base)
         self.is_strict = True
 
     # -- new places ----------------------------------------------------------------------------
@@ -148,13 +148,13 @@ class Locations:
             ValidationError: one is not absolute.
             InvalidLocation: one may lead anywhere, or holds credentials.
         """
-        directories = (*self._prefixes, *more, *(as_directory(canonical(self._root, each)) for each in own))
+        directories = (*self.prefixes, *more, *(as_directory(canonical(self._root, each)) for each in own))
         for place in places:
             refuse_ambiguous(place)
             if not as_directory(canonical(self._root, place.location)).startswith(directories):
                 raise TableForbidden(
                     f"{place.what} is outside what this catalog may use for the table: its own directory"
-                    f"{', and ' if self._prefixes else ''}{' and '.join(self._prefixes)}; leave it out, or have the "
+                    f"{', and ' if self.prefixes else ''}{' and '.join(self.prefixes)}; leave it out, or have the "
                     "operator allow its prefix (docs/rest.md, docs/iceberg.md)"
                 )
 
@@ -228,7 +228,7 @@ class Locations:
         What is above an allowed prefix, or is one, is for many tables, too.
         """
         made_here = self._made_here()
-        if any(each.startswith(directory) for each in (*self._prefixes, *made_here)):
+        if any(each.startswith(directory) for each in (*self.prefixes, *made_here)):
             return True
         for each in made_here:
             is_namespace = directory.removeprefix(each).count("/") == 1

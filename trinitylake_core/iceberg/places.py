@@ -15,6 +15,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import FileMissing, NotAFile, StorageError
+from trinitylake_core.file_identity import LocalLinks
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden
 from trinitylake_core.iceberg.locations import (
@@ -32,7 +33,7 @@ from trinitylake_core.iceberg.references import PACKED, UnreadableTable
 from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.table_places import ALLOWED_LOCATIONS as OPTION
 from trinitylake_core.table_places import Located, TablePlaces
-from trinitylake_core.tables import former_root, full_uri, own_directory, path_below
+from trinitylake_core.tables import as_directory, former_root, full_uri, own_directory, path_below
 from trinitylake_core.tree.readahead import Cache
 
 _RECENT_BYTES: Final = 4 << 20
@@ -184,14 +185,18 @@ class Places:
     def refuse_added(self, uris: Iterable[str], own: TablePlaces) -> list[str]:
         """Refuse files that a client adds, outside the places of its table and what is allowed. No request.
 
+        Links of this machine's disk are followed: what they lead to is in the directory of another table, too.
         Return one file, as a directory, of each directory that is not the table's own: it may lie in no other table's.
         Raises as ``Locations.shared_ground``.
         """
         files = [Place(f"the file {full_uri(uri)}", uri) for uri in uris]
         one_of_each: dict[str, str] = {}
+        links = LocalLinks()
         for file in self.locations.shared_ground(files, own.prefixes, own.shared):
-            directory, _, _ = file.rstrip("/").rpartition("/")
-            one_of_each[directory] = file
+            real = links.target(file.rstrip("/")) or file
+            for each in (file, as_directory(real)):
+                directory, _, _ = each.rstrip("/").rpartition("/")
+                one_of_each[directory] = each
         return list(one_of_each.values())
 
     def refuse_unreadable(self, location: str, known: Iterable[str] = ()) -> None:
