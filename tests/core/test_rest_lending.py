@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -15,10 +17,11 @@ import pytest
 
 from tests.core.test_rest import Client
 from tests.support.clock import Clock
-from tests.support.icebergs import with_table
+from tests.support.icebergs import request_key, with_table
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from trinitylake_core.iceberg import ALLOWED_LOCATIONS
 from trinitylake_core.rest import Principals, Served, Warehouses, application, lending
 from trinitylake_core.rest.lending import Lender, policy_for
 from trinitylake_core.rest.principals import Principal, hash_token
@@ -168,9 +171,9 @@ def test_a_lender_that_no_sts_takes_is_refused(role: str, seconds: int) -> None:
 
 
 @contextmanager
-def _served(lake: Lakehouse, lender: Lender | None) -> Iterator[dict[str, Client]]:
+def _served(lake: Lakehouse, lender: Lender | None, **properties: str) -> Iterator[dict[str, Client]]:
     known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in _RIGHTS.items()})
-    with running(application(Warehouses({"lake": lambda: lake}, lender=lender), known)) as uri:
+    with running(application(Warehouses({"lake": lambda: lake}, properties, lender), known)) as uri:
         yield {name: Client(uri, name) for name in _RIGHTS}
 
 
@@ -219,14 +222,92 @@ def test_keys_are_lent_to_those_who_ask_and_kept_for_half_of_their_time(
 
 @pytest.mark.s3
 def test_a_created_table_and_a_staged_one_come_with_keys(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
-    fields = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
     with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
         owner = clients["owner"]
         owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
         for name, staged in (("t", False), ("u", True)):
-            body = {"name": name, "schema": fields, "stage-create": staged}
-            made = owner("POST", "/v1/lake/namespaces/a/tables", body, **_ASKS).json()
+            made = _create(owner, name, staged=staged)
             assert [f"{made['metadata']['location']}/"] == [each["prefix"] for each in made["storage-credentials"]]
+
+
+def _create(
+    client: Client, name: str, headers: Mapping[str, str] = _ASKS, *, staged: bool = False, **more: Any
+) -> dict[str, Any]:
+    fields = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+    body = {"name": name, "schema": fields, "stage-create": staged, **more}
+    answer = client("POST", "/v1/lake/namespaces/a/tables", body, **headers)
+    assert 200 == answer.status, answer.text
+    lent = "vended-credentials" if "storage-credentials" in answer.json() else "none"
+    assert lent == answer.headers["x-iceberg-access-delegation"]
+    return answer.json()  # type: ignore[no-any-return]
+
+
+def _prefixes(answer: dict[str, Any]) -> list[str]:
+    return [each["prefix"] for each in answer.get("storage-credentials", ())]
+
+
+@pytest.mark.s3
+def test_where_a_client_chose_the_place_keys_come_when_the_table_has_it(
+    lake_on_s3: Lakehouse, moto_server: S3Server
+) -> None:
+    """A staged table has no claim: another one may be created there, and its files would be open to those keys."""
+    ext, made_here = moto_server.new_root(), moto_server.new_root()
+    lender = Lender(_ROLE, endpoint=moto_server.endpoint)
+    with _served(lake_on_s3, lender, warehouse=made_here, **{ALLOWED_LOCATIONS: ext}) as clients:
+        owner = clients["owner"]
+        owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        for place in (f"{ext}payroll", f"{ext}team"):
+            assert [] == _prefixes(_create(owner, "s", location=place, staged=True))
+        assert [f"{ext}payroll/"] == _prefixes(_create(owner, "payroll", location=f"{ext}payroll"))
+        assert [f"{ext}team/q/"] == _prefixes(_create(owner, "q", location=f"{ext}team/q"))
+        staged = _create(owner, "u", staged=True)
+        assert [f"{staged['metadata']['location']}/"] == _prefixes(staged)
+
+
+@pytest.mark.s3
+def test_no_keys_are_lent_for_an_allowed_prefix_or_what_is_above_one(
+    lake_on_s3: Lakehouse, moto_server: S3Server
+) -> None:
+    """A table may have had the directory before the operator allowed it to all tables."""
+    base = moto_server.new_root()
+    lender = Lender(_ROLE, endpoint=moto_server.endpoint)
+    with _served(lake_on_s3, lender, **{ALLOWED_LOCATIONS: base}) as clients:
+        owner = clients["owner"]
+        owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        made = _create(owner, "t", location=f"{base}ext/t", properties={"write.metadata.path": f"{base}ext/metadata"})
+        assert [f"{base}ext/"] == _prefixes(made)
+    for allowed in (f"{base}ext/", f"{base}ext/team/"):
+        with _served(lake_on_s3, lender, **{ALLOWED_LOCATIONS: allowed}) as clients:
+            assert [] == _prefixes(_load(clients["reader"]))
+
+
+@pytest.mark.s3
+def test_no_keys_are_lent_for_the_past(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
+    """The directory of a table that had another name is that of a table which its reader may not read now."""
+    with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
+        owner = clients["owner"]
+        owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        _create(owner, "t")
+        then = f"lake@{lake_on_s3.refresh().version}"
+        names = {each: {"namespace": ["a"], "name": name} for each, name in (("source", "t"), ("destination", "hr"))}
+        assert 204 == owner("POST", "/v1/lake/tables/rename", names).status
+        assert [] == _prefixes(_load(clients["reader"], then))
+        answer = clients["reader"]("GET", f"/v1/{then}/namespaces/a/tables/t/credentials")
+        assert (200, {"storage-credentials": []}) == (answer.status, answer.json())
+
+
+@pytest.mark.s3
+def test_an_answer_that_is_given_again_has_the_keys_of_now(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
+    with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
+        owner = clients["owner"]
+        owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        headers = {**_ASKS, "Idempotency-Key": request_key()}
+        first, again = [_create(owner, "t", headers) for _ in range(2)]
+        assert first["storage-credentials"] == again["storage-credentials"]
+        assert first["config"] == again["config"]
+        names = {each: {"namespace": ["a"], "name": name} for each, name in (("source", "t"), ("destination", "hr"))}
+        assert 204 == owner("POST", "/v1/lake/tables/rename", names).status
+        assert [] == _prefixes(_create(owner, "t", headers))
 
 
 def test_where_no_keys_are_lent_the_answer_says_so(lake: Lakehouse) -> None:
@@ -240,6 +321,44 @@ def test_where_no_keys_are_lent_the_answer_says_so(lake: Lakehouse) -> None:
             assert found["config"] == {}
             answer = clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t/credentials")
             assert answer.status == (200 if lender is None else 503)
+
+
+def test_a_table_is_loaded_without_keys_where_another_one_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knows whose the directory is, but the table is there."""
+    lake = Lakehouse.create(tmp_path.as_uri(), order=4, node_file_max_size_bytes=6000)
+    lender = Lender(_ROLE, endpoint="http://127.0.0.1:1")
+    with _served(lake, lender) as clients:
+        owner = clients["owner"]
+        for number in range(40):
+            owner("POST", "/v1/lake/namespaces", {"namespace": [f"z{number}"]})
+        owner("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        _create(owner, "t")
+    _lose_a_node(tmp_path)
+    with _served(Lakehouse.open(lake.root), lender) as clients:
+        caplog.clear()
+        assert "storage-credentials" not in _load(clients["reader"])
+        assert "whose directory it is cannot be read" in caplog.text
+
+
+def _lose_a_node(directory: Path) -> None:
+    """Take a node away by which the table ``a.t`` is not found, but others are."""
+    for node in sorted(directory.rglob("*node-*.ipc")):
+        hidden = node.rename(f"{node}.hidden")
+        lake = Lakehouse.open(directory.as_uri())
+        if _can(partial(lake.table, "a", "t")) and not _can(partial(list, lake.objects())):
+            return
+        hidden.rename(node)
+    pytest.fail("no node is lost")
+
+
+def _can(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except TrinityLakeError:
+        return False
+    return True
 
 
 @pytest.mark.s3

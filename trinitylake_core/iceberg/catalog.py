@@ -46,6 +46,7 @@ from trinitylake_core.errors import (
     TransactionExpired,
     VersionExpired,
 )
+from trinitylake_core.grounds import NOBODY, full_name
 from trinitylake_core.iceberg import border, namespaces, tables, views
 from trinitylake_core.iceberg.added import TableFilesVoid
 from trinitylake_core.iceberg.attempt import Attempt, Claims
@@ -64,7 +65,7 @@ from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.storage import root_uri
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.table_index import TableIndex
-from trinitylake_core.tables import metadata_uri
+from trinitylake_core.tables import as_directory, metadata_uri
 from trinitylake_core.transactions.requests import current_request, lifetime_of_keys
 
 if TYPE_CHECKING:
@@ -357,6 +358,21 @@ class TrinityLakeCatalog(MetastoreCatalog):
         name = name_of(identifier, NoSuchTableError)
         with translate_errors():
             return self._read(lambda view: tables.location_of_metadata(view, self._places, name))
+
+    def is_of_one_table(self, identifier: Identifier, directory: str, staged: TableMetadata | None = None) -> bool:
+        """Whether a directory is that of one table in the newest version that was seen, and no other one's in any part.
+
+        One that is staged has no claim yet, so only a directory is its own that this catalog made for it. Costs what
+        ``TableIndex.names_of`` does.
+        """
+        name = name_of(identifier, NoSuchTableError)
+        if self._places.locations.is_for_many(directory):
+            return False
+        owners = self._index.names_of(NOBODY, self._backend.newest_seen, [directory])
+        if staged is None:
+            return owners == {full_name(*name)}
+        made = self._staged.directories_of(name, staged) or ()
+        return not owners and directory in map(as_directory, made)
 
     def metadata_of(self, table: TableDef) -> TableMetadata:
         """Return the metadata that the definition of an Iceberg table names. One ``get``.

@@ -206,7 +206,7 @@ class Locations:
         """
         own = list(own)
         for each in own:
-            if self._is_for_many(as_directory(canonical(self._root, each))):
+            if self.is_for_many(as_directory(canonical(self._root, each))):
                 raise TableForbidden(
                     "by its metadata file it would have a directory that is for many tables; each directory has one "
                     "owner: choose another one"
@@ -214,27 +214,17 @@ class Locations:
         return self.shared_ground(places, own)
 
     def _is_others(self, directory: str) -> bool:
-        """Whether a directory that is not a table's own is, by its name, in one made for a table, or for many."""
-        if self._is_for_many(directory):
+        """Whether a directory that is not a table's own is, by its name, in one made for a table, or above those."""
+        if self.is_for_many(directory):
             return True
-        for each in self._made_here():
-            if directory.startswith(each) and _MADE_HERE.match(directory.removeprefix(each)):
-                return True
-        return False
+        return any(_MADE_HERE.match(directory.removeprefix(each)) for each in self._made_here())
 
-    def _is_for_many(self, directory: str) -> bool:
-        """Whether a directory is, by its name, that of a namespace, or above those of tables that are made here.
-
-        What is above an allowed prefix, or is one, is for many tables, too.
-        """
+    def is_for_many(self, directory: str) -> bool:
+        """Whether a directory is, by its name, above those of tables: also an allowed prefix, or what is above one."""
         made_here = self._made_here()
         if any(each.startswith(directory) for each in (*self.prefixes, *made_here)):
             return True
-        for each in made_here:
-            is_namespace = directory.removeprefix(each).count("/") == 1
-            if is_namespace and directory.startswith(each):
-                return True
-        return False
+        return any(directory.removeprefix(each).count("/") == 1 for each in made_here)
 
     def refuse_unreadable(self, location: str, own: Iterable[str] = ()) -> None:
         """Refuse to read a file for a client, but below the root, in ``own`` directories, and where it is allowed.

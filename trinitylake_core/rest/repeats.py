@@ -14,9 +14,9 @@ from trinitylake_core.errors import OutcomeUnknown
 from trinitylake_core.rest.namespace_routes import answer_update, create_namespace, load_namespace, update_namespace
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, SEPARATOR, Reply, Request
-from trinitylake_core.rest.table_routes import commit_table, create_table, load_table, register_table
+from trinitylake_core.rest.table_routes import commit_table, create_table, load_table_of, register_table
 from trinitylake_core.rest.view_routes import commit_view, create_view, load_view, register_view
-from trinitylake_core.rest.warehouses import Warehouses
+from trinitylake_core.rest.warehouses import Warehouse, Warehouses
 from trinitylake_core.transactions.requests import Repeated, RequestKey
 
 _SIZE: Final = 16
@@ -49,29 +49,39 @@ def again(
     if how is None:
         return NOTHING
     name, version = request.warehouse.name, done.version - (handler is update_namespace)
+    asked = replace(request, query={})
     try:
-        return how(replace(request, warehouse=all_.get(f"{name}@{version}"), query={}))
+        return how(asked, all_.get(f"{name}@{version}"))
     except Problem as problem:
         if problem.kind != "NotFoundException":
             raise
-        return how(replace(request, query={}))
+        return how(asked, request.warehouse)
 
 
-def _load_by_name(kind: str, load: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
+_Load = Callable[[Request, Warehouse], Reply]
+"""Answers as a warehouse of then; what is lent is what the one of now lends."""
+
+
+def _read_then(load: Callable[[Request], Reply]) -> _Load:
+    """Return the function that asks the warehouse of then for everything."""
+    return lambda request, then: load(replace(request, warehouse=then))
+
+
+def _load_by_name(kind: str, load: _Load) -> _Load:
     """Return the function that loads the table or view in the body."""
-    return lambda request: load(replace(request, path={**request.path, kind: str(request.json()["name"])}))
+    return lambda request, then: load(replace(request, path={**request.path, kind: str(request.json()["name"])}), then)
 
 
-_HOW: Final[dict[Callable[[Request], Reply], Callable[[Request], Reply]]] = {
-    create_namespace: lambda request: load_namespace(
-        replace(request, path={"namespace": SEPARATOR.join(request.json()["namespace"])})
+_HOW: Final[dict[Callable[[Request], Reply], _Load]] = {
+    create_namespace: lambda request, then: load_namespace(
+        replace(request, warehouse=then, path={"namespace": SEPARATOR.join(request.json()["namespace"])})
     ),
-    update_namespace: answer_update,
-    create_table: _load_by_name("table", load_table),
-    register_table: _load_by_name("table", load_table),
-    commit_table: load_table,
-    create_view: _load_by_name("view", load_view),
-    register_view: _load_by_name("view", load_view),
-    commit_view: load_view,
+    update_namespace: _read_then(answer_update),
+    create_table: _load_by_name("table", load_table_of),
+    register_table: _load_by_name("table", load_table_of),
+    commit_table: load_table_of,
+    create_view: _load_by_name("view", _read_then(load_view)),
+    register_view: _load_by_name("view", _read_then(load_view)),
+    commit_view: _read_then(load_view),
 }
 """What answers again; everything else that changes something answers 204."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,18 +20,21 @@ from pyiceberg.table.update import AssertCreate, TableRequirement
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core import clock
+from trinitylake_core.errors import Corrupt, FileMissing, StorageError
 from trinitylake_core.iceberg.border import TableUpdate, as_json_for_clients
 from trinitylake_core.iceberg.moved import MovedIO
 from trinitylake_core.iceberg.table_updates import order_times
 from trinitylake_core.rest.namespace_routes import require_seen
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
-from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.problems import Problem, message_for_log
 from trinitylake_core.rest.requests import NOTHING, SEPARATOR, Reply, Request, namespace_of
 from trinitylake_core.tables import own_directory
 
 if TYPE_CHECKING:
     from trinitylake_core.rest.lending import Lent
+    from trinitylake_core.rest.warehouses import Warehouse
 
+LOG: Final = logging.getLogger("trinitylake.rest")
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED: Final = "vended-credentials"
 _ABSENT: Final = {"location": None, "partition-spec": None, "write-order": None}
@@ -116,6 +120,12 @@ def load_table(request: Request) -> Reply:
     if known and known == _tag(request, request.warehouse.catalog.metadata_location(request.identifier)):
         return Reply(status=304, headers={"etag": known})
     return _answer_with(request, request.warehouse.catalog.load_table(request.identifier))
+
+
+def load_table_of(request: Request, then: Warehouse) -> Reply:
+    """Return the metadata of a table in another version of a warehouse, with keys where it has the directory now."""
+    request.require(READ, request.identifier)
+    return _answer_with(request, then.catalog.load_table(request.identifier))
 
 
 def has_table(request: Request) -> Reply:
@@ -213,26 +223,33 @@ def _wants_keys(request: Request) -> bool:
     return request.warehouse.lender is not None and _VENDED in ways
 
 
-def _lend(request: Request, identifier: Identifier, metadata_location: str) -> Lent | None:
+def _lend(
+    request: Request, identifier: Identifier, metadata_location: str, staged: TableMetadata | None = None
+) -> Lent | None:
     """Return keys for the directory of a table, as the principal may read or write it; ``None``: there are none."""
     warehouse = request.warehouse
+    if warehouse.lender is None:
+        return None
     root = warehouse.catalog.lakehouse.root
     directory = own_directory(root, metadata_location)
-    if warehouse.lender is None or directory is None:
+    try:
+        if directory is None or not warehouse.catalog.is_of_one_table(identifier, directory, staged):
+            return None
+    except (Corrupt, FileMissing, StorageError) as error:  # a table may be read although another one cannot
+        LOG.warning("no keys are lent: whose directory it is cannot be read (%s)", message_for_log(error))
         return None
-    is_past = "@" in warehouse.name
     may_write = request.principal.may(WRITE, name_for_rights(identifier))
-    return warehouse.lender.lend(root, directory, request.principal.name, writes=may_write and not is_past)
+    return warehouse.lender.lend(root, directory, request.principal.name, writes=may_write)
 
 
-def _keys_for(request: Request, table: Table) -> dict[str, Any]:
+def _keys_for(request: Request, table: Table, staged: TableMetadata | None = None) -> dict[str, Any]:
     """Return the fields of an answer that are for a client, with keys for one that asks for them."""
     config = request.warehouse.client_properties()
     if _VENDED not in request.headers.get(_DELEGATION, ""):
         return {"config": config}
     identifier = table.name()
     location = table.metadata_location or f"{table.metadata.location}/metadata/new"
-    lent = _lend(request, identifier, location)
+    lent = _lend(request, identifier, location, staged)
     if lent is None:
         return {"config": config}
     levels = SEPARATOR.join(identifier[:-1])
@@ -245,7 +262,7 @@ def _answer_with(request: Request, table: Table, *, staged: bool = False) -> Rep
     metadata = table.metadata
     if isinstance(table.io, MovedIO):
         raise table.io.refusal(".".join(table.name()))
-    more = _keys_for(request, table)
+    more = _keys_for(request, table, metadata if staged else None)
     if staged:
         return _say_what_is_lent(request, Reply(_text(metadata, **more)), more)
     if request.query.get("snapshots") == "refs":

@@ -29,7 +29,10 @@ _PUBLIC: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A catalog under the name that clients use for it, and who lends keys for its tables."""
+    """A catalog under the name that clients use for it, and who lends keys for its tables: nobody in the past.
+
+    What a table was called then says nothing about who may have its files now.
+    """
 
     name: str
     catalog: TrinityLakeCatalog
@@ -86,7 +89,8 @@ class Warehouses:
             if name in self._opened:
                 self._opened.move_to_end(name)
                 return self._opened[name]
-        warehouse = Warehouse(name, self._open(name), self._lender)
+        lender = None if "@" in name else self._lender
+        warehouse = Warehouse(name, self._open(name), lender)
         with self._lock:
             self._opened[name] = warehouse
             while len(self._opened) > _OPENED:
