@@ -282,6 +282,22 @@ def test_no_keys_are_lent_for_an_allowed_prefix_or_what_is_above_one(
 
 
 @pytest.mark.s3
+def test_no_keys_are_lent_for_a_directory_that_two_tables_have(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
+    """No catalog makes them; writers of the format may."""
+    with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
+        clients["owner"]("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        _create(clients["owner"], "t")
+        assert _prefixes(_load(clients["reader"]))
+        newest = lake_on_s3.refresh()
+        with newest.transaction() as txn:
+            first = newest.table("a", "t")
+            where = {"table_format": first.table_format, "table_type": first.table_type}
+            txn.create_table("a", "second", first.schema, format_properties=dict(first.format_properties), **where)
+        assert [] == _prefixes(_load(clients["reader"]))
+        assert 503 == clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t/credentials").status
+
+
+@pytest.mark.s3
 def test_no_keys_are_lent_for_the_past(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
     """The directory of a table that had another name is that of a table which its reader may not read now."""
     with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
