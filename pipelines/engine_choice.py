@@ -34,7 +34,7 @@ from trinitylake_core.versions import Root
 _LOG = logging.getLogger(__name__)
 SPARK_FROM_OBJECTS: Final = 2_000_000
 """From how many objects on ``auto`` walks a whole lakehouse on Spark: `verify` proves 50,000 a second on 2 cores."""
-_LITTLE: Final = 10_000
+_LITTLE: Final = 5_000
 """Work is little that is less than this part of that from which on Spark pays: some hundredths of a second."""
 EXECUTOR_SECONDS: Final = 180.0
 """How long a cluster may take to give the first executor: as long as a machine that has to be added to it."""

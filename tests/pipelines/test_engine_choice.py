@@ -283,7 +283,7 @@ def not_started(monkeypatch: pytest.MonkeyPatch) -> LazySession:
 
 @pytest.mark.parametrize(
     ("amount", "spark_from", "name"),
-    [(0, 1_000_000, "local"), (99, 1_000_000, "local"), (100, 1_000_000, "spark"), (None, 1_000_000, "spark")],
+    [(0, 1_000_000, "local"), (199, 1_000_000, "local"), (200, 1_000_000, "spark"), (None, 1_000_000, "spark")],
 )
 def test_little_work_starts_no_spark_whatever_the_engine(
     not_started: LazySession, amount: int | None, spark_from: int, name: str
