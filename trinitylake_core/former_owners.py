@@ -1,4 +1,4 @@
-"""Which tables and views had a directory, and are gone: a retained version names them, so they may come back.
+"""Which tables and views had a directory, and are gone: a kept version or a snapshot names them: they may come back.
 
 A drop leaves the files where they are, and older versions read them. So the directory stays with whoever had it last,
 under the name that it had last: the version that drops or renames an object says which that is.
@@ -16,6 +16,7 @@ from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, Trans
 from trinitylake_core.grounds import Identities, Identity, full_name, identity_of, is_over
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.snapshots import SnapshotInfo
 from trinitylake_core.versions import Delta, Root
 
 _DECODERS: Final[dict[str, Callable[[bytes, str], TableDef | ViewDef]]] = {TABLE: decode_table, VIEW: decode_view}
@@ -33,7 +34,7 @@ class _Gone(NamedTuple):
 class FormerOwners:
     """The last owners of directories. Not thread-safe.
 
-    Memory: some 500 bytes for each table or view that a retained version dropped.
+    Memory: some 500 bytes for each table or view that a retained version dropped, or that a snapshot alone has.
     """
 
     def __init__(self, backend: LakehouseBackend) -> None:
@@ -41,25 +42,67 @@ class FormerOwners:
         self._root: Root | None = None
         self._gone = Identities()
         self._versions: dict[str, int] = {}
+        self._in_snapshots: dict[str, set[str]] = {}
 
     def move_to(self, base: Root) -> None:
         """Read what was dropped up to a version.
 
         The first time one ``get`` for each retained version, and for each node that the oldest and the newest do not
-        share; then for what came since. One ``get`` for the definition of each object that was dropped.
+        share; then for what came since, and one for the boundary. One ``get`` for the definition of each object that
+        was dropped. As much for each snapshot of a version that has expired.
         """
         if self._root is not None and self._root.version >= base.version:
             return
+        kept_from = self._backend.versions.kept_from(base.version)
+        start = self._root or self._backend.versions.root(kept_from)
         try:
-            newest, gone = self._read_gone(self._root or self._oldest(base))
+            newest, gone = self._read_gone(start)
         except TransactionExpired:  # it has not asked for a long time
-            newest, gone = self._read_gone(self._oldest(base))
+            newest, gone = self._read_gone(self._backend.versions.root(kept_from))
+        self._note(gone)
+        self._move_to_snapshots(Lakehouse(self._backend, newest), kept_from)
+        self._forget_expired(kept_from)
+        self._root = newest
+
+    def _note(self, gone: list[_Gone]) -> set[str]:
+        """Read the definitions of objects that are gone; return the keys of those that can be read."""
+        keys = set()
         for each, identity in self._backend.storage.map(gone, self._read):
             if identity is not None:
                 key = f"{each.name}\0{each.path}"
+                keys.add(key)
                 self._gone.put(key, identity)
-                self._versions[key] = each.version
-        self._root = newest
+                self._versions[key] = max(each.version, self._versions.get(key, each.version))
+        return keys
+
+    def _move_to_snapshots(self, newest: Lakehouse, kept_from: int) -> None:
+        """Read what snapshots have of versions that have expired: a restore brings it back from there."""
+        snapshots = {}
+        for info in newest.snapshots():
+            if not info.expired and info.version < kept_from:
+                snapshots[info.root_path] = info
+        for path in self._in_snapshots.keys() - snapshots.keys():
+            del self._in_snapshots[path]
+        for path in snapshots.keys() - self._in_snapshots.keys():
+            self._in_snapshots[path] = self._note(self._read_snapshot(newest, snapshots[path]))
+
+    def _read_snapshot(self, newest: Lakehouse, info: SnapshotInfo) -> list[_Gone]:
+        """Return what a snapshot has otherwise than a version: as if the snapshot's version had dropped it."""
+        then = newest.at(snapshot=info.name)
+        gone = []
+        for change in then.diff(then, newest):
+            if change.old_path is not None and change.kind in _DECODERS:
+                whole = full_name(change.namespace, change.name or "")
+                gone.append(_Gone(info.version, change.kind, whole, change.old_path))
+        return gone
+
+    def _forget_expired(self, kept_from: int) -> None:
+        """Forget what neither a version that is kept nor a snapshot has: its directory is free."""
+        held = set().union(*self._in_snapshots.values())
+        for key in self._versions.keys() - held:
+            if self._versions[key] <= kept_from:  # the version before it was the last that had it
+                self._gone.put(key, None)
+                del self._versions[key]
 
     def owners_over(self, directory: str) -> dict[str, str]:
         """Return who had directories last: those that are this one, lie in it, or are above it. No request."""
@@ -83,11 +126,6 @@ class FormerOwners:
                     known = newest.get(ground, key)
                     newest[ground] = max(known, key, key=self._versions.__getitem__)
         return newest
-
-    def _oldest(self, base: Root) -> Root:
-        versions = self._backend.versions
-        oldest = versions.kept_from(base.version)
-        return versions.root(oldest)
 
     def _read_gone(self, start: Root) -> tuple[Root, list[_Gone]]:
         """Return what was dropped after a version, and the newest version. Raises ``TransactionExpired``."""

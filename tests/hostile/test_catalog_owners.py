@@ -32,7 +32,7 @@ from tests.hostile.served import (
 )
 from tests.support.clock import Clock
 from tests.support.icebergs import ids, rows, with_table
-from tests.support.lakes import FAST
+from tests.support.lakes import FAST, reopened
 from tests.support.opened_files import watched
 from tests.support.respelled import local, rewrite_avro
 from trinitylake_core import Lakehouse
@@ -468,9 +468,28 @@ def test_a_directory_is_free_when_no_version_needs_it(
     asked = {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
     with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
         assert 403 == call("POST", TABLES, asked).status
+        clock.forward(days=30)
+        expire.run(catalog.lakehouse, expire.Config(keep_last=1, older_than_seconds=0))
+        catalog.create_namespace("another")  # an endpoint looks again at the next version
+        made = call("POST", TABLES, asked)
+        assert 200 == made.status, made.text
+
+
+def test_what_a_snapshot_alone_has_is_no_ones_to_take(
+    catalog: TrinityLakeCatalog, tmp_path: Path, clock: Clock
+) -> None:
+    """A restore brings it back from there, also when the versions have expired."""
+    allowed = (tmp_path / "shared").as_uri()
+    catalog.create_namespace("hr")
+    _rows_of_people(catalog, "hr.people", f"{allowed}/people")
+    catalog.lakehouse.refresh().create_snapshot("audit")
+    catalog.drop_table("hr.people")
     clock.forward(days=30)
-    expire.run(catalog.lakehouse, expire.Config(keep_last=1, older_than_seconds=0))
+    expire.run(reopened(catalog.lakehouse), expire.Config(keep_last=1, older_than_seconds=0))
+    asked = {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
     with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
+        assert 403 == call("POST", TABLES, asked).status
+        reopened(catalog.lakehouse).drop_snapshot("audit")
         made = call("POST", TABLES, asked)
         assert 200 == made.status, made.text
 
