@@ -341,6 +341,8 @@ class World:
         """Whether an error or a finding names a root that is damaged, or a file that only such a root refers to."""
         if any(root_path(version) in str(text) for version in self.lost):
             return True
+        if any(f"version {version} is marked as lost" in str(text) for version in self.damaged):
+            return True
         paths = (root_path(version) for version in self.damaged)
         found = (self.store.objects[path].data for path in paths if path in self.store.objects)
         nodes = [node_file(data) for data in found if data in self.foreign]
