@@ -1,4 +1,4 @@
-"""What others' rules would delete of the files of tables, and keep, on one history (docs/tables.md)."""
+"""What others' rules would delete of the files of tables, and keep, on one history (docs/retention.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines import compaction, expire, tables_clean
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
-PAGE: Final = Path(__file__).parents[2] / "docs/tables.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/retention.md"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def test_what_a_rule_deletes_and_keeps_is_what_the_page_says(history: History, n
     gone = RULES[name](history)
     broken, left = len(gone & history.needed), len(history.files - history.needed - gone)
     row = re.escape(f"| {name} | {len(gone - history.needed)} | {broken} | {left} |")
-    assert re.search(row, PAGE.read_text(encoding="utf-8")), f"docs/tables.md needs {row}"
+    assert re.search(row, PAGE.read_text(encoding="utf-8")), f"docs/retention.md needs {row}"
     if name == "`tables clean`":
         assert (0, 0) == (broken, left)
         lake = history.catalog.lakehouse
