@@ -12,7 +12,8 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -76,34 +77,46 @@ def page_path(name: str) -> Path:
 
 
 def commands() -> Iterator[str]:
-    """Yield the reference of all commands, section by section, and the options that all of them have."""
+    """Yield the reference of all commands, section by section; first the options that several of them have."""
+    times = Counter(_row(each) for name in ENTRIES for each in load(name).options)
+    shared = {row: None for row, count in times.items() if count > 2}
+    yield from ("## Options of several commands", "", "Of every command:", "")
+    yield from map(_item, map(_row, COMMON))
+    yield from ("", "Of those commands that name them:", "")
+    yield from map(_item, shared)
     for title, entries in SECTIONS.items():
-        yield from (f"## {title.capitalize()}", "")
+        yield from ("", f"## {title.capitalize()}", "")
         for each in entries:
-            yield from _command(each.name)
-    yield from ("## Options of every command", "")
-    yield from _table(("Option", ""), map(_row, COMMON))
+            yield from _command(each.name, shared.keys())
     aliases = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
-    yield from ("", f"Aliases: {aliases}.", "")
+    yield from (f"Aliases: {aliases}.", "")
 
 
-def _command(name: str) -> Iterator[str]:
+def _command(name: str, shared: Container[tuple[str, str]]) -> Iterator[str]:
     entry, command = ENTRIES[name], load(name)
-    yield from (f"### {name}", "", f"    {PROGRAM} {entry.synopsis} [options]", "")
+    yield from (f"### {name}", "", f"    {PROGRAM} {entry.synopsis} [options]", f"    {command.example}", "")
     yield from (f"{entry.summary[0].upper()}{entry.summary[1:]}.", "")
     if command.details:
         yield from (_escaped(command.details), "")
-    rows = [(f"`{name}`", _escaped(meaning)) for name, meaning in command.meanings.items() if name != "ROOT"]
-    rows += [_row(each) for each in command.options]
-    if rows:
-        yield from (*_table(("Argument or option", ""), rows), "")
-    yield from ("Example:", "", f"    {command.example}", "")
+    arguments = [(f"`{name}`", _escaped(meaning)) for name, meaning in command.meanings.items() if name != "ROOT"]
+    rows = [_row(each) for each in command.options]
+    items = [_item(each) for each in [*arguments, *rows] if each not in shared]
+    also = [f"`{each.opts[-1]}`" for each, row in zip(command.options, rows, strict=True) if row in shared]
+    if also:
+        items.append(f"* [as above](#options-of-several-commands): {', '.join(also)}")
+    if items:
+        yield from (*items, "")
 
 
 def _row(each: click.Option) -> tuple[str, str]:
     record = each.get_help_record(click.Context(click.Command(PROGRAM)))
     names, meaning = record or (", ".join(each.opts), "")
     return f"`{names}`", _escaped(meaning)
+
+
+def _item(row: tuple[str, str]) -> str:
+    name, meaning = row
+    return f"* {name}: {meaning}"
 
 
 # -- lakehouses.yaml -------------------------------------------------------------------------------------
@@ -180,19 +193,14 @@ def library() -> Iterator[str]:
     classes = {name: each for name, each in public.items() if isinstance(each, type)}
     errors = {name: each for name, each in classes.items() if issubclass(each, Exception)}
     first = [name for name in ("Lakehouse", "Transaction") if name in classes]
+    described: set[Any] = set()
     for name in [*first, *sorted(classes.keys() - errors.keys() - set(first))]:
-        yield from _class(name, classes[name])
+        yield from _class(name, classes[name], described)
     yield from ("## Keywords", "", "What `create`, `create_table`, `alter_table` and so on take by keyword.", "")
     for each in _OPTIONS:
-        rows = [(f"`{name}`", f"`{_annotation(kind)}`") for name, kind in _keywords(each).items()]
-        yield from (
-            f"### {each.__name__}",
-            "",
-            _doc(each),
-            "",
-            *_table(("Keyword", "Type"), rows),
-            "",
-        )
+        doc, meanings = _split_attributes(_doc(each))
+        fields = [(name, _annotation(kind), meanings.get(name, "")) for name, kind in _keywords(each).items()]
+        yield from (f"### {each.__name__}", "", doc, "", *_fields(fields), "")
     yield from ("## Errors", "", "An error is also one of those that it is indented below.", "")
     yield from _errors(trinitylake_core.TrinityLakeError, set(errors.values()), 0)
     yield ""
@@ -200,6 +208,21 @@ def library() -> Iterator[str]:
 
 OF_EVERY_REPORT: Final = frozenset({"summary", "summary_tables"})
 """What the page says once."""
+OF_EVERY_JOB: Final = frozenset({"lake", "config", "spark", "storage_options", "review", "cancel", "progress"})
+"""The arguments whose types the page says once."""
+OF_MANY_CONFIGS: Final = frozenset({"now_millis", "plan_options", "source_options"})
+"""The fields whose meaning the page says once; so it does for all that begin with ``spark_from_``."""
+OF_MANY_REPORTS: Final = {
+    **dict.fromkeys(("attempted", "deleted", "already_gone", "failed", "version_before"), "int"),
+    "root": "str",
+    "dry_run": "bool",
+    "engine": "str",
+    "version_after": "int | None",
+    "plan": "str | None",
+    "requests": "dict[str, int]",
+    "seconds": "dict[str, float]",
+}
+"""The fields whose types the page says once."""
 COMMAND_OF: Final = {"compaction": "compact", "backup": "export", "snapshot": "snapshot create"}
 """The command of a job that has another name."""
 
@@ -211,56 +234,77 @@ def jobs() -> Iterator[str]:
         if not hasattr(module, "run"):
             continue
         name = path.stem
-        yield from (f"## pipelines.{name}", "", _doc(module), "")
-        for function in ("run", "plan"):
-            if hasattr(module, function):
-                yield from _function(getattr(module, function), f"{name}.{function}")
+        yield from (f"## pipelines.{name}", "", _summary(module), "")
+        yield f"    {name}.run{_signature(module.run, OF_EVERY_JOB)}"
+        yield from ("", _raised(module.run), "")
         if hasattr(module, "Config"):
             yield from _config(name, module.Config)
         for each in ("Plan", "Report"):
             if hasattr(module, each):
-                yield from _class(f"{name}.{each}", getattr(module, each), level=3)
+                yield from _class(f"{name}.{each}", getattr(module, each), set(), level=3)
 
 
 def _config(job: str, kind: type) -> Iterator[str]:
     """Yield a job's configuration: its signature, the command that explains the options, and what no option sets."""
     yield from (f"### {job}.Config", "", f"    {job}.Config{_signature(kind)}".replace(" -> None", ""), "")
     command = COMMAND_OF.get(job, job.replace("_", " "))
-    if command not in ENTRIES:
-        yield from (_doc(kind), "")
-        return
-    anchor = command.replace(" ", "-")
-    yield from (f"The options of [`{command}`](commands.md#{anchor}). Fields without an option:", "")
-    options = {each.name for each in load(command).options}
-    entries = re.split(r"\n(?=\* )", _doc(kind).partition("*Attributes*\n\n")[2])
-    without_option = [each for each in entries if each.removeprefix("* `").partition("`")[0] not in options]
-    yield from ("\n".join(without_option).partition("\n\n")[0] or "none.", "")
-
-
-def _class(name: str, kind: type, level: int = 2) -> Iterator[str]:
-    own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
-    fields = [each for each in getattr(kind, "__dataclass_fields__", {}).values() if not each.name.startswith("_")]
-    doc = _doc(kind)
-    meanings: dict[str, str] = {}
-    if fields:
-        doc, meanings = _split_attributes(doc)
-    yield from ("#" * level + f" {name}", "", doc, "")
-    rows = [(f"`{each.name}`", f"`{_annotation(each.type)}`", meanings.pop(each.name, "")) for each in fields]
-    if rows:
-        yield from (*_table(("Field", "Type", ""), rows), "")
-    for attribute, meaning in meanings.items():
-        yield f"* `{attribute}`: {meaning}"
-    if meanings:
-        yield ""
-    properties = [
-        (f"`{attribute}`", _prose(value.__doc__ or "")) for attribute, value in own if isinstance(value, property)
+    meanings = _split_attributes(_doc(kind))[1]
+    options: set[str | None] = set()
+    if command in ENTRIES:
+        yield from (f"As the options of [`{command}`](commands.md#{command.replace(' ', '-')}).", "")
+        options = {each.name for each in load(command).options}
+    said = options | OF_MANY_CONFIGS
+    without_option = [
+        f"* `{name}`: {meaning}"
+        for name, meaning in meanings.items()
+        if name not in said and not name.startswith("spark_from_")
     ]
-    if properties:
-        yield from (*_table(("Property", ""), [(a, b.replace("\n", " ")) for a, b in properties]), "")
+    if without_option:
+        yield from (*without_option, "")
+
+
+def _class(name: str, kind: type, described: set[Any], level: int = 2) -> Iterator[str]:
+    """Yield a class; of methods that are ``described`` already, because another class has them, the names alone."""
+    own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
+    base = kind.mro()[1]
+    above = getattr(base, "__dataclass_fields__", {}) if kind.__name__ == base.__name__ else {}
+    all_fields = getattr(kind, "__dataclass_fields__", {})
+    fields = [each for each in all_fields.values() if not each.name.startswith("_") and each.name not in above]
+    doc, meanings = _split_attributes(_doc(kind))
+    yield from ("#" * level + f" {name}", "", doc, "")
+    once = OF_MANY_REPORTS if level > 2 else {}
+    rows = []
+    for each in fields:
+        annotation = _annotation(each.type)
+        shown = "" if once.get(each.name) == annotation else annotation
+        rows.append((each.name, shown, meanings.pop(each.name, "")))
+    rows += [(attribute, "", meaning) for attribute, meaning in meanings.items()]
+    rows += [(attribute, "", _summary(value)) for attribute, value in own if isinstance(value, property)]
+    if rows:
+        yield from (*_fields(rows), "")
+    again: list[str] = []
     for attribute, value in own:
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if inspect.isfunction(function) and attribute not in OF_EVERY_REPORT:
+        if function in described:
+            again.append(f"`{attribute}`")
+        elif inspect.isfunction(function) and attribute not in OF_EVERY_REPORT:
+            described.add(function)
             yield from _function(function, attribute, level + 1)
+    if again:
+        yield from (f"And the methods that read, as a `Lakehouse` has them: {', '.join(again)}.", "")
+
+
+def _fields(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield a line for each field that has a meaning, and one for all others."""
+    others = []
+    for name, kind, meaning in rows:
+        shown = f"`{name}: {kind}`" if kind else f"`{name}`"
+        if meaning:
+            yield f"* {shown}: {meaning}"
+        else:
+            others.append(shown)
+    if others:
+        yield f"* {', '.join(others)}"
 
 
 def _split_attributes(doc: str) -> tuple[str, dict[str, str]]:
@@ -287,12 +331,27 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def _function(function: Callable[..., Any], name: str, level: int = 3) -> Iterator[str]:
+def _function(function: Callable[..., Any], name: str, level: int) -> Iterator[str]:
     yield from ("#" * level + f" {name}", "", f"    {name}{_signature(function)}", "")
-    yield from (_doc(function), "")
+    summary = _summary(function)
+    if "Raises" not in summary:
+        summary = f"{summary} {_raised(function)}".rstrip()
+    yield from (summary, "")
 
 
-def _signature(function: Callable[..., Any]) -> str:
+def _raised(function: Callable[..., Any]) -> str:
+    """Return a sentence with the public errors that a docstring names as raised; empty without any."""
+    named = re.findall(r"\b[A-Z]\w+", (inspect.getdoc(function) or "").partition("Raises")[2])
+    errors = [f"`{each}`" for each in dict.fromkeys(named) if each in trinitylake_core.__all__]
+    return f"Raises {', '.join(errors)}." if errors else ""
+
+
+def _summary(what: Any) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    return " ".join(_doc(what).partition("\n\n")[0].split())
+
+
+def _signature(function: Callable[..., Any], untyped: Container[str] = ()) -> str:
     signature = inspect.signature(function)
     shown_parameters = [each for each in signature.parameters.values() if each.name not in {"self", "cls"}]
     parts: list[str] = []
@@ -300,12 +359,15 @@ def _signature(function: Callable[..., Any]) -> str:
         star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
         if each.kind is each.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        kind = "" if each.annotation is _EMPTY else f": {_annotation(each.annotation)}"
-        default = "" if each.default is _EMPTY else f" = {each.default!r}"
+        if each.annotation is _EMPTY or each.name in untyped:
+            kind, equals = "", "="
+        else:
+            kind, equals = f": {_annotation(each.annotation)}", " = "
+        default = "" if each.default is _EMPTY else f"{equals}{each.default!r}"
         parts.append(f"{star}{each.name}{kind}{default}")
     returns = "" if signature.return_annotation is _EMPTY else f" -> {_annotation(signature.return_annotation)}"
     line = f"({', '.join(parts)}){returns}"
-    return line if len(line) < 90 else "(\n        " + ",\n        ".join(parts) + f"\n    ){returns}"
+    return line if len(line) < 110 else "(\n        " + ",\n        ".join(parts) + f"\n    ){returns}"
 
 
 def _keywords(options: type) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_the_reference_has_every_public_name() -> None:
     classes = {name for name in trinitylake_core.__all__ if isinstance(getattr(trinitylake_core, name), type)}
     assert set() == classes - found
     assert {"create_table", "rollback", "table_info", "refresh"} <= found
-    assert "| `txn_ttl_millis` |" in text
+    assert "* `txn_ttl_millis: int | None`: " in text
     assert "``" not in text
     assert ":meth:" not in text
 
