@@ -180,7 +180,7 @@ _NOTES: Final = """
 * **scan**: reads all rows into memory.
 * **bare pyarrow** is not a catalog: it writes and reads files like ours, without checksums, proofs and order.
 
-Other sizes: [growth](growth.md). Other orders: [costs](../costs.md#which-order).
+Other sizes: [growth](growth.md). Other orders: [orders](sizes.md#orders).
 """
 
 

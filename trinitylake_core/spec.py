@@ -68,7 +68,7 @@ DEFAULT_TXN_TTL_MILLIS: Final = 604_800_000
 # Properties of a lakehouse that writers heed (format, section 5).
 COMMIT_BUFFER_BYTES: Final = "commit.buffer.max-bytes"
 DEFAULT_COMMIT_BUFFER_BYTES: Final = 32_768
-"""Measured (docs/costs.md): between 16 and 32 KiB a commit writes the fewest bytes, its share of flushes included."""
+"""Between 16 and 32 KiB a commit writes the fewest bytes, flushes included (docs/benchmarks/sizes.md)."""
 
 # What may stand in the `operation` row of a root.
 OP_CREATE: Final = "create"
