@@ -100,7 +100,7 @@ def test_the_example_in_the_repository_is_valid() -> None:
 
 
 def test_the_stanzas_that_are_shown_are_valid() -> None:
-    """The one that the repository's file has in comments, and the whole one of docs/dagster.md."""
+    """The one that the repository's file has in comments, and that of docs/dagster.md."""
     commented = (ROOT / "lakehouses.yaml").read_text().replace("\n  # - ", "\n  - ").replace("\n  #   ", "\n    ")
     assert ["demo", "sales"] == [each.name for each in config.parse(commented, ROOT / "lakehouses.yaml").lakehouses]
     (shown,) = [part for part in (ROOT / "docs/dagster.md").read_text().split("```") if part.startswith("yaml\nlake")]
