@@ -70,7 +70,8 @@ class TransactionChange:
         began_at_millis: when it began, in epoch milliseconds; ``ttl_millis`` for how long it may be committed.
         known_files: table metadata below ``tables/`` that definitions of the base name, as far as they were read.
         is_shared: whether it was saved, so that other processes may commit under its ID.
-        saved_paths: the definitions that another process has written, of a transaction that was resumed.
+        saved_paths: of a transaction that was resumed, where each definition lies that another process has saved, by
+            the name that it has here: a later one, once it was written again.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class TransactionChange:
         self.ttl_millis = definition.txn_ttl_millis
         self.known_files: set[str] = set()
         self.is_shared = False
-        self.saved_paths: frozenset[str] = frozenset()
+        self.saved_paths: dict[str, str] = {}
         self._backend = backend
         self._codec = codec_of(definition, sdk=backend.versions.sdk)
         self._system = dict(system or {})
@@ -314,20 +315,22 @@ class TransactionChange:
             contents[new_path] = held[old_path]
         self._write_new(contents)
         self.writes.rename_files(new_by_old)
-        kept = self.saved_paths - new_by_old.keys()
-        renamed = {new_by_old[path] for path in self.saved_paths & new_by_old.keys()}
-        self.saved_paths = frozenset(kept | renamed)
+        # A cleaning keeps what was saved, and not what was written since: another one may remove that.
+        self.saved_paths = {new_by_old.get(path, path): saved for path, saved in self.saved_paths.items()}
 
     def _read_saved(self, base: Root) -> dict[str, bytes]:
         """Return the definitions that another process has saved and this one has not replaced."""
-        paths = [path for path in self.writes.by_key.values() if path in self.saved_paths]
+        by_saved = {}
+        for path in self.writes.by_key.values():
+            if path in self.saved_paths:
+                by_saved[self.saved_paths[path]] = path
         found: dict[str, bytes] = {}
-        for path, data in self._backend.storage.read_many(paths):
+        for saved, data in self._backend.storage.read_many(list(by_saved)):
             if isinstance(data, FileMissing):
                 raise TransactionExpired(
                     f"what was saved of this transaction is gone since version {base.version}; begin a new one"
                 )
-            found[path] = data
+            found[by_saved[saved]] = data
         return found
 
     def _recognise(self, root: Delta) -> None:

@@ -166,7 +166,7 @@ class Transaction(CatalogEdits):
         txn._writes.put_saved(keys, paths, existed)
         txn._footprint = txn.change.footprint = Footprint.from_json(state.get("footprint"))
         txn.change.is_shared = True
-        txn.change.saved_paths = frozenset(path for path in paths if path is not None)
+        txn.change.saved_paths = {path: path for path in paths if path is not None}
         txn._file = found.file
         return txn
 
