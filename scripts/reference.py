@@ -40,8 +40,8 @@ _NAMED: Final = (
     (TimeZone, "time zone"),
     (Owner, "`team:NAME` or e-mail address"),
     (Duration, "duration"),
-    (MaybeEnv, "text, `{env: NAME}` or `{file: PATH}`"),
-    (Options, "options by name, whose values may be `{env: NAME}` or `{file: PATH}`"),
+    (MaybeEnv, "text or reference"),
+    (Options, "values by name, each text or reference"),
     (str, "text"),
     (int, "number"),
     (float, "number"),
@@ -206,23 +206,10 @@ def library() -> Iterator[str]:
     yield ""
 
 
-OF_EVERY_REPORT: Final = frozenset({"summary", "summary_tables"})
-"""What the page says once."""
 OF_EVERY_JOB: Final = frozenset({"lake", "config", "spark", "storage_options", "review", "cancel", "progress"})
 """The arguments whose types the page says once."""
 OF_MANY_CONFIGS: Final = frozenset({"now_millis", "plan_options", "source_options"})
 """The fields whose meaning the page says once; so it does for all that begin with ``spark_from_``."""
-OF_MANY_REPORTS: Final = {
-    **dict.fromkeys(("attempted", "deleted", "already_gone", "failed", "version_before"), "int"),
-    "root": "str",
-    "dry_run": "bool",
-    "engine": "str",
-    "version_after": "int | None",
-    "plan": "str | None",
-    "requests": "dict[str, int]",
-    "seconds": "dict[str, float]",
-}
-"""The fields whose types the page says once."""
 COMMAND_OF: Final = {"compaction": "compact", "backup": "export", "snapshot": "snapshot create"}
 """The command of a job that has another name."""
 
@@ -241,13 +228,13 @@ def jobs() -> Iterator[str]:
             yield from _config(name, module.Config)
         for each in ("Plan", "Report"):
             if hasattr(module, each):
-                yield from _class(f"{name}.{each}", getattr(module, each), set(), level=3)
+                yield from _report(name, getattr(module, each))
 
 
 def _config(job: str, kind: type) -> Iterator[str]:
     """Yield a job's configuration: its signature, the command that explains the options, and what no option sets."""
     yield from (f"### {job}.Config", "", f"    {job}.Config{_signature(kind)}".replace(" -> None", ""), "")
-    command = COMMAND_OF.get(job, job.replace("_", " "))
+    command = _command_of(job)
     meanings = _split_attributes(_doc(kind))[1]
     options: set[str | None] = set()
     if command in ENTRIES:
@@ -263,21 +250,46 @@ def _config(job: str, kind: type) -> Iterator[str]:
         yield from (*without_option, "")
 
 
-def _class(name: str, kind: type, described: set[Any], level: int = 2) -> Iterator[str]:
+def _report(job: str, kind: type) -> Iterator[str]:
+    """Yield what the fields of a report mean, and which it has, unless ``--json`` of its command has all of them."""
+    doc, meanings = _split_attributes(_doc(kind))
+    first, _, rest = doc.partition("\n\n")
+    yield from (f"### {job}.{kind.__name__}", "")
+    paragraphs = [each for each in (first, rest) if "`" in each]
+    if paragraphs:
+        yield from ("\n".join(paragraphs), "")
+    annotations = {each.name: _annotation(each.type) for each in kind.__dict__["__dataclass_fields__"].values()}
+    command = _command_of(job)
+    as_json = annotations.keys() <= _fields_of_json(command)
+    if as_json:
+        rows = [(name, "", meaning) for name, meaning in meanings.items()]
+    else:
+        rows = [(name, annotation, meanings.get(name, "")) for name, annotation in annotations.items()]
+    rows += [(name, "", _summary(value)) for name, value in vars(kind).items() if isinstance(value, property)]
+    yield from _fields(rows)
+    if as_json:
+        yield f"* other fields as in the [JSON of `{command}`](json.md#{command.replace(' ', '-')})"
+    yield ""
+
+
+def _command_of(job: str) -> str:
+    return COMMAND_OF.get(job, job.replace("_", " "))
+
+
+def _fields_of_json(section: str) -> set[str]:
+    """Return the names of the fields that the contract has in a section, or in the shape that it refers to."""
+    block = _json_sections().get(section, "")
+    shape = re.fullmatch(r"[A-Z]\w+", block.strip())
+    return _fields_of_json(shape[0]) if shape else set(re.findall(r"^  (\w+)\??:", block, re.MULTILINE))
+
+
+def _class(name: str, kind: type, described: set[Any]) -> Iterator[str]:
     """Yield a class; of methods that are ``described`` already, because another class has them, the names alone."""
     own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
-    base = kind.mro()[1]
-    above = getattr(base, "__dataclass_fields__", {}) if kind.__name__ == base.__name__ else {}
-    all_fields = getattr(kind, "__dataclass_fields__", {})
-    fields = [each for each in all_fields.values() if not each.name.startswith("_") and each.name not in above]
+    fields = [each for each in getattr(kind, "__dataclass_fields__", {}).values() if not each.name.startswith("_")]
     doc, meanings = _split_attributes(_doc(kind))
-    yield from ("#" * level + f" {name}", "", doc, "")
-    once = OF_MANY_REPORTS if level > 2 else {}
-    rows = []
-    for each in fields:
-        annotation = _annotation(each.type)
-        shown = "" if once.get(each.name) == annotation else annotation
-        rows.append((each.name, shown, meanings.pop(each.name, "")))
+    yield from (f"## {name}", "", doc, "")
+    rows = [(each.name, _annotation(each.type), meanings.pop(each.name, "")) for each in fields]
     rows += [(attribute, "", meaning) for attribute, meaning in meanings.items()]
     rows += [(attribute, "", _summary(value)) for attribute, value in own if isinstance(value, property)]
     if rows:
@@ -287,9 +299,9 @@ def _class(name: str, kind: type, described: set[Any], level: int = 2) -> Iterat
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if function in described:
             again.append(f"`{attribute}`")
-        elif inspect.isfunction(function) and attribute not in OF_EVERY_REPORT:
+        elif inspect.isfunction(function):
             described.add(function)
-            yield from _function(function, attribute, level + 1)
+            yield from _function(function, attribute)
     if again:
         yield from (f"And the methods that read, as a `Lakehouse` has them: {', '.join(again)}.", "")
 
@@ -331,8 +343,8 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def _function(function: Callable[..., Any], name: str, level: int) -> Iterator[str]:
-    yield from ("#" * level + f" {name}", "", f"    {name}{_signature(function)}", "")
+def _function(function: Callable[..., Any], name: str) -> Iterator[str]:
+    yield from (f"### {name}", "", f"    {name}{_signature(function)}", "")
     summary = _summary(function)
     if "Raises" not in summary:
         summary = f"{summary} {_raised(function)}".rstrip()
@@ -394,9 +406,12 @@ def _errors(error: type[Exception], public: set[type], depth: int) -> Iterator[s
 
 def json() -> Iterator[str]:
     """Yield the contract on ``--json``: commands in the order of the overview, and the shapes that they share."""
-    text = (ROOT / "docs/reference/json.yaml").read_text(encoding="utf-8")
-    for name, block in _SECTION.findall(text):
+    for name, block in _json_sections().items():
         yield from (f"## {name}", "", "```yaml", *(line[2:] for line in block.rstrip().split("\n")), "```", "")
+
+
+def _json_sections() -> dict[str, str]:
+    return dict(_SECTION.findall((ROOT / "docs/reference/json.yaml").read_text(encoding="utf-8")))
 
 
 # -- text ------------------------------------------------------------------------------------------------
