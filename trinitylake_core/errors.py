@@ -27,6 +27,10 @@ class OutsidePlaces(InvalidLocation):
     """What somebody wrote for a table names a file that is not in the places of this table, so it was not opened."""
 
 
+class OwnersUnknown(OutsidePlaces):
+    """Nobody can tell whose place it is: a file that would say so cannot be read. The message says what mends it."""
+
+
 class InvalidDefinition(InvalidInput):
     """A lakehouse, namespace, table or view definition that the format cannot hold."""
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
-from trinitylake_core.errors import InvalidLocation
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, decode_namespace, decode_table, decode_view
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
 from trinitylake_core.locations import OWN_DIRECTORY
+from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     ELSEWHERE,
     FORMER,
@@ -87,19 +90,22 @@ NOBODY: Final = Identity()
 
 
 def identity_of(root: str, definition: NamespaceDef | TableDef | ViewDef) -> Identity:
-    """Return the identity of a table or a view by its definition; of a namespace it is the location."""
-    try:
-        if isinstance(definition, NamespaceDef):
-            location = definition.properties.get("location")
-            return Identity(others=frozenset([as_directory(canonical(root, location))])) if location else NOBODY
+    """Return the identity of a table or a view by its definition; of a namespace it is the location.
+
+    A place that leads out of the lakehouse is nobody's: no file is opened there.
+    """
+    if isinstance(definition, NamespaceDef):
+        location = definition.properties.get("location", "")
+        return Identity(others=frozenset(_directories(root, [location])))
+    uuid, metadata, own = "", "", ""
+    with suppress(InvalidLocation):
         if isinstance(definition, ViewDef):
-            uuid, metadata = "", view_metadata_uri(root, definition) or ""
+            metadata = view_metadata_uri(root, definition) or ""
         else:
-            uuid, metadata = definition.format_properties.get(TABLE_UUID, ""), metadata_uri(root, definition) or ""
+            uuid = definition.format_properties.get(TABLE_UUID, "")
+            metadata = metadata_uri(root, definition) or ""
         own = own_directory(root, metadata) or ""
-        return Identity(uuid, metadata, own, frozenset(_others_of(root, definition, own)))
-    except InvalidLocation:
-        return Identity()
+    return Identity(uuid, metadata, own, frozenset(_others_of(root, definition, own)))
 
 
 def _others_of(root: str, definition: TableDef | ViewDef, own: str) -> Iterator[str]:
@@ -108,13 +114,44 @@ def _others_of(root: str, definition: TableDef | ViewDef, own: str) -> Iterator[
     if isinstance(definition, TableDef):
         named.append(definition.format_properties.get(ELSEWHERE, ""))
         named += definition.format_properties.get(FORMER, "").split("\n")
-    for each in named:
-        if not each:
-            continue
-        directory = as_directory(canonical(root, each))
+    for directory in _directories(root, named):
         is_inside = own and directory.startswith(own)
         if not is_inside:
             yield directory
+
+
+def _directories(root: str, locations: Iterable[str]) -> Iterator[str]:
+    """Yield the directories that locations name, but for those that are empty, or lead out of the lakehouse."""
+    for each in locations:
+        with suppress(InvalidLocation):
+            if each:
+                yield as_directory(canonical(root, each))
+
+
+class Named(NamedTuple):
+    """A definition: the name of its object in an index, the kind, and the path."""
+
+    name: str
+    kind: str
+    path: str
+
+
+_DECODERS: Final[dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
+    NAMESPACE: decode_namespace,
+    TABLE: decode_table,
+    VIEW: decode_view,
+}
+OWNERS: Final = frozenset({TABLE, VIEW})
+"""The kinds of objects that have directories."""
+
+
+def _read_identity(storage: Storage, each: Named) -> Identity | None:
+    """Return the identity of an object; ``None``: its definition cannot be read. One ``get``."""
+    try:
+        definition = _DECODERS[each.kind](storage.read(each.path), each.path)
+    except (Corrupt, FileMissing, InvalidLocation):
+        return None
+    return identity_of(storage.root, definition)
 
 
 class Identities:
@@ -123,6 +160,7 @@ class Identities:
     def __init__(self) -> None:
         self._by_name: dict[str, Identity | None] = {}
         self._names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._unread: dict[str, Named] = {}
 
     def names(self) -> KeysView[str]:
         """Return all names that were noted, also those of objects that are gone."""
@@ -137,9 +175,37 @@ class Identities:
                 if not self._names[part]:
                     del self._names[part]
         self._by_name[name] = identity
+        self._unread.pop(name, None)
         if identity is not None:
             for part in identity.parts():
                 self._names[part].add(name)
+
+    def read(self, storage: Storage, found: Iterable[Named], gone: Iterable[str] = ()) -> None:
+        """Note that objects are ``gone``, then what definitions say. One ``get`` each, side by side.
+
+        Nothing is noted where the storage fails.
+        """
+
+        def read(each: Named) -> tuple[Named, Identity | None]:
+            return each, _read_identity(storage, each)
+
+        known = list(storage.map(found, read))
+        for name in gone:
+            self.put(name, None)
+        for each, identity in known:
+            self.put(each.name, identity)
+            if identity is None:
+                self._unread[each.name] = each
+
+    def names_unread(self, storage: Storage) -> Iterator[str]:
+        """Yield the names of objects whose definitions cannot be read, also not now: they may have any directory.
+
+        One ``get`` each.
+        """
+        for each in list(self._unread.values()):
+            self.read(storage, [each])
+            if each.name in self._unread:
+                yield each.name
 
     def identity(self, name: str) -> Identity:
         """Return the identity of an object that has one."""
@@ -154,6 +220,10 @@ class Identities:
         same_uuid = self._names.get(("uuid", identity.uuid), set())
         same_file = self._names.get(("metadata", identity.metadata), set())
         return same_uuid | same_file
+
+    def is_free(self, directory: str) -> bool:
+        """Whether no object has a directory, or one above it."""
+        return not self.names_over(directory, below=False)
 
     def names_over(self, directory: str, *, below: bool = True) -> set[str]:
         """Return the names of objects with a directory of their own that is this one, is above it, or lies in it.

@@ -7,23 +7,20 @@ was looked at, so that is done once for each process, and then for what changed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, decode_namespace, decode_table, decode_view
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
+from trinitylake_core.errors import Corrupt, FileMissing, OwnersUnknown
 from trinitylake_core.former_owners import FormerOwners
-from trinitylake_core.grounds import Identities, Identity, full_name, identity_of, is_over
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
+from trinitylake_core.grounds import IN_AREA, OWNERS, Identities, Identity, Named, full_name, is_over
+from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions
-
-_Decoders = dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]
-_DECODERS: Final[_Decoders] = {TABLE: decode_table, VIEW: decode_view}
 
 
 class TableIndex:
@@ -32,9 +29,9 @@ class TableIndex:
     Memory: some 500 bytes for each of them, from the first question on.
     """
 
-    def __init__(self, backend: LakehouseBackend, decoders: _Decoders = _DECODERS) -> None:
+    def __init__(self, backend: LakehouseBackend, kinds: Collection[str] = OWNERS) -> None:
         self._backend = backend
-        self._decoders = decoders
+        self._kinds = kinds
         self._lock = threading.Lock()
         self._root: Root | None = None
         self._identities = Identities()
@@ -43,7 +40,7 @@ class TableIndex:
     @cached_property
     def of_namespaces(self) -> TableIndex:
         """That of the locations of namespaces, which costs the same of these."""
-        return TableIndex(self._backend, {NAMESPACE: decode_namespace})
+        return TableIndex(self._backend, {NAMESPACE})
 
     def names_of(self, identity: Identity, base: Root, directories: Iterable[str] = ()) -> set[str]:
         """Return the names of those in a version with the same UUID or metadata file, or with one of these directories.
@@ -80,12 +77,24 @@ class TableIndex:
     def former_owners(self, base: Root, directories: Iterable[str], *, below: bool = True) -> set[str]:
         """Return the names of objects that had these directories last, and are gone by a version.
 
-        Also those that had one above it, or ``below`` it. Costs what :meth:`names_of` and ``FormerOwners.move_to`` do.
+        Also those that had one above it, or ``below`` it; and those that may have had it, because their definitions
+        cannot be read. Costs what :meth:`names_of` and ``FormerOwners.move_to`` do.
+
+        Raises ``OwnersUnknown``: a version cannot be read, and nobody has one of these directories now.
         """
+        directories = list(directories)
         with self._lock:
             self._move_to(base)
-            self._former.move_to(base)
+            free = [each for each in directories if self._identities.is_free(each)]
+            try:
+                self._former.move_to(base)
+            except OwnersUnknown:
+                if free:
+                    raise
+                return set()  # who has it goes on, whatever is damaged
             found: set[str] = set()
+            if not all(map(IN_AREA.search, free)):
+                found.update(self._former.names_unread())
             for each in directories:
                 for ground, name in self._former.owners_over(each).items():
                     is_held = self._identities.names_in(ground)  # then that one is the last who has it
@@ -93,10 +102,31 @@ class TableIndex:
                         found.add(name)
             return found
 
+    def refuse_unknown(self, base: Root, directories: Iterable[str]) -> None:
+        """Refuse directories that nobody has by what can be read, while the definition of an object cannot be read.
+
+        Below ``tables/`` the name of a directory says whose it is. Costs what :meth:`names_of` does, and one ``get``
+        for a definition that could not be read. Raises ``OwnersUnknown``.
+        """
+        with self._lock:
+            self._move_to(base)
+            self._refuse_unknown(directories, self._identities.names_unread(self._backend.storage))
+
+    def _refuse_unknown(self, directories: Iterable[str], unread: Iterator[str]) -> None:
+        for each in directories:
+            if not IN_AREA.search(each) and self._identities.is_free(each) and any(unread):
+                raise OwnersUnknown(
+                    "the definition of a table, a view or a namespace cannot be read, so nobody can tell whose this "
+                    "place is: `trinitylake verify ROOT --definitions` names it, `trinitylake mend ROOT --from BACKUP` "
+                    "puts it back; or drop that object (`trinitylake apply`)"
+                )
+
     def own_directories_over(self, base: Root, directory: str) -> set[str]:
         """Return the own directories of those that have this directory, one above it, or one in it.
 
         Where nobody has it in a version, of those that had it last. Costs as :meth:`former_owners`.
+
+        Raises ``OwnersUnknown``: a version or a definition cannot be read, so anybody may have it.
         """
         with self._lock:
             self._move_to(base)
@@ -105,48 +135,39 @@ class TableIndex:
             if not owners:
                 self._former.move_to(base)
                 owners = self._former.identities_over(directory)
+            if not owners:
+                unread = (self._identities.names_unread(self._backend.storage), self._former.names_unread())
+                self._refuse_unknown([directory], chain(*unread))
             return {each.directory for each in owners}
 
     def _move_to(self, base: Root) -> None:
         if self._root is not None and self._root.version == base.version:
             return
         try:
-            changed = self._read_changes(base)
+            self._read_changes(base)
         except (Corrupt, FileMissing):  # the version it stood at has expired, and is gone
             self._identities = Identities()
             self._root = None
-            changed = self._read_changes(base)
-        for name, identity in changed.items():
-            self._identities.put(name, identity)
+            self._read_changes(base)
         self._root = base
 
-    def _read_changes(self, base: Root) -> dict[str, Identity | None]:
-        """Return the identities of what changed since the version this stands at; ``None``: it is gone."""
+    def _read_changes(self, base: Root) -> None:
+        """Note the identities of what changed since the version this stands at."""
         lake = Lakehouse(self._backend, base)
-        found: list[tuple[str, str, str]] = []
-        changed: dict[str, Identity | None] = {}
+        found: list[Named] = []
+        changed: list[str] = []
         if self._root is None:
             for entry in lake.objects():
-                if entry.kind in self._decoders:
-                    found.append((entry.kind, full_name(entry.namespace, entry.name or ""), entry.path))
+                if entry.kind in self._kinds:
+                    found.append(Named(full_name(entry.namespace, entry.name or ""), entry.kind, entry.path))
         else:
             for change in lake.diff(Lakehouse(self._backend, self._root), lake):
-                if change.kind in self._decoders:
+                if change.kind in self._kinds:
                     name = full_name(change.namespace, change.name or "")
-                    changed.setdefault(name, None)
+                    changed.append(name)
                     if change.new_path is not None:
-                        found.append((change.kind, name, change.new_path))
-        changed.update(self._backend.storage.map(found, self._read))
-        return changed
-
-    def _read(self, entry: tuple[str, str, str]) -> tuple[str, Identity | None]:
-        """Return the identity of a table or a view; of one whose definition cannot be read nothing is known."""
-        kind, name, path = entry
-        try:
-            definition = self._decoders[kind](self._backend.storage.read(path), path)
-        except (Corrupt, FileMissing, InvalidLocation):
-            return name, None
-        return name, identity_of(self._backend.storage.root, definition)
+                        found.append(Named(name, change.kind, change.new_path))
+        self._identities.read(self._backend.storage, found, gone=changed)
 
 
 class Grounds:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.icebergs import new_iceberg, with_table
-from trinitylake_core.iceberg import TrinityLakeCatalog
+from tests.support.icebergs import new_iceberg, rows, with_table
+from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.tables import METADATA_LOCATION
 
 NAMESPACE: Final = "sales"
@@ -26,6 +26,16 @@ def new_lakehouse(directory: Path, **properties: str) -> TrinityLakeCatalog:
         for name in (*SOUND, HOSTILE):
             with_table(together, f"{NAMESPACE}.{name}", 1)
     return catalog
+
+
+def make_people(catalog: TrinityLakeCatalog, name: str, place: str, **properties: str) -> str:
+    """Create a table with a row at a place below ``shared/``, as the operator; return the location of its metadata."""
+    schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
+    allowed = f"{place.partition('/shared/')[0]}/shared"
+    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
+    made = operator.create_table(name, schema, place, properties=properties)
+    made.append(rows(4242))
+    return operator.load_table(name).metadata_location
 
 
 def metadata_file(catalog: TrinityLakeCatalog, name: str = HOSTILE) -> Path:

@@ -17,7 +17,7 @@ from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
 from pipelines import expire, restore, verify
 from tests.core.test_rest import Answer, Client
-from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
+from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, make_people, metadata_file, new_lakehouse
 from tests.hostile.served import (
     FIELDS,
     REGISTER,
@@ -399,16 +399,6 @@ _ANNA: Final = {"manage": ["hr.*", "archive.*"]}
 _MALLORY: Final = {"manage": [f"{NAMESPACE}.*"], "write": [NAMESPACE]}
 
 
-def _rows_of_people(catalog: TrinityLakeCatalog, name: str, place: str, **properties: str) -> str:
-    """Create a table with a row at a place, as the operator; return the location of its metadata."""
-    schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
-    allowed = f"{place.partition('/shared/')[0]}/shared"
-    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
-    made = operator.create_table(name, schema, place, properties=properties)
-    made.append(rows(4242))
-    return operator.load_table(name).metadata_location
-
-
 def _as(call: Client, name: str) -> Client:
     return Client(call.uri, name)
 
@@ -424,13 +414,13 @@ def test_the_directory_of_what_is_gone_stays_with_who_had_it_last(
         catalog.create_namespace(name)
     version = catalog.lakehouse.version
     paths = {"write.data.path": data}
-    file = _rows_of_people(catalog, "hr.people", place, **paths)
+    file = make_people(catalog, "hr.people", place, **paths)
     last = "hr.people"
     if gone == "renamed and dropped":
         last = "archive.people"
         catalog.rename_table("hr.people", last)
     if gone == "replaced and dropped":
-        other = _rows_of_people(catalog, "hr.other", f"{allowed}/other/people")
+        other = make_people(catalog, "hr.other", f"{allowed}/other/people")
         catalog.drop_table("hr.other")
         catalog.register_table("hr.people", other, overwrite=True)
     if gone == "rolled back":
@@ -463,7 +453,7 @@ def test_a_directory_is_free_when_no_version_needs_it(
 ) -> None:
     allowed = (tmp_path / "shared").as_uri()
     catalog.create_namespace("hr")
-    _rows_of_people(catalog, "hr.people", f"{allowed}/people")
+    make_people(catalog, "hr.people", f"{allowed}/people")
     catalog.drop_table("hr.people")
     asked = {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
     with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
@@ -481,7 +471,7 @@ def test_what_a_snapshot_alone_has_is_no_ones_to_take(
     """A restore brings it back from there, also when the versions have expired."""
     allowed = (tmp_path / "shared").as_uri()
     catalog.create_namespace("hr")
-    _rows_of_people(catalog, "hr.people", f"{allowed}/people")
+    make_people(catalog, "hr.people", f"{allowed}/people")
     catalog.lakehouse.refresh().create_snapshot("audit")
     catalog.drop_table("hr.people")
     clock.forward(days=30)
@@ -516,10 +506,10 @@ def test_a_restore_brings_no_table_back_in_or_above_whose_directory_another_one_
     allowed = (tmp_path / "shared").as_uri()
     catalog.create_namespace("hr")
     paths = {"write.data.path": f"{allowed}/data/people"}
-    _rows_of_people(catalog, "hr.people", f"{allowed}/deep/people", **paths)
+    make_people(catalog, "hr.people", f"{allowed}/deep/people", **paths)
     version = catalog.lakehouse.version
     catalog.drop_table("hr.people")
-    _rows_of_people(catalog, "hr.other", f"{allowed}/{taken}")
+    make_people(catalog, "hr.other", f"{allowed}/{taken}")
     config = restore.Config(only=["hr.people"], version=version, reason="it is gone", engine="local")
     with pytest.raises(Refused, match=r"people cannot come back: hr\.other has its UUID"):
         restore.run(catalog.lakehouse, config)
@@ -568,10 +558,10 @@ def test_a_pair_of_tables_is_found_where_one_is_in_or_above_a_directory_of_the_o
     allowed = (tmp_path / "shared").as_uri()
     catalog.create_namespace("hr")
     paths = {"write.data.path": f"{allowed}/data/people"}
-    _rows_of_people(catalog, "hr.people", f"{allowed}/deep/people", **paths)
+    make_people(catalog, "hr.people", f"{allowed}/deep/people", **paths)
     stored = catalog.lakehouse.refresh().table("hr", "people")
     catalog.drop_table("hr.people")
-    _rows_of_people(catalog, "hr.other", f"{allowed}/{taken}")
+    make_people(catalog, "hr.other", f"{allowed}/{taken}")
     how = verify.Config(tables=1.0, deep=True, engine="local")
     lake = Lakehouse.open(catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": allowed})
     assert "I22" not in {each.invariant for each in verify.run(lake, how).findings}

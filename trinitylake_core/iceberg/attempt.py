@@ -207,6 +207,7 @@ class Attempt:
         base = self.txn.change.base
         if self._index.names_holding(base, directory):
             raise TableForbidden(f"{place.what} is the directory of a table, or lies in it: choose another one")
+        self._index.refuse_unknown(base, [directory])
         self._claims.take(NOBODY, [f"namespaces in {directory}"], self)
         self.txn.require(partial(self._refuse_shared, namespace, place, directory))
         require = _REQUIRE.get()
@@ -225,6 +226,7 @@ class Attempt:
                 raise TableForbidden(
                     f"{place.what} is that of another namespace, lies in it, or is above it: choose another one"
                 )
+        self._index.of_namespaces.refuse_unknown(base, [directory])
 
     def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: TablePlaces) -> None:
         """Refuse files that a client adds, in no place of the table or in one of another table.
@@ -250,6 +252,7 @@ class Attempt:
             others |= self._identities.names_over(each)
         others -= own
         if not others:
+            self._index.refuse_unknown(base, claim.directories)
             self._require_former(claim, base)
             return
         which = "another table" if self.places.serves_clients else min(others).replace("\0", ".")
