@@ -7,11 +7,11 @@ was looked at, so that is done once for each process, and then for what changed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import Corrupt, FileMissing, OwnersUnknown
@@ -173,30 +173,58 @@ class TableIndex:
 class Grounds:
     """The directories that tables have in the newest version, or had last, so that a job reads in no other table's.
 
-    Read once for each process, when the first file is asked about that lies in a prefix for all tables: what the first
-    question to a ``TableIndex`` costs. Thread-safe.
+    Read when the first file is asked about that lies in a prefix for all tables: what the first question to a
+    ``TableIndex`` costs. After a second it is asked whether there is a newer version, which costs three ``get``, and
+    what changed. Thread-safe.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, new_for_seconds: float = 1.0) -> None:
         self._storage = storage
+        self._versions = Versions(storage)
+        self._new_for_seconds = new_for_seconds
         self._lock = threading.Lock()
-        self._known: tuple[TableIndex, Root] | None = None
+        self._index: TableIndex | None = None
+        self._newest: Root | None = None
+        self._asked_at = 0.0
 
     @classmethod
     def of(cls, storage: Storage) -> Grounds:
-        """Return those of the lakehouse of a storage. No request."""
-        return _KNOWN.setdefault(storage, cls(storage))
+        """Return those of the lakehouse of a storage, the same for all of its storages in a process. No request.
+
+        The tasks of a job come with a storage each.
+        """
+        root, options = storage.spec()
+        key = repr((root, sorted(options.items())))
+        with _LOCK:
+            found = _KNOWN.pop(key, None) or cls(storage)
+            _KNOWN[key] = found
+            if len(_KNOWN) > _MOST_KNOWN:
+                oldest = next(iter(_KNOWN))
+                del _KNOWN[oldest]
+        return found
 
     def are_others(self, uri: str, own: str) -> bool:
-        """Whether a file lies in a directory of a table, but not of the one whose metadata are in ``own``."""
+        """Whether a file lies in a directory of a table, but not of the one whose metadata are in ``own``.
+
+        Raises ``OwnersUnknown``.
+        """
         with self._lock:
-            if self._known is None:
-                versions = Versions(self._storage)
-                newest = versions.latest()
-                backend = LakehouseBackend(self._storage, versions, newest)
-                self._known = TableIndex(backend), newest
-        index, newest = self._known
+            index, newest = self._renew()
         return bool(index.own_directories_over(newest, f"{uri}/") - {own})
 
+    def _renew(self) -> tuple[TableIndex, Root]:
+        """Return the index, and the newest version of a moment ago."""
+        now = time.monotonic()
+        if self._newest is None or now > self._asked_at + self._new_for_seconds:
+            self._newest = self._versions.latest(self._newest)
+            self._asked_at = now
+        if self._index is None:
+            backend = LakehouseBackend(self._storage, self._versions, self._newest)
+            self._index = TableIndex(backend)
+        return self._index, self._newest
 
-_KNOWN: Final[WeakKeyDictionary[Storage, Grounds]] = WeakKeyDictionary()
+
+_MOST_KNOWN: Final = 16
+_LOCK: Final = threading.Lock()
+_KNOWN: Final[dict[str, Grounds]] = {}
+"""By the root and the options, those that were asked for last at the end."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
+from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces, OwnersUnknown
 from trinitylake_core.file_identity import LocalLinks
 from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.storage import Storage, open_storage, options_for
@@ -103,30 +103,45 @@ class TablePlaces:
         return json.dumps([self.prefixes, self.shared, self.own])
 
     def prefix_of(self, uri: str) -> str | None:
-        """Return the prefix that holds a file; ``None``: it is not in these places.
+        """Return the prefix that holds a file; ``None``: it is not in these places. Costs what :meth:`require` does."""
+        try:
+            return self.require(uri)
+        except OutsidePlaces:
+            return None
+
+    def require(self, uri: str) -> str:
+        """Return the prefix that holds a file.
 
         No request, but for what ``Grounds.are_others`` costs of a file that lies in a prefix for all tables.
+
+        Raises:
+            OutsidePlaces: none does, or it lies in the directory of another table.
+            OwnersUnknown: nobody can tell whether it does.
         """
-        try:
-            path = path_below(self.root, uri)
-        except InvalidLocation:
-            return None
-        if path is None:
-            spelled = full_uri(uri)
-            segments = spelled.split("/")
-            if "." in segments or ".." in segments:
-                return None
-        else:
-            spelled = base_uri(self.root) + path
+        spelled = self._spell(uri)
+        if spelled is None:
+            raise self._refusal(uri)
         directory, _, _ = spelled.rpartition("/")
         for each in self.prefixes:
             is_right_in = each == f"{directory}/."
             if is_right_in or spelled.startswith(each):
                 return each
         for each in self.shared:
-            if spelled.startswith(each):
-                return None if self._is_others(spelled) else each
-        return None
+            if spelled.startswith(each) and not self._is_others(spelled):
+                return each
+        raise self._refusal(uri)
+
+    def _spell(self, uri: str) -> str | None:
+        """Return a URI as the root spells it where it lies below that; ``None``: it may lead anywhere."""
+        try:
+            path = path_below(self.root, uri)
+        except InvalidLocation:
+            return None
+        if path is not None:
+            return base_uri(self.root) + path
+        spelled = full_uri(uri)
+        segments = spelled.split("/")
+        return None if "." in segments or ".." in segments else spelled
 
     def _is_others(self, uri: str) -> bool:
         """Whether a file in a prefix for all tables lies in the directory of another table, by name or by a link."""
@@ -135,19 +150,14 @@ class TablePlaces:
         links = LocalLinks()
         real = links.target(uri)
         names = [uri] if real is None else [uri, real]
-        return any(self.grounds.are_others(each, self.own) for each in names)
+        try:
+            return any(self.grounds.are_others(each, self.own) for each in names)
+        except OwnersUnknown as error:
+            raise OwnersUnknown(f"{uri} was not opened: {error}") from error
 
-    def require(self, uri: str) -> str:
-        """Return the prefix that holds a file. Raises ``OutsidePlaces``."""
-        found = self.prefix_of(uri)
-        if found is None:
-            raise OutsidePlaces(self.refusal(uri))
-        return found
-
-    def refusal(self, uri: str) -> str:
-        """Return why a file is not opened."""
+    def _refusal(self, uri: str) -> OutsidePlaces:
         named = ", ".join((*self.prefixes, *self.shared)) or "it has none"
-        return (
+        return OutsidePlaces(
             f"{full_uri(uri)} lies outside the places of its table ({named}), or in those of another, so it was not "
             f"opened; the operator may allow it (storage option {ALLOWED_LOCATIONS})"
         )

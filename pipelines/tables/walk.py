@@ -48,6 +48,7 @@ from trinitylake_core.errors import (
     InvalidInput,
     InvalidLocation,
     NotAFile,
+    OutsidePlaces,
     StorageError,
 )
 from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain, plain_name
@@ -617,11 +618,9 @@ class _Names:
             own.add(name)
         for role, uri, size in files:
             path = _spell(self.root, uri, former)
-            outside = ""
-            if places is not None and places.prefix_of(uri_of(self.root, path)) is None:
-                outside = f"its {_WORDS.get(role, role)} {places.refusal(path)}"
+            outside = None if places is None else self._refuse_outside(path, places)
             if outside:
-                yield OUTSIDE, path, parent, role, outside, size
+                yield OUTSIDE, path, parent, role, f"its {_WORDS.get(role, role)} {outside}", size
             elif role == LIVE:
                 yield role, path, parent, "", former, size
             else:
@@ -634,6 +633,14 @@ class _Names:
                 else:
                     yield ALIAS, key, parent, OUTSIDE, path, size
             yield from _beside(self.root, path) if role == LIVE else ()
+
+    def _refuse_outside(self, path: str, places: TablePlaces) -> OutsidePlaces | None:
+        """Return why a file is not opened; ``None``: it lies in the places of its table."""
+        try:
+            places.require(uri_of(self.root, path))
+        except OutsidePlaces as error:
+            return error
+        return None
 
     def aliases(self, role: str, path: str, parent: str, size: int | None = None) -> Found:
         """Yield the keys of a file that may be another one here than its path says: by a link, or another spelling."""

@@ -7,6 +7,7 @@ names. So what was opened counts here, and not what a job says of itself.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.storage import open_storage
+from trinitylake_core.table_index import Grounds
 from trinitylake_core.table_places import TablePlaces
 
 _MINE: Final = "a.mine"
@@ -292,6 +294,55 @@ def test_a_directory_in_a_prefix_for_all_tables_stays_with_a_table_that_was_drop
     respell_data(mine, lambda uri: first if uri == secret.as_uri() else uri)
     deep = verify.Config(tables=1.0, deep=True, versions="all", engine="local")
     assert [] == verify.run(lake, deep).findings, "the versions before the drop have files of their own"
+
+
+def test_a_process_reads_once_whose_ground_is_whose_and_then_what_is_new(tmp_path: Path) -> None:
+    """Each task of a job has a storage of its own; a long job meets tables that came after its start."""
+    shared = (tmp_path / "shared").as_uri()
+    catalog = new_iceberg(tmp_path, **{ALLOWED_LOCATIONS: shared})
+    with_table(catalog, _THEIRS, 1, location=f"{shared}/hr/theirs")
+    options = {**FAST, "allowed_locations": shared}
+    storage = Lakehouse.open(catalog.lakehouse.root, storage_options=options).storage
+    storages = [pickle.loads(pickle.dumps(storage)) for _ in range(3)]
+    for each in storages:
+        places = TablePlaces.of(each, f"{shared}/a/mine/metadata/x.json")
+        assert places.prefix_of(f"{shared}/hr/theirs/data/x.parquet") is None
+    first, *others = [each.counts.requests() for each in storages]
+    assert (True, [0, 0]) == (first > 0, others)
+    grounds = Grounds(storage, new_for_seconds=0.0)
+    for made in (False, True):
+        if made:
+            with_table(catalog, "hr.later", 1, location=f"{shared}/hr/later")
+        before = storage.counts.requests()
+        assert made == grounds.are_others(f"{shared}/hr/later/data/x.parquet", "")
+        asked = storage.counts.requests() - before
+    assert 20 >= asked, "what came since"
+
+
+def test_a_damaged_version_is_named_where_a_file_may_be_anybodys(tmp_path: Path) -> None:
+    shared = (tmp_path / "shared").as_uri()
+    catalog = new_iceberg(tmp_path, **{ALLOWED_LOCATIONS: shared})
+    catalog.create_namespace("a")
+    paths = {"write.data.path": f"{shared}/data/mine"}
+    mine = catalog.create_table(_MINE, SCHEMA, properties=paths)
+    for number in (1, 2):
+        mine.append(rows(number))
+    lake = Lakehouse.open(catalog.lakehouse.root, storage_options={**FAST, "allowed_locations": shared})
+    local(lake.root + lake.backend.versions.path(lake.version - 1)).write_bytes(b"damaged")
+    how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+    (first, *_) = sorted(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+    loose = tmp_path / "shared" / "loose.parquet"
+    shutil.copy(local(first), loose)
+    respell_data(mine, lambda uri: loose.as_uri() if uri == first else uri)
+    with watched([loose]) as opened:
+        failures = tables_compact.run(lake, how).failures
+        findings = verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local")).findings
+    assert [] == opened
+    why = f"{loose.as_uri()} was not opened: version {lake.version - 1} cannot be read"
+    assert why in failures[_MINE]
+    assert any(why in each.message for each in findings)
+    respell_data(mine, lambda uri: first if uri == loose.as_uri() else uri)
+    assert {} == tables_compact.run(lake, how).failures, "its own data path"
 
 
 @pytest.mark.parametrize("where", ["metadata", ""])
