@@ -1,4 +1,4 @@
-"""The page of what large lakehouses take (``benchmarks.large``): sizes that were measured, and one that is computed.
+"""The page of what large lakehouses take (``benchmarks.large``), with the requests that one expects.
 
 What is computed follows from the shape of a tree that was built in bulk: changes hit its leaves by chance, a compaction
 reads and writes every node above a leaf that is hit, a verification reads every node, and a cleaning reads every node
@@ -15,7 +15,6 @@ _FILL: Final = 0.9
 _DIRECTORIES: Final = 1 + 16 + 16**2 + 16**3
 """Below the root of a lakehouse with many files (format, section 2)."""
 _A_DELETE: Final = 1_000
-_TIMES: Final = 10
 _COMPACTIONS: Final = {"compact 1 %": 0.01, "compact 10 %": 0.1}
 _COMPUTED: Final = (*_COMPACTIONS, "verify", "clean")
 _SHOWN: Final = ("build", "change 1 %", "compact 1 %", "change 10 %", "compact 10 %", "verify", "expire", "clean")
@@ -60,10 +59,9 @@ def _left(result: Result) -> dict[str, float]:
 
 
 def page(results: Sequence[Result]) -> str:
-    """Return what was measured in Markdown: a table for each size and engine, and ten times the largest."""
+    """Return what was measured in Markdown: a table for each size and engine."""
     ordered = sorted(results, key=lambda each: (each["engine"] != "spark", each["objects"]))
-    on_spark = [each for each in ordered if each["engine"] == "spark"]
-    return "\n".join([_HEAD, *map(_measured, ordered), *map(_larger, on_spark[-1:])]) + _NOTES
+    return "\n".join([_HEAD, *map(_measured, ordered)]) + _NOTES
 
 
 def _measured(result: Result) -> str:
@@ -80,19 +78,6 @@ def _measured(result: Result) -> str:
     where = f"`local[{result['cores']}]`" if result["engine"] == "spark" else "no Spark"
     head = f"## {objects:,} objects, {where}\n\nOrder {order}, commit {result['commit']}.\n\n"
     return head + _table(["", *columns], rows)
-
-
-def _larger(result: Result) -> str:
-    """Return what ten times as many objects should take, a request as expensive as here."""
-    objects, order, left = result["objects"], result["order"], _left(result)
-    rows = []
-    for step in _COMPUTED:
-        requests, row = computed(step, _TIMES * objects, order, left), result["figures"][step]
-        rows.append([step, _cell(requests), _cell(round(requests * row["CPU s"] / row["requests"]))])
-    return (
-        f"## {_TIMES * objects:,} objects, computed\n\nAs many requests as the shape of the tree makes one expect, "
-        f"each for the CPU that one took with {objects:,} objects.\n\n{_table(['', 'requests', 'CPU s'], rows)}"
-    )
 
 
 def _cell(value: Any) -> str:
