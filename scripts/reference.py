@@ -32,6 +32,7 @@ from pipelines.cli.contents import ALIASES, ENTRIES, SECTIONS
 from pipelines.cli.program import load
 from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
 from trinitylake_core.durations import describe_duration
+from trinitylake_core.recovery.target import MEANING
 
 ROOT: Final = Path(__file__).absolute().parent.parent
 _OPTIONS: Final = (LakehouseOptions, TableOptions, TableChanges, ViewOptions, ViewChanges)
@@ -453,7 +454,8 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("*", r"\*").replace("<", "&lt;")
+    """Return a help text as Markdown, without what a version may be: the page says that once."""
+    return text.replace(f": {MEANING}", "").replace("*", r"\*").replace("<", "&lt;")
 
 
 PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
