@@ -97,7 +97,7 @@ class CatalogView(abc.ABC):
             raise
 
     def look_ahead(self, objects: Collection[ObjectName]) -> None:
-        """Read what looking objects and their namespaces up will read, one round trip per level for all of them.
+        """Read ahead all nodes that lookups of these objects and their namespaces need, in one round trip per level.
 
         For many lookups to come, such as those of a large transaction: by itself, each takes a round trip per level
         that is not cached. Does nothing where requests go out one after another. One ``get`` per node. Raises
@@ -126,7 +126,7 @@ class CatalogView(abc.ABC):
         return self._nodes
 
     def namespaces(self, prefix: str = "") -> list[str]:
-        """Return the names of all namespaces, sorted, or of those that begin so. Reads the nodes that hold them."""
+        """Return the names of all namespaces, or of those with this prefix, sorted. Reads the nodes that hold them."""
         names = []
         for key, _ in self._rows(self._keys.beginning(prefix)):
             _, namespace, _ = self._keys.split(key)

@@ -439,7 +439,7 @@ class Lakehouse(CatalogView):
         dry_run: bool = False,
         before_commit: Callable[[], None] | None = None,
     ) -> Alteration:
-        """Set properties of the lakehouse, or remove them, as a new version; this handle stays at its own.
+        """Commit a version that sets or removes properties of the lakehouse; this handle stays at its own.
 
         After a lost race the same properties are set in the newest definition: those set by other writers stay. One
         ``put`` more than a commit of nothing; three ``get`` or so if nothing changes.
@@ -491,7 +491,7 @@ class Lakehouse(CatalogView):
         lasts: timedelta | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> Freeze:
-        """Stop all ordinary commits, as a new version; this handle stays at its own. Costs as :meth:`alter`.
+        """Commit a version that stops all ordinary commits; this handle stays at its own. Costs as :meth:`alter`.
 
         Transactions and loads of every writer end with ``LakehouseFrozen``, and go on when the lakehouse is thawed.
         Maintenance, rollback and restore work as ever; a rollback does not thaw. The author may freeze again, to change
@@ -539,7 +539,7 @@ class Lakehouse(CatalogView):
         return new
 
     def thaw(self, *, reason: str | None = None, before_commit: Callable[[], None] | None = None) -> Alteration:
-        """Take ordinary commits again, as a new version; where nothing is frozen, nothing changes. As :meth:`alter`."""
+        """Commit a version that takes ordinary commits again, if the lakehouse is frozen. As :meth:`alter`."""
         return self.alter({spec.FREEZE: None}, reason=reason, before_commit=before_commit)
 
     # -- snapshots -----------------------------------------------------------------------------
@@ -555,7 +555,7 @@ class Lakehouse(CatalogView):
         reason: str | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> SnapshotInfo:
-        """Give a version a name that keeps it readable after it expires; this is a new version itself.
+        """Give a version a name, which keeps it readable after it expires. That commits a new version.
 
         Args:
             name: without spaces; unique among the snapshots.

@@ -125,7 +125,7 @@ class RecoveryTarget:
         return None
 
     def other_spelling(self, text: str, newest: int) -> str:
-        """Return another text for the same version, which no snapshot is named like."""
+        """Return another text for the same version, one that is the name of no snapshot."""
         if self.version is None:
             return "the time as timestamp"
         number = int(self.version)

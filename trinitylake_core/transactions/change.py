@@ -186,7 +186,7 @@ class TransactionChange:
     # -- proofs --------------------------------------------------------------------------------
 
     def require(self, proof: Proof) -> None:
-        """Have ``proof`` called with each root that this is about to be built on; what it raises ends the commit.
+        """Call ``proof`` with each root before this is built on it; what the proof raises ends the commit.
 
         It proves again, without requests as far as it can: it is called once for each lost race.
         """

@@ -171,7 +171,7 @@ class CatalogEdits(CatalogView):
         return table
 
     def alter_table(self, namespace: str, name: str, **changes: Unpack[TableChanges]) -> TableDef:
-        """Change a table's definition; takes what ``definitions.altered_table`` takes. Raises ``ObjectNotFound``."""
+        """Change a table's definition; ``TableChanges`` says what it takes. Raises ``ObjectNotFound``."""
         table = altered_table(self.table(namespace, name), **changes)
         key = self._keys.table(namespace, name)
         self._set(TABLE, key, table, namespace, name)
@@ -208,7 +208,7 @@ class CatalogEdits(CatalogView):
         sql: str | None = None,
         **definition: Unpack[ViewOptions],
     ) -> ViewDef:
-        """Create a view; takes what ``definitions.view_def`` takes (dialect, schema, properties, ...).
+        """Create a view; ``ViewOptions`` says what it takes beside names and query.
 
         Raises:
             InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
@@ -225,7 +225,7 @@ class CatalogEdits(CatalogView):
         sql: str | None = None,
         **changes: Unpack[ViewChanges],
     ) -> ViewDef:
-        """Change a view's definition; takes what ``definitions.altered_view`` takes. Raises ``ObjectNotFound``."""
+        """Change a view's definition; ``ViewChanges`` says what it takes. Raises ``ObjectNotFound``."""
         view = altered_view(self.view(namespace, name), sql=sql, **changes)
         key = self._keys.view(namespace, name)
         self._set(VIEW, key, view, namespace, name)
