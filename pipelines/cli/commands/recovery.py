@@ -288,8 +288,8 @@ def _say_once(what: str, ways: str) -> InvalidInput:
     details="""\
 With --last: the newest commit that changed objects. With --since alone: everything from then on. With --author or
 --matching: the newest commits in a row that match.
-A rollback to the version before the first of them follows, with all that `rollback` proves. What others committed
-after it would be undone, too, so it is refused unless --others is given; `restore` brings back single objects.""",
+Then it rolls back to the version before the first of them, and proves what `rollback` proves. What others committed
+after that would be undone, too: so it is refused unless --others is given. `restore` brings back single objects.""",
 )
 def undo(call: Call) -> Result:
     """Undo."""

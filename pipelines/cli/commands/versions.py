@@ -53,8 +53,9 @@ _HISTORY_OPTIONS: Final = (
     arguments={"OBJECT": "the same as --object"},
     details="""\
 With --follow it prints later versions as they are committed, oldest first: one JSON document a line, with the objects
-that the version changed. A file that --to names knows where to go on; elsewhere --after does. A version that expired
-before it was read is named in not_compared of the next one. Ctrl-C or SIGTERM ends it after a whole line.""",
+that the version changed. With --to FILE it goes on after the last version in the file; elsewhere --after says where.
+A version that expired before it was read is named in not_compared of the next one. Ctrl-C or SIGTERM ends it after a
+whole line.""",
 )
 def history(call: Call) -> Result:
     """List versions, or follow them."""
