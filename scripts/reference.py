@@ -129,7 +129,6 @@ def configuration() -> Iterator[str]:
     for path, model in seen:  # grows while it is walked
         title = f"`{path}`" if path else "The file"
         yield from (f"## {title}", "", _doc(model), "")
-        rows = []
         hints = get_type_hints(model, include_extras=True)
         for name, field in model.model_fields.items():
             inner = _model(field.annotation)
@@ -137,8 +136,8 @@ def configuration() -> Iterator[str]:
             if inner is not None:
                 seen.append((f"{here}[]" if name == "lakehouses" else here, inner))
             bounds = "".join(f", {_bound(each)}" for each in field.metadata if _bound(each))
-            rows.append((f"`{name}`", f"{_type(hints[name])}{bounds}", _default(field)))
-        yield from (*_table(("Field", "Type", "Default"), rows), "")
+            yield f"* `{name}`: {_type(hints[name])}{bounds}{_default(field)}"
+        yield ""
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
@@ -174,15 +173,13 @@ def _bound(constraint: Any) -> str:
 
 def _default(field: Any) -> str:
     if field.is_required():
-        return "required"
+        return " (required)"
     value = field.get_default(call_default_factory=True)
-    if value in (None, (), {}):
-        return "none"
-    if isinstance(value, BaseModel):
-        return "as below"
+    if value in (None, (), {}) or isinstance(value, BaseModel):
+        return ""
     if isinstance(value, timedelta):
-        return f"`{describe_duration(value.total_seconds())}`"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        return f" (`{describe_duration(value.total_seconds())}`)"
+    return f" (`{str(value).lower() if isinstance(value, bool) else value}`)"
 
 
 # -- Python ----------------------------------------------------------------------------------------------
@@ -234,18 +231,17 @@ def jobs() -> Iterator[str]:
 
 def _config(job: str, kind: type) -> Iterator[str]:
     """Yield a job's configuration: its signature, the command that explains the options, and what no option sets."""
-    yield from (f"### {job}.Config", "", f"    {job}.Config{_signature(kind)}".replace(" -> None", ""), "")
     command = _command_of(job)
-    meanings = _split_attributes(_doc(kind))[1]
-    options: set[str | None] = set()
+    options = load(command).options if command in ENTRIES else ()
+    explained = OF_MANY_CONFIGS | {each.name or "" for each in options}
+    yield from (f"### {job}.Config", "", f"    {job}.Config{_signature(kind, explained)}".replace(" -> None", ""), "")
     if command in ENTRIES:
         yield from (f"As the options of [`{command}`](commands.md#{command.replace(' ', '-')}).", "")
-        options = {each.name for each in load(command).options}
-    said = options | OF_MANY_CONFIGS
+    meanings = _split_attributes(_doc(kind))[1]
     without_option = [
         f"* `{name}`: {meaning}"
         for name, meaning in meanings.items()
-        if name not in said and not name.startswith("spark_from_")
+        if name not in explained and not name.startswith("spark_from_")
     ]
     if without_option:
         yield from (*without_option, "")
@@ -440,17 +436,6 @@ def _prose(docstring: str) -> str:
 
 def _doc(what: Any) -> str:
     return _prose(inspect.getdoc(what) or "")
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield "|" + "---|" * len(header)
-    yield from (f"| {' | '.join(map(_cell, each))} |" for each in rows)
-
-
-def _cell(text: str) -> str:
-    """Return the text of a cell; a bar between backticks is left alone, as the tables of mkdocs want it."""
-    return "`".join(part if number % 2 else part.replace("|", r"\|") for number, part in enumerate(text.split("`")))
 
 
 def _escaped(text: str) -> str:

@@ -114,7 +114,7 @@ def test_the_reference_has_every_command_and_option() -> None:
 def test_the_reference_has_every_field_of_the_configuration() -> None:
     """Each with its type and default, also where models lie in models."""
     text = _built("configuration")
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\* `(\w+)`: (.+?)(?: \((.+)\))?$", text, re.MULTILINE)
     models = (
         settings.LakehouseSettings,
         settings.Spark,
