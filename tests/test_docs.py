@@ -22,14 +22,14 @@ def test_the_code_cites_sections_that_the_format_has() -> None:
 
 
 def test_the_format_explains_every_system_row() -> None:
-    """Each system row of spec.py stands in a table of docs/format.md; a new row needs one line there."""
+    """Each system row of spec.py stands in a list of docs/format.md; a new row needs one line there."""
     spec = (ROOT / "trinitylake_core/spec.py").read_text(encoding="utf-8")
     rows = set(
         re.findall(r'^[A-Z_]+: Final = "([a-z]+(?:_[a-z]+)*)"$', spec.partition("# System-internal")[2], re.MULTILINE)
     )
     operations = set(re.findall(r'^OP_[A-Z_]+: Final = "([a-z]+)"$', spec, re.MULTILINE))
     assert {"lakehouse_def", "summary", "txn"} <= rows
-    terms = re.findall(r"^\| (.+?) \|", (ROOT / "docs/format.md").read_text(encoding="utf-8"), re.MULTILINE)
+    terms = re.findall(r"^\* (`.+?): ", (ROOT / "docs/format.md").read_text(encoding="utf-8"), re.MULTILINE)
     explained = {name for term in terms for name in re.findall(r"`([a-z_]+)`", term)}
     assert set() == rows - operations - explained
 
