@@ -143,10 +143,9 @@ def figures_of(times: Times) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any]) -> str:
-    """Return the tables in Markdown, the one of ratios first."""
+    """Return the tables in Markdown: ratios of CPU time, then the times."""
     names = list(RIVALS)
     head = f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
-    ratios = _cells(figures, names, lambda row, _: f"{row['ratio']:.3g}")
     times = f"## Times\n\nMedian (least–most) of the rounds.\n\n{head}{_cells(figures, names, _time)}"
     cpu_ratios = _cells(figures, names, lambda row, _: f"{row['cpu ratio']:.3g}")
     return (
@@ -159,8 +158,8 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
         f"* {facts['machine']}; load average before {facts['before']}, after {facts['after']}\n\n"
         "A load average above the number of cores shows that other programs worked on the machine. Then times are too "
         "long, most of all where a system waits for the disk. CPU time suffers less.\n\n"
-        f"## Ratios\n\nOur time divided by that of the other: below 1 ours is faster.\n\n{head}{ratios}\n"
-        f"The same for CPU time, of all threads and processes:\n\n{head}{cpu_ratios}\n"
+        "## Ratios\n\nOur CPU time, of all threads and processes, divided by that of the other: below 1 ours takes "
+        f"less.\n\n{head}{cpu_ratios}\n"
         f"![the others as multiples of ours](peers.png)\n\n{times}{_NOTES}"
     )
 
