@@ -265,7 +265,7 @@ def _report(job: str, kind: type) -> Iterator[str]:
     rows += [(name, "", _summary(value)) for name, value in vars(kind).items() if isinstance(value, property)]
     yield from _fields(rows)
     if as_json:
-        yield f"* other fields as in the [JSON of `{command}`](json.md#{command.replace(' ', '-')})"
+        yield f"* other fields as in the [JSON](json.yaml) of `{command}`"
     yield ""
 
 
@@ -275,7 +275,8 @@ def _command_of(job: str) -> str:
 
 def _fields_of_json(section: str) -> set[str]:
     """Return the names of the fields that the contract has in a section, or in the shape that it refers to."""
-    block = _json_sections().get(section, "")
+    contract = (ROOT / "docs/reference/json.yaml").read_text(encoding="utf-8")
+    block = dict(_SECTION.findall(contract)).get(section, "")
     shape = re.fullmatch(r"[A-Z]\w+", block.strip())
     return _fields_of_json(shape[0]) if shape else set(re.findall(r"^  (\w+)\??:", block, re.MULTILINE))
 
@@ -398,19 +399,6 @@ def _errors(error: type[Exception], public: set[type], depth: int) -> Iterator[s
             yield from _errors(each, public, depth + 1)
 
 
-# -- JSON ------------------------------------------------------------------------------------------------
-
-
-def json() -> Iterator[str]:
-    """Yield the contract on ``--json``: commands in the order of the overview, and the shapes that they share."""
-    for name, block in _json_sections().items():
-        yield from (f"## {name}", "", "```yaml", *(line[2:] for line in block.rstrip().split("\n")), "```", "")
-
-
-def _json_sections() -> dict[str, str]:
-    return dict(_SECTION.findall((ROOT / "docs/reference/json.yaml").read_text(encoding="utf-8")))
-
-
 # -- text ------------------------------------------------------------------------------------------------
 
 
@@ -448,7 +436,6 @@ PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "configuration": configuration,
     "library": library,
     "jobs": jobs,
-    "json": json,
 }
 """The pages, and what yields the lines of each."""
 
