@@ -4,8 +4,7 @@
 
 Every step is a process of its own, so that its memory is its own, too, and Spark is up before its time is taken:
 
-* ``requests`` are those that all processes sent, counted one by one; ``of the driver`` are among them; ``computed``
-  is what the shape of the tree makes one expect (``benchmarks.largepage``);
+* ``requests`` are those that all processes sent, counted one by one; ``of the driver`` are among them;
 * ``at once`` is how many tasks of Spark ran at the same time while any did, and ``of all`` over the whole step, the
   driver's own time included; in this process and its helpers, the CPU seconds of a second;
 * ``MB driver``, ``MB Java``, ``MB task`` are the peaks of the process that drives the job, of Java, and of the largest

@@ -80,7 +80,8 @@ def page_path(name: str) -> Path:
 def commands() -> Iterator[str]:
     """Yield the reference of all commands, section by section; first the options that several of them have."""
     times = Counter(_row(each) for name in ENTRIES for each in load(name).options)
-    shared = {row: None for row, count in times.items() if count > 2}
+    created = set(map(_row, load("create").options))
+    shared = {row: None for row, count in times.items() if count > (1 if row in created else 2)}
     yield from ("## Options of several commands", "", "Of every command:", "")
     yield from map(_item, map(_row, COMMON))
     yield from ("", "Of those commands that name them:", "")
