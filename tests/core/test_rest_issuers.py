@@ -186,6 +186,11 @@ def test_wrong_tokens_are_refused_and_the_endpoint_goes_on(
         assert [] == [each.getMessage() for each in caplog.records if each.levelname in {"ERROR", "WARNING"}]
 
 
+def test_the_waits_before_a_wrong_token_is_refused_leave_time_to_say_so_within_a_second() -> None:
+    """One is for guesses, the other for an issuer that hangs; they do not add up."""
+    assert max(Limits().wrong_token_seconds, issuers._WAIT_SECONDS) <= 0.8
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [

@@ -9,8 +9,23 @@ from typing import Any
 import pytest
 
 from tests.stores import table
+from tests.support.authority import make_certificate
+from tests.support.real_stores import FIT, RunningStore, run_store
 
 collect_ignore_glob = [] if os.environ.get("TRINITYLAKE_STORES") else ["test_*.py"]
+
+
+_MINIO = next(each for each in FIT if each.name == "MinIO")
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
+    """A store with an STS, which looks at policies."""
+    if not _MINIO.is_there:
+        pytest.skip("scripts/stores.sh has no MinIO")
+    directory = tmp_path_factory.mktemp("minio")
+    with run_store(_MINIO, directory, make_certificate(directory)) as store:
+        yield store
 
 
 @pytest.hookimpl(wrapper=True)

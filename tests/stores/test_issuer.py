@@ -1,4 +1,4 @@
-"""Tokens of an issuer that others wrote: Keycloak, with PyIceberg and Spark as its clients. `make test-stores`."""
+"""Tokens of an issuer that others wrote: Keycloak, with PyIceberg, DuckDB and Spark. `make test-stores`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, UnauthorizedError
 
-from tests.support.engines import by_spark_sql
+from tests.support.engines import by_spark_sql, connected
 from tests.support.icebergs import ids, with_table
 from tests.support.real_stores import CACHE
 from tests.support.s3_servers import free_port, wait_for_port
@@ -96,12 +96,15 @@ def uri(realm: str, tmp_path: Path) -> Iterator[str]:
 
 def _asks(realm: str, name: str) -> dict[str, str]:
     """Return the properties by which a client asks the realm for its token."""
-    at = f"{realm}/protocol/openid-connect/token"
-    return {"credential": f"{name}:{name}-secret", "oauth2-server-uri": at, "scope": "profile"}
+    return {"credential": f"{name}:{name}-secret", "oauth2-server-uri": _tokens_at(realm), "scope": "profile"}
+
+
+def _tokens_at(realm: str) -> str:
+    return f"{realm}/protocol/openid-connect/token"
 
 
 def test_clients_get_their_tokens_from_the_issuer(uri: str, realm: str) -> None:
-    """PyIceberg writes, Spark reads and writes; who has no right or no audience is refused."""
+    """PyIceberg writes, DuckDB and Spark read and write; who has no right or no audience is refused."""
     catalog = load_catalog("lake", type="rest", uri=uri, warehouse="lake", **_asks(realm, "etl"))
     with_table(catalog, "a.t", 1)
     for name, kind, words in (
@@ -110,12 +113,17 @@ def test_clients_get_their_tokens_from_the_issuer(uri: str, realm: str) -> None:
     ):
         with pytest.raises(kind, match=words):
             load_catalog("lake", type="rest", uri=uri, warehouse="lake", **_asks(realm, name))
+    secret = "CLIENT_ID 'etl', CLIENT_SECRET 'etl-secret', OAUTH2_SCOPE 'profile', "
+    secret += f"OAUTH2_SERVER_URI '{_tokens_at(realm)}'"
+    with connected(_WithoutToken(uri, "", "lake"), secret=secret) as duck:
+        duck.execute("INSERT INTO l.a.t VALUES (5, 'x')")
+        assert [(1,), (5,)] == duck.execute("SELECT id FROM l.a.t ORDER BY id").fetchall()
     with pool(1) as process:
         statements = ("INSERT INTO l.a.t VALUES (7, 'x')", "SELECT id FROM l.a.t ORDER BY id")
         asks = _asks(realm, "etl") | {"token-exchange-enabled": "false"}
         run = partial(by_spark_sql, _WithoutToken(uri, "", "lake"), "lake", *statements, **asks)
-        assert [(1,), (7,)] == process.submit(run).result()[-1]
-    assert [1, 7] == ids(catalog.load_table("a.t"))
+        assert [(1,), (5,), (7,)] == process.submit(run).result()[-1]
+    assert [1, 5, 7] == ids(catalog.load_table("a.t"))
 
 
 class _WithoutToken(Served):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
 
-from tests.support.authority import make_certificate
+from tests.core.test_rest import Client
 from tests.support.engines import by_spark_sql, connected
 from tests.support.icebergs import ids, rows, with_table
-from tests.support.real_stores import FIT, RunningStore, run_store
-from tests.support.s3_servers import KEY, SECRET
+from tests.support.real_stores import RunningStore
+from tests.support.s3_servers import BUCKET, KEY, SECRET
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Principals, Served, Warehouses, application
@@ -23,31 +26,28 @@ from trinitylake_core.rest.lending import Lender
 from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
 
-_KIND = next(each for each in FIT if each.name == "MinIO")
 _ROLE = "arn:aws:iam::000000000000:role/tables"  # MinIO has no roles: the session gets what its policy leaves
+_SECONDS: Final = 900
+"""What keys last here. MinIO and AWS lend none for a shorter time."""
+_DENIED: Final = r"ACCESS_DENIED|AccessDenied|Access Denied|403"
+_RENEWED: Final = 'trinitylake_requests_total{operation="load_credentials",status="200"}'
+_TASKS: Final = 12
+_TASK_SECONDS: Final = 90
+_FOR_SPARK: Final = {"header.X-Iceberg-Access-Delegation": "vended-credentials", "client.region": "us-east-1"}
 _RIGHTS = {"owner": {"manage": ["*"]}, "writer": {"write": ["a.t"]}, "reader": {"read": ["a.t"]}}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
-    if not _KIND.is_there:
-        pytest.skip("scripts/stores.sh has no MinIO")
-    directory = tmp_path_factory.mktemp("minio")
-    with run_store(_KIND, directory, make_certificate(directory)) as running_store:
-        yield running_store
+@pytest.fixture
+def lake(minio: RunningStore) -> Lakehouse:
+    return Lakehouse.create(minio.new_root(), storage_options=minio.options)
 
 
 @pytest.fixture
-def lake(store: RunningStore) -> Lakehouse:
-    return Lakehouse.create(store.new_root(), storage_options=store.options)
-
-
-@pytest.fixture
-def uri(store: RunningStore, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def uri(minio: RunningStore, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An endpoint that lends. Clients have no keys in their environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    lender = Lender(_ROLE, endpoint=store.options["endpoint_url"], seconds=900)
+    lender = Lender(_ROLE, endpoint=minio.options["endpoint_url"], seconds=_SECONDS)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     known = Principals({hash_token(name): Principal(name, allowed) for name, allowed in _RIGHTS.items()})
@@ -62,13 +62,13 @@ def _as(uri: str, name: str) -> Catalog:
     return load_catalog("lake", type="rest", uri=uri, warehouse="lake", token=name)
 
 
-def _client(uri: str, name: str, endpoint: str) -> Any:
-    """Return a client of the store with the keys that somebody gets for ``a.t``."""
-    lent = _as(uri, name).load_table("a.t").io.properties
+def _client(table: Table) -> Any:
+    """Return a client of the store with the keys that a table came with."""
+    lent = table.io.properties
     assert KEY != lent["s3.access-key-id"]
     return boto3.client(
         "s3",
-        endpoint_url=endpoint,
+        endpoint_url=lent["s3.endpoint"],
         region_name="us-east-1",
         aws_access_key_id=lent["s3.access-key-id"],
         aws_secret_access_key=lent["s3.secret-access-key"],
@@ -101,11 +101,11 @@ def _attempts(client: Any, bucket: str, key: str, *, with_list: bool = True) -> 
 
 
 def test_lent_keys_read_and_write_one_table_and_touch_nothing_else(
-    uri: str, lake: Lakehouse, store: RunningStore
+    uri: str, lake: Lakehouse, minio: RunningStore
 ) -> None:
     """The store decides. What is refused stays as it was."""
     owner = _as(uri, "owner")
-    endpoint = store.options["endpoint_url"]
+    endpoint = minio.options["endpoint_url"]
     bucket, _, path = lake.root.removeprefix("s3://").partition("/")
     neighbour = owner.load_table("a.neighbour")
     own = owner.load_table("a.t").metadata_location.removeprefix(f"s3://{bucket}/")
@@ -122,7 +122,7 @@ def test_lent_keys_read_and_write_one_table_and_touch_nothing_else(
     before = {each["Key"]: each["ETag"] for each in listed}
     refused = attempts = 0
     for name in ("writer", "reader"):
-        client = _client(uri, name, endpoint)
+        client = _client(_as(uri, name).load_table("a.t"))
         for key in forbidden:
             for ask in _attempts(client, bucket, key):
                 attempts += 1
@@ -136,7 +136,7 @@ def test_lent_keys_read_and_write_one_table_and_touch_nothing_else(
     after = behind.list_objects_v2(Bucket=bucket, Prefix=path)["Contents"]
     assert before == {each["Key"]: each["ETag"] for each in after}
 
-    reader, writer = (_client(uri, name, endpoint) for name in ("reader", "writer"))
+    reader, writer = (_client(_as(uri, name).load_table("a.t")) for name in ("reader", "writer"))
     directory = own.rpartition("/metadata/")[0]
     assert reader.get_object(Bucket=bucket, Key=own)["Body"].read()
     assert 0 < reader.list_objects_v2(Bucket=bucket, Prefix=f"{directory}/")["KeyCount"]
@@ -149,7 +149,7 @@ def test_lent_keys_read_and_write_one_table_and_touch_nothing_else(
 def test_pyiceberg_reads_and_writes_with_lent_keys(uri: str) -> None:
     _as(uri, "writer").load_table("a.t").append(rows(2))
     assert [1, 2] == ids(_as(uri, "reader").load_table("a.t"))
-    with pytest.raises(OSError, match=r"ACCESS_DENIED|AccessDenied|Access Denied|403"):
+    with pytest.raises(OSError, match=_DENIED):
         _as(uri, "reader").load_table("a.t").append(rows(3))
 
 
@@ -162,7 +162,6 @@ def test_duckdb_reads_and_writes_with_lent_keys(uri: str) -> None:
 
 def test_spark_reads_and_writes_with_lent_keys(uri: str) -> None:
     """With Iceberg's runtime and AWS bundle, and so with Maven Central."""
-    asks = {"header.X-Iceberg-Access-Delegation": "vended-credentials", "client.region": "us-east-1"}
     served = Served(uri, "owner", "lake")
     with pool(1) as process:
         statements = (
@@ -171,5 +170,41 @@ def test_spark_reads_and_writes_with_lent_keys(uri: str) -> None:
             "DELETE FROM l.a.s WHERE x = 1",
             "SELECT x FROM l.a.s",
         )
-        ran = process.submit(partial(by_spark_sql, served, "lake", **asks), *statements).result()
+        ran = process.submit(partial(by_spark_sql, served, "lake", **_FOR_SPARK), *statements).result()
     assert [(2,)] == ran[-1]
+
+
+def test_keys_end_at_the_store_and_long_jobs_get_new_ones(uri: str) -> None:
+    """18 minutes, nearly all of them asleep: no store lends keys for less than fifteen.
+
+    One statement of Spark reads and writes files until its first keys have ended, and gets new ones. A client that
+    holds its keys is refused then.
+    """
+    source = with_table(_as(uri, "owner"), "a.long", properties={"read.split.open-file-cost": str(128 << 20)})
+    for number in range(_TASKS):
+        source.append(rows(number))
+    sleeps = f"java_method('java.lang.Thread', 'sleep', {_TASK_SECONDS * 1000}L) IS NOT NULL"
+    statements = ("CREATE TABLE l.a.copy (id BIGINT)", f"INSERT INTO l.a.copy SELECT id FROM l.a.long WHERE {sleeps}")
+    served = Served(uri, "owner", "lake")
+    with pool(1) as process, connected(served) as duck:
+        job = process.submit(partial(by_spark_sql, served, "lake", **_FOR_SPARK), *statements)
+        held = _as(uri, "writer").load_table("a.t")
+        key = held.metadata_location.removeprefix(f"s3://{BUCKET}/")
+        read = partial(_client(held).get_object, Bucket=BUCKET, Key=key)
+        assert not _is_refused(read)
+        assert [(1,)] == duck.execute("SELECT id FROM l.a.t").fetchall()
+        ends = int(held.io.properties["s3.session-token-expires-at-ms"]) / 1000
+        assert 0 < ends - time.time() <= _SECONDS
+        time.sleep(ends + 1 - time.time())
+        assert _is_refused(read)
+        with pytest.raises(OSError, match=_DENIED):
+            held.scan().to_arrow()
+        assert [1] == ids(held.refresh())
+        assert [(1,)] == duck.execute("SELECT id FROM l.a.t").fetchall()
+        assert not job.done()
+        job.result()
+    assert list(range(_TASKS)) == ids(_as(uri, "owner").load_table("a.copy"))
+    metrics = Client(uri, "owner")("GET", "/metrics").text
+    (renewals,) = re.findall(rf"^{re.escape(_RENEWED)} ([0-9.]+)$", metrics, re.MULTILINE)
+    print(f"new keys were asked for {renewals} times")
+    assert float(renewals) >= 2  # the table that is read, and the one that is written

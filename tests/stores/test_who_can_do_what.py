@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,13 @@ from botocore.exceptions import ClientError
 from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.stores.jobs import Place, run_all_jobs
-from tests.support.authority import make_certificate
 from tests.support.icebergs import ids, rows, with_table
-from tests.support.real_stores import FIT, RunningStore, run_store
+from tests.support.real_stores import RunningStore
 from tests.support.s3_servers import BUCKET, KEY, SECRET
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import Served, endpoint
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"
-_KIND: Final = next(each for each in FIT if each.name == "MinIO")
 _ADD: Final = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
 _ACTIONS: Final = {"read": ["s3:GetObject"], "add": _ADD, "delete": ["s3:DeleteObject"]}
 _COLUMNS: Final = ("catalog", "table", "others", "backup")
@@ -95,28 +93,19 @@ class _Deployment:
         )
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
-    if not _KIND.is_there:
-        pytest.skip("scripts/stores.sh has no MinIO")
-    directory = tmp_path_factory.mktemp("minio")
-    with run_store(_KIND, directory, make_certificate(directory)) as running_store:
-        yield running_store
-
-
 @pytest.fixture
-def deployment(store: RunningStore) -> _Deployment:
+def deployment(minio: RunningStore) -> _Deployment:
     """The catalog's files are all below the root but those of tables: its prefixes end before ``tables/``."""
-    root = store.new_root()
-    lake = Lakehouse.create(root, storage_options=store.options)
+    root = minio.new_root()
+    lake = Lakehouse.create(root, storage_options=minio.options)
     with endpoint(lake) as at:
         catalog = _catalog(at)
         table, other = (with_table(catalog, name, 1).location() for name in ("a.t", "a.other"))
-    copy = store.new_root()
+    copy = minio.new_root()
     inside = {place: uri.removeprefix(f"s3://{BUCKET}/") for place, uri in (("table", table), ("others", other))}
     prefixes = {"catalog": root, "backup": copy}
     inside |= {place: uri.removeprefix(f"s3://{BUCKET}/") for place, uri in prefixes.items()}
-    return _Deployment(store.options["endpoint_url"], store.options, root, copy, inside)
+    return _Deployment(minio.options["endpoint_url"], minio.options, root, copy, inside)
 
 
 def _catalog(at: Served) -> Catalog:
@@ -133,9 +122,16 @@ def _is_refused(ask: Callable[[], Any]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("identity", ["reader", "writer", "role", "daemon", "webserver"])
+def test_every_row_of_the_page_is_tried() -> None:
+    text = _PAGE.read_text(encoding="utf-8")
+    _, _, section = text.partition("\n## Who can do what\n")
+    rows_of_page = re.findall(r"^\| (?!Identity).*$", section.partition("\n## ")[0], re.MULTILINE)
+    assert len(_ROWS) == len(rows_of_page)
+
+
+@pytest.mark.parametrize("identity", _ROWS)
 def test_what_is_not_in_a_row_is_refused(deployment: _Deployment, identity: str) -> None:
-    """Of those rows whose places do not lie in each other."""
+    """Where places lie in each other, a row says the same of both."""
     own = deployment.client(**deployment.keys(identity))
     behind = deployment.client()
     attempts = 0
@@ -171,9 +167,9 @@ def test_the_endpoint_does_its_work_with_its_row(deployment: _Deployment) -> Non
     assert [] == list(lake.refresh().check())
 
 
-def test_maintenance_does_its_work_with_its_row(deployment: _Deployment, store: RunningStore, tmp_path: Path) -> None:
+def test_maintenance_does_its_work_with_its_row(deployment: _Deployment, minio: RunningStore, tmp_path: Path) -> None:
     """All jobs, with the backup, in a lakehouse that has no other tables."""
-    root = store.new_root()
+    root = minio.new_root()
     own = {"catalog": root.removeprefix(f"s3://{BUCKET}/")}
     deployment = replace(deployment, root=root, prefixes=deployment.prefixes | own)
     mine = deployment.options | deployment.keys("maintenance")

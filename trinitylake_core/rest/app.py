@@ -245,13 +245,14 @@ class _Endpoint:
     async def _guard(self, asking: Asking, act: Callable[[], Awaitable[Response]]) -> Response:
         """Answer a request of somebody who may ask, and write every one down."""
         problem: Problem | None = None
+        arrived = anyio.current_time()
         try:
             asking.principal = await self._principal_of(asking.http)
             self._rates.take(asking.principal)
             response = await act()
         except Exception as error:  # noqa: BLE001 - each becomes an answer, those of the server with a log entry
             if isinstance(error, WrongToken):
-                await anyio.sleep(self.limits.wrong_token_seconds)
+                await anyio.sleep_until(arrived + self.limits.wrong_token_seconds)
             problem = problem_of(error)
             response = refuse(error)
             if not isinstance(error, Bomb):

@@ -28,7 +28,8 @@ class Limits:
         share: of ``threads``, ``waiting`` and ``memory_bytes`` that one of several principals may take.
         seconds: after which a request is answered without its result. What it began goes on. A client has as long to
             send a body, and to read an answer, before its connection is closed.
-        wrong_token_seconds: before a client is told that its token is wrong. It waits without a thread or a place.
+        wrong_token_seconds: from its request until a client is told that its token is wrong. It waits without a thread
+            or a place.
         stop_seconds: that requests under way have when the endpoint is ended.
     """
 
@@ -43,5 +44,5 @@ class Limits:
     waiting: int = 512
     share: float = 0.5
     seconds: float = 60.0
-    wrong_token_seconds: float = 1.0
+    wrong_token_seconds: float = 0.5
     stop_seconds: float = 20.0

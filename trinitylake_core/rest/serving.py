@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import anyio.lowlevel
 import uvicorn
 from pyiceberg.catalog import Catalog, load_catalog
 from starlette.applications import Starlette
@@ -246,6 +247,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
+        await anyio.lowlevel.checkpoint()  # what anyio loads at its first use would keep the first client waiting
         await super().startup(sockets)
         self.is_up.set()
 

@@ -74,7 +74,11 @@ _END_SECONDS: Final = 5
         ),
         option("--lend-endpoint", metavar="URL", help="where STS is, for stores that have their own (default: AWS)"),
         option(
-            "--lend-seconds", type=int, default=3600, metavar="N", help="how long lent keys are good (default 3600)"
+            "--lend-seconds",
+            type=int,
+            default=3600,
+            metavar="N",
+            help="how long lent keys are good, also after a right ends or the table is dropped (default 3600)",
         ),
         option(
             "--audit-log",
