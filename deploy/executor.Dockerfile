@@ -8,11 +8,11 @@ ARG SPARK_IMAGE=apache/spark:4.1.4-python3
 FROM ${SPARK_IMAGE}
 ARG PYTHON_VERSION=3.12
 USER root
-COPY constraints-hashes.txt /tmp/constraints-hashes.txt
+COPY deploy/executor-hashes.txt /tmp/executor-hashes.txt
 RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/trinitylake
 RUN /opt/trinitylake/bin/python -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '${PYTHON_VERSION}')"
-RUN /opt/trinitylake/bin/python -m pip install --no-cache-dir --require-hashes --only-binary :all: --constraint /tmp/constraints-hashes.txt pyarrow numpy mmh3 protobuf fsspec obstore s3fs
+RUN /opt/trinitylake/bin/python -m pip install --no-cache-dir --require-hashes --only-binary :all: --requirement /tmp/executor-hashes.txt
 RUN /opt/trinitylake/bin/python -c "import pyarrow, numpy, mmh3, google.protobuf, fsspec, obstore, s3fs"
 ENV PYSPARK_PYTHON=/opt/trinitylake/bin/python
 USER spark

@@ -34,18 +34,28 @@ def _steps(prefix: str) -> list[str]:
 def _carried_out(step: str, environment: Path, version: str) -> subprocess.CompletedProcess[str]:
     """Carry out a step, the environment elsewhere, as the shell of an image would."""
     command = step.replace(_INSIDE, str(environment)).replace("python3 -m", f"{sys.executable} -m")
-    command = command.replace("/tmp/constraints-hashes.txt", str(ROOT / "constraints-hashes.txt"))
+    command = command.replace("/tmp/executor-hashes.txt", str(ROOT / "deploy" / "executor-hashes.txt"))
     command = command.replace("${PYTHON_VERSION}", version)
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=800, check=False, cwd="/")
 
 
 def test_the_image_has_what_the_archive_has() -> None:
-    """Both recipes install the same packages, and the page names the file."""
+    """Both recipes install the same packages, with the hashes of a deployment, and the page names the file.
+
+    All are requirements: no pip before 26 takes hashes of constraints.
+    """
     page = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
     archive = re.search(r"--constraint constraints\.txt ([a-z0-9 -]+) venv-pack\n", page)
+    script = (ROOT / "scripts" / "hashes.sh").read_text(encoding="utf-8")
+    hashed = re.search(r"^executors='(.*)'$", script, re.MULTILINE)
     (image,) = [step for step in _steps(_INSIDE) if "pip install" in step]
     assert archive is not None
-    assert image.endswith(f"--require-hashes --only-binary :all: --constraint /tmp/constraints-hashes.txt {archive[1]}")
+    assert hashed is not None
+    assert archive[1] == hashed[1]
+    assert image.endswith("--require-hashes --only-binary :all: --requirement /tmp/executor-hashes.txt")
+    needed = _pinned("deploy/executor-hashes.txt")
+    assert {*archive[1].split()} <= {line.partition("==")[0] for line in needed}
+    assert {*needed} <= {*_pinned("constraints-hashes.txt")}
     assert "--file deploy/executor.Dockerfile" in page
 
 
@@ -63,15 +73,19 @@ def test_the_bill_of_materials_names_the_files_that_pip_takes(tmp_path: Path) ->
     path = f"{environment / 'bin'}:{os.environ['PATH']}"
     subprocess.run([str(ROOT / "scripts" / "sbom.sh"), str(made)], check=True, env={**os.environ, "PATH": path})
     lines = {each["name"]: _requirement(each) for each in json.loads(made.read_text())["components"]}
-    text = (ROOT / "constraints-hashes.txt").read_text(encoding="utf-8").replace("\\\n", "")
-    pinned = [" ".join(line.split()) for line in text.splitlines() if "==" in line and not line.startswith("#")]
-    assert sorted(pinned) == sorted(lines.values())
+    assert sorted(_pinned("constraints-hashes.txt")) == sorted(lines.values())
     small = "\n".join(lines[name] for name in ("mmh3", "fsspec", "h11"))
     for hashes, is_taken in ((small, True), (re.sub(r"sha256:[0-9a-f]{4}", "sha256:0000", small), False)):
         (tmp_path / "lines.txt").write_text(hashes)
         asked = [pip, "install", "--dry-run", "--quiet", "--no-deps", "--require-hashes", "-r", "lines.txt"]
         done = subprocess.run(asked, check=False, cwd=tmp_path, capture_output=True, text=True)
         assert is_taken == (done.returncode == 0), done.stderr
+
+
+def _pinned(name: str) -> list[str]:
+    """Return the requirements of a file, each with its hashes on one line."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", "")
+    return [" ".join(line.split()) for line in text.splitlines() if "==" in line and not line.startswith("#")]
 
 
 def _requirement(component: dict[str, Any]) -> str:
