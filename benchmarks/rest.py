@@ -1,18 +1,23 @@
 """The Iceberg REST endpoint under load: commits a second and their latency, by clients, storage and groups.
 
     python -m benchmarks rest [--seconds 8] [--clients 1 8 64 256] [--into docs/benchmarks]
+    python -m benchmarks rest --identities [--seconds 8]
 
 Each client sets a property on a table of its own as soon as it is answered; all share one process, the endpoint has
 another, and the S3 server, which answers after 30 ms, a third. On disk every commit is synced. Beside it PyIceberg's
 SQL catalog on a PostgreSQL that waits for the disk, in eight processes with threads (256 are more than it admits), and
 Iceberg's own REST server over the same kind of PostgreSQL, if Maven and Java are there. CPU is that of the endpoint; so
 is its memory, which is read at the end.
+
+With ``--identities`` it measures something else: commits and loads of eight clients whose tokens are of the file or of
+an issuer, with and without keys that moto's STS lends, and what the issuer and the STS were asked for meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import multiprocessing
 import os
@@ -33,8 +38,9 @@ from pyiceberg.catalog import load_catalog
 
 from benchmarks import report
 from benchmarks.iceberg import SCHEMA, postgres
+from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.rest_kit import class_path
-from tests.support.s3_servers import free_port
+from tests.support.s3_servers import KEY, SECRET, S3Server, free_port, run_moto
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
 
@@ -43,6 +49,23 @@ _PROCESSES: Final = 8
 _ADMITTED: Final = 64
 """So many clients PostgreSQL takes with its limit of 100 connections."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_CLIENTS_WITH_TOKENS: Final = 8
+_WAYS: Final = {
+    "static token": ("static", False),
+    "RS256": ("rsa", False),
+    "ES256": ("ec", False),
+    "static token, lent keys": ("static", True),
+    "RS256, lent keys": ("rsa", True),
+}
+"""Whose token clients have, and whether they ask for keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identities:
+    """Who may ask an endpoint, by a file, and the STS that lends keys."""
+
+    tokens: Path | None = None
+    sts: str | None = None
 
 
 @dataclass(slots=True)
@@ -63,18 +86,27 @@ class _Took:
         }
 
 
-def _serve(root: str, options: dict[str, Any], groups: str, port: int) -> None:
-    from trinitylake_core.rest import Warehouses, serve
+def _serve(root: str, options: dict[str, Any], groups: str, port: int, identities: _Identities) -> None:
+    from trinitylake_core.rest import Principals, Warehouses, serve
+    from trinitylake_core.rest.lending import Lender
 
     lake = Lakehouse.open(root, storage_options=options)
-    serve(Warehouses({"lake": lambda: lake}, {"group-commits": groups}), port=port)
+    principals = lender = None
+    if identities.tokens is not None:
+        principals = Principals.of_file(identities.tokens)
+    if identities.sts is not None:
+        lender = Lender("arn:aws:iam::123456789012:role/tables", endpoint=identities.sts)
+    serve(Warehouses({"lake": lambda: lake}, {"group-commits": groups}, lender), port=port, principals=principals)
 
 
 @contextmanager
-def _served(root: str, options: dict[str, Any], groups: str) -> Iterator[tuple[int, int]]:
+def _served(
+    root: str, options: dict[str, Any], groups: str, identities: _Identities = _Identities()
+) -> Iterator[tuple[int, int]]:
     """Serve a lakehouse from another process; its port and its process ID."""
     port = free_port()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(root, options, groups, port))
+    arguments = (root, options, groups, port, identities)
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments)
     process.start()
     try:
         asyncio.run(_until_up(port))
@@ -96,8 +128,8 @@ async def _until_up(port: int) -> None:
             return
 
 
-async def _client(port: int, number: int, work: str, until: float, took: _Took, prefix: str) -> None:
-    """Send one request after another over one connection."""
+async def _client(port: int, number: int, work: str, until: float, took: _Took, prefix: str, own: str) -> None:
+    """Send one request after another over one connection, with headers of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     path, count, known = f"/v1/{prefix}namespaces/a/tables/t{number}", 0, ""
     while (began := time.perf_counter()) < until:
@@ -105,9 +137,9 @@ async def _client(port: int, number: int, work: str, until: float, took: _Took, 
             updates = [{"action": "set-properties", "updates": {"n": str(count)}}]
             body = json.dumps({"requirements": [], "updates": updates})
             kind = "content-type: application/json\r\n"
-            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{kind}content-length: {len(body)}\r\n\r\n{body}"
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{own}{kind}content-length: {len(body)}\r\n\r\n{body}"
         else:
-            head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{known}\r\n"
+            head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{own}{known}\r\n"
         writer.write(head.encode())
         answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in answer[1:] if line)
@@ -132,9 +164,10 @@ async def read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> No
     await reader.readline()
 
 
-async def _loaded(port: int, clients: int, work: str, seconds: float, prefix: str = "lake/") -> _Took:
+async def _loaded(port: int, clients: int, work: str, seconds: float, prefix: str, own: str) -> _Took:
     took, began = _Took(), time.perf_counter()
-    await asyncio.gather(*(_client(port, number, work, began + seconds, took, prefix) for number in range(clients)))
+    until = began + seconds
+    await asyncio.gather(*(_client(port, number, work, until, took, prefix, own) for number in range(clients)))
     took.duration = time.perf_counter() - began
     return took
 
@@ -150,10 +183,12 @@ def _mebibytes(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
 
 
-def _measured(port: int, pid: int, clients: int, work: str, seconds: float, prefix: str = "lake/") -> dict[str, Any]:
-    asyncio.run(_loaded(port, clients, work, 1.0, prefix))
+def _measured(
+    port: int, pid: int, clients: int, work: str, seconds: float, prefix: str = "lake/", own: str = ""
+) -> dict[str, Any]:
+    asyncio.run(_loaded(port, clients, work, 1.0, prefix, own))
     cpu = _spent(pid)
-    took = asyncio.run(_loaded(port, clients, work, seconds, prefix))
+    took = asyncio.run(_loaded(port, clients, work, seconds, prefix, own))
     per_thousand = (_spent(pid) - cpu) / max(1, len(took.seconds)) * 1000
     return took.row() | {"CPU s per 1000": round(per_thousand, 2), "MiB": _mebibytes(pid)}
 
@@ -173,6 +208,38 @@ def _endpoint(root: str, options: dict[str, Any], where: str, clients: Sequence[
                 for number in clients[:2]:
                     rows[f"{where}, If-None-Match, {number}"] = _measured(port, pid, number, "poll", seconds)
     return rows
+
+
+def _identities(folder: Path, seconds: float) -> dict[str, Any]:
+    """Return the figures of each way to have an identity."""
+    rows: dict[str, Any] = {}
+    os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}  # the endpoint asks the STS by these
+    with run_moto(folder) as server, running_issuer() as issuer:
+        root = server.new_root()
+        _filled(Lakehouse.create(root, storage_options=server.options), _CLIENTS_WITH_TOKENS)
+        known = {"issuer": issuer.uri, "audience": AUDIENCE, "jwks": issuer.jwks}
+        digest = hashlib.sha256(b"static").hexdigest()
+        etl = {"token_sha256": digest, "subjects": {"i": ["etl-client"]}, "manage": ["*"]}
+        path = folder / "tokens.yaml"
+        path.write_text(json.dumps({"issuers": {"i": known}, "principals": {"etl": etl}}), encoding="utf-8")
+        for label, (key, is_lent) in _WAYS.items():
+            own = f"authorization: Bearer {key if key == 'static' else issuer.token(key)}\r\n"
+            own += "x-iceberg-access-delegation: vended-credentials\r\n" if is_lent else ""
+            with _served(root, server.options, "true", _Identities(path, server.endpoint)) as (port, pid):
+                for work in ("commit", "load"):
+                    keys, sts = issuer.asked["keys"], _asked_of_sts(server)
+                    row = _measured(port, pid, _CLIENTS_WITH_TOKENS, work, seconds, own=own)
+                    row["asked of issuer"] = issuer.asked["keys"] - keys
+                    row["asked of STS"] = _asked_of_sts(server) - sts
+                    rows[f"{work}, {label}"] = row
+                    print(f"{work}, {label}", row, flush=True)
+    return rows
+
+
+def _asked_of_sts(server: S3Server) -> int:
+    """Return how often it was asked for keys: its other requests name the bucket."""
+    of_store = server.requests_by_method(f"/{server.bucket}")["POST"]
+    return server.requests_by_method("/")["POST"] - of_store
 
 
 def _filled(lake: Lakehouse, tables: int) -> None:
@@ -303,10 +370,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--into", type=Path, help="a folder for the plot, such as docs/benchmarks")
+    parser.add_argument("--identities", action="store_true", help="tokens and lent keys, and nothing else")
     chosen = parser.parse_args(arguments)
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if chosen.identities:
+            rows = _identities(folder, chosen.seconds)
+            print(report.table(rows))
+            report.save("identities", {"rows": rows})
+            return
         rows |= _endpoint((folder / "lake").as_uri(), {}, "disk", chosen.clients, chosen.seconds)
         rows |= _postgresql(folder, chosen.clients, chosen.seconds)
         if shutil.which("mvn") and shutil.which("java"):
