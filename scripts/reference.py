@@ -205,6 +205,10 @@ def library() -> Iterator[str]:
     yield ""
 
 
+OF_MANY_METHODS: Final = frozenset(
+    {"timestamp", "snapshot", "reason", "dry_run", "expected_version", "before_commit", "storage_options"}
+)
+"""The arguments that the page of the library explains once."""
 OF_EVERY_JOB: Final = frozenset({"lake", "config", "spark", "storage_options", "review", "cancel", "progress"})
 """The arguments whose types the page says once."""
 OF_MANY_CONFIGS: Final = frozenset({"now_millis", "plan_options", "source_options"})
@@ -343,7 +347,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _function(function: Callable[..., Any], name: str) -> Iterator[str]:
-    yield from (f"### {name}", "", f"    {name}{_signature(function)}", "")
+    yield from (f"### {name}", "", f"    {name}{_signature(function, OF_MANY_METHODS)}", "")
     summary = _summary(function)
     if "Raises" not in summary:
         summary = f"{summary} {_raised(function)}".rstrip()
