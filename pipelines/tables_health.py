@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipelines.diff import SPAN, TreeRoot, spans_of
 from pipelines.engine import Row
-from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
+from pipelines.engine.counting import map_counted
 from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
@@ -170,9 +170,8 @@ def run(
     failures: dict[str, str] = {}
     try:
         spans = _spans_of_tables(lake, pattern, work)
-        measure = CountedWork(partial(_healths, tree=TreeRoot.of(lake), pattern=pattern), _HEALTH, "lo")
-        found = work.map(measure, work.table(spans, SPAN), with_counts(_HEALTH), lake.storage, each=1)
-        measured = without_counts("ranges of keys", ask_of_given(spans, "lo"), found.stream(few=True))
+        measure = partial(_healths, tree=TreeRoot.of(lake), pattern=pattern)
+        measured = map_counted(work, "ranges of keys", measure, spans, SPAN, _HEALTH, lake.storage, each=1)
         for done, row in enumerate(measured):
             tell("tables", done + 1, None)
             table = label(row["namespace"], row["name"])

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
+from pipelines.engine.counting import map_counted
 from pipelines.engine.model import LONG, TEXT, Engine, Row
 from pipelines.job import Progress
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, StorageError
@@ -59,9 +59,7 @@ def copy_all(
     remaining = iter(paths)
     while chunk := list(islice(remaining, CHUNK)):
         files = [{"path": path} for path in chunk]
-        work = CountedWork(_copy, _COPIED, "path")
-        done = engine.map(work, engine.table(files, _PATH), with_counts(_COPIED), source, target, each=BATCH)
-        for row in without_counts("files to copy", ask_of_given(files, "path"), done.stream(few=True)):
+        for row in map_counted(engine, "files to copy", _copy, files, _PATH, _COPIED, source, target, each=BATCH):
             seen += 1
             copied += row["bytes"] is not None
             size += row["bytes"] or 0

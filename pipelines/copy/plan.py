@@ -18,15 +18,15 @@ from pipelines.copy.copying import BATCH, NEW, copy_new
 from pipelines.engine.counting import (
     Asked,
     CountedWork,
-    Counts,
     ask_of_given,
     ask_of_kept,
     keep_counted,
     keep_given,
     refuse_lost,
+    refuse_other_sum,
+    stream_counted,
     sum_counts,
     with_counts,
-    without_counts,
 )
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
@@ -323,7 +323,7 @@ class CopyPlan:
         kinds = self.engine.sql(query, compared=compared).list()
         names = sum(row["names"] for row in kinds)
         keys = sum(row["keys"] for row in kinds)
-        refuse_lost("names of files", self._ask_for_names(named), Counts(names, made=0, kept=0, marks=keys))
+        refuse_other_sum("names of files", self._ask_for_names(named), Asked(names, keys))
         return kinds
 
     def _ask_for_names(self, named: _Named) -> Asked:
@@ -374,10 +374,10 @@ class CopyPlan:
         query = f"SELECT path, coalesce(size, there) AS size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
         files.learn_count(count)
-        work = CountedWork(partial(copy_new, check=_check), NEW, "path")
+        work = partial(copy_new, check=_check)
         sums = dict.fromkeys(("copied", "bytes", "requests"), 0)
-        done = self.engine.map(work, files, with_counts(NEW), self.source, self.target, each=BATCH)
-        for row in without_counts(f"{kind}s to copy", asked, done.stream(few=True)):
+        sides = (self.source, self.target)
+        for row in stream_counted(self.engine, f"{kind}s to copy", work, files, "path", asked, NEW, *sides, each=BATCH):
             for name in sums:
                 sums[name] += row[name]
             if row["kept"] is not None:

@@ -18,8 +18,9 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, Engine, GroupWork, Row, Rows, Work
+from pipelines.engine.model import LONG, READ_AHEAD, Engine, GroupWork, Row, Rows, Work
 from trinitylake_core.errors import StorageError
+from trinitylake_core.storage import Storage
 
 MARK: Final = "mark"
 _GIVEN: Final = "given"
@@ -199,6 +200,42 @@ def without_counts(what: str, asked: Asked, rows: Iterable[Row]) -> Iterator[Row
     refuse_lost(what, asked, counts.sum())
 
 
+def map_counted(
+    engine: Engine,
+    what: str,
+    work: Work,
+    rows: Sequence[Row],
+    columns: pa.Schema,
+    made: pa.Schema,
+    *storages: Storage,
+    each: int = READ_AHEAD,
+) -> Iterator[Row]:
+    """Yield what work makes, few rows of ``made``, of rows of this process, which the first of ``columns`` tells apart.
+
+    REQUIRES, and raises, what :func:`without_counts` does.
+    """
+    key = columns.names[0]
+    given = engine.table(rows, columns)
+    return stream_counted(engine, what, work, given, key, ask_of_given(rows, key), made, *storages, each=each)
+
+
+def stream_counted(
+    engine: Engine,
+    what: str,
+    work: Work,
+    rows: Rows,
+    key: str,
+    asked: Asked,
+    made: pa.Schema,
+    *storages: Storage,
+    each: int = READ_AHEAD,
+) -> Iterator[Row]:
+    """Yield as :func:`map_counted` does what work makes of a table, which asks so much of it by a column."""
+    counted = CountedWork(work, made, key)
+    found = engine.map(counted, rows, with_counts(made), *storages, each=each)
+    return without_counts(what, asked, found.stream(few=True))
+
+
 def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the only row of a result, a sum for example. Raises ``StorageError``: the engine lost or repeated it."""
     if len(rows) != 1:
@@ -211,8 +248,7 @@ def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def keep_given(engine: Engine, what: str, rows: Sequence[Row], schema: pa.Schema, key: str) -> Rows:
     """Keep rows of this process, told apart by a column of texts. Raises ``StorageError``: the engine lost rows."""
     kept = engine.table(rows, schema).keep(key, repeatable=True)
-    found = ask_of_kept(engine, kept, key)
-    refuse_lost(what, ask_of_given(rows, key), Counts(found.rows, made=0, kept=0, marks=found.keys))
+    refuse_other_sum(what, ask_of_given(rows, key), ask_of_kept(engine, kept, key))
     return kept
 
 
@@ -245,11 +281,11 @@ def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     found = distinct.list()
     groups = f"SELECT {columns}, count(*) AS times FROM ({query}) q GROUP BY {columns}"
     counted = engine.sql(f"SELECT count(*) AS asked FROM ({groups}) g", **tables)
-    asked = Asked(counted.one()["asked"])
+    asked = counted.one()["asked"]
     names = set()
     for row in found:
         names.add(tuple(row.values()))
-    refuse_lost(what, asked, Counts(len(names), asked.rows, len(found)))
+    refuse_other_sum(what, (asked, asked), (len(names), len(found)))
     return found
 
 
@@ -270,10 +306,10 @@ def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, aske
         coalesce(sum(CASE WHEN g.asked > 0 AND g.kept = 1 THEN 0 ELSE 1 END), 0) AS others,
         coalesce(sum(crc32(g.{_first_of(columns)})), 0) AS keys FROM ({groups}) g"""
     found = engine.sql(query, kept=kept, **tables).one()
-    asked = Asked(found["asked"], found["keys"])
-    refuse_lost(what, Asked(asked.rows), Counts(found["names"], asked.rows, found["every"], found["others"]))
-    kept.learn_count(asked.rows)
-    return asked
+    asked = found["asked"]
+    refuse_other_sum(what, (asked, asked, 0), (found["names"], found["every"], found["others"]))
+    kept.learn_count(asked)
+    return Asked(asked, found["keys"])
 
 
 def _first_of(columns: str) -> str:
@@ -302,8 +338,8 @@ def refuse_lost(what: str, asked: Asked, found: Counts) -> None:
         )
 
 
-def refuse_other_sum(what: str, asked: int, found: int) -> None:
-    """Refuse a result whose marks, or keys, have another sum than those of the rows that there are.
+def refuse_other_sum(what: str, asked: object, found: object) -> None:
+    """Refuse a result whose rows, marks or keys have another number, or sum, than those that there are.
 
     Raises:
         StorageError: rows were lost or came twice, or others stand in their places.

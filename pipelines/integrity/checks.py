@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
+from pipelines.engine.counting import map_counted
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
 from pipelines.integrity.examine import ASKED, KEPT, UNREADABLE, Examiner, visits
@@ -236,9 +236,7 @@ class Checks:
 
 def _list_found(engine: Engine, work: Work, versions: Sequence[Row], schema: pa.Schema, storage: Storage) -> list[Row]:
     """Return what work finds in versions. Raises ``StorageError``: the engine lost a version, or a finding."""
-    counted = CountedWork(work, FOUND, "version")
-    found = engine.map(counted, engine.table(versions, schema), with_counts(FOUND), storage, each=1)
-    return list(without_counts("versions", ask_of_given(versions, "version"), found.list()))
+    return list(map_counted(engine, "versions", work, versions, schema, FOUND, storage, each=1))
 
 
 def _roots(

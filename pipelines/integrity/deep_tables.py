@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.counting import Asked, Counts, keep_counted, list_counted, refuse_lost
+from pipelines.engine.counting import keep_counted, list_counted, refuse_other_sum
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
@@ -105,7 +105,7 @@ def _count_answers(engine: Engine, asked: Rows, total: int) -> dict[str, int]:
     sums = [f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {role}_files" for role in roles]
     query = f"SELECT count(*) AS every, count(DISTINCT path) AS names, {', '.join(sums)} FROM asked"
     answers = engine.sql(query, asked=asked).one()
-    refuse_lost("files", Asked(total), Counts(answers["names"], total, answers["every"]))
+    refuse_other_sum("files", (total, total), (answers["names"], answers["every"]))
     return {role: answers[f"{role}_files"] for role in roles}
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.engine import Engine, Row
-from pipelines.engine.counting import CountedWork, ask_of_given, with_counts, without_counts
+from pipelines.engine.counting import map_counted
 from pipelines.engine.model import TEXT
 from pipelines.job import Progress, silent
 from trinitylake_core import Lakehouse
@@ -40,10 +40,8 @@ def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
     progress("digest", 0, None)
     work = partial(_sums, version=lake.version)
     ranges = _ranges(engine, lake)
-    counted = CountedWork(work, _SUM, "lo")
-    sums = engine.map(counted, engine.table(ranges, _RANGE), with_counts(_SUM), lake.storage, each=1).list()
     total = 0
-    for row in without_counts("ranges of keys", ask_of_given(ranges, "lo"), sums):
+    for row in map_counted(engine, "ranges of keys", work, ranges, _RANGE, _SUM, lake.storage, each=1):
         total += int(row["sum"], 16)
     return format(total % _MODULUS, "032x")
 

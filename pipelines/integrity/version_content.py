@@ -26,9 +26,9 @@ from pipelines.engine.counting import (
     ask_of_kept,
     refuse_lost,
     refuse_other_sum,
+    stream_counted,
     sum_counts,
     with_counts,
-    without_counts,
 )
 from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, Work, from_parts
 from pipelines.integrity.examine import (
@@ -176,10 +176,8 @@ def above_leaves(walk: Walk) -> IntArray | None:
         return None
     above = walk.ask(query)
     above.learn_count(asked.rows)
-    work = CountedWork(_hash_paths, _HASHES, "path")
     hashes = [np.empty(0, np.int32)]
-    found = walk.engine.map(work, above, with_counts(_HASHES)).list()
-    for row in without_counts("keys above the leaves", asked, found):
+    for row in stream_counted(walk.engine, "keys above the leaves", _hash_paths, above, "path", asked, _HASHES):
         hashes.append(np.frombuffer(row["hashes"], np.int32))
     return np.unique(np.concatenate(hashes))
 
@@ -234,7 +232,7 @@ def _find_lost_namespaces(walk: Walk, proved: Rows, marks: int, most: int) -> se
     rows = walk.ask(query, proved=proved).list()
     lost = {row["path"] for row in rows}
     wanted = min(sums["lost"], most)
-    refuse_lost("namespaces", Asked(wanted), Counts(len(lost), wanted, len(rows)))
+    refuse_other_sum("namespaces", wanted, len(lost))
     return lost
 
 
@@ -304,7 +302,7 @@ def add_findings(
     query, parts = from_parts(query, "rows", tables)
     taken = engine.sql(query, **parts).list()
     wanted = min(total, found.most)
-    refuse_lost("findings", Asked(wanted), Counts(wanted, wanted, len(taken)))
+    refuse_other_sum("findings", wanted, len(taken))
     marks = sum(row.pop(MARK) for row in taken)
     if wanted == total:
         refuse_other_sum("findings", sums["marks_of_findings"], marks)

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
-from pipelines.engine.counting import CountedWork, ask_of_given, keep_given, with_counts, without_counts
+from pipelines.engine.counting import keep_given, map_counted
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.job import Progress
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
@@ -252,11 +252,9 @@ class Sweep:
         """
         top = shards(self._storage)
         prefixes = [{"text": prefix} for prefix in top.prefixes]
-        work = CountedWork(partial(_list_each, wanted=maybe_transaction), SCHEMA, "text")
-        given = self.engine.table(prefixes, _TEXT)
-        listed = self.engine.map(work, given, with_counts(SCHEMA), self._storage, each=1).list()
+        work = partial(_list_each, wanted=maybe_transaction)
         rows: list[Row] = [file._asdict() for file in top.files]
-        rows += without_counts("directories", ask_of_given(prefixes, "text"), listed)
+        rows += map_counted(self.engine, "directories", work, prefixes, _TEXT, SCHEMA, self._storage, each=1)
         self._transactions = _transactions_among(rows)
 
     def transactions(self) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines.engine import Engine
-from pipelines.engine.counting import Asked, Counts, refuse_lost
+from pipelines.engine.counting import refuse_other_sum
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
@@ -227,7 +227,7 @@ def flush_all(
     flushed.drop()
     report(sum(weights), sum(weights))
     # What each has, and what all are together, is proved when they are joined.
-    refuse_lost("subtrees", Asked(len(frontier)), Counts(len(frontier), len(frontier), len(found)))
+    refuse_other_sum("subtrees", len(frontier), len(found))
     return [found[index] for index in range(len(frontier))]
 
 

@@ -483,8 +483,7 @@ def _move(found: Walk, engine: Engine) -> None:
         table = engine.table(level.list(), found.visitor.columns)
         kept = table.keep(found.visitor.key, repeatable=True)
         counts, _ = sum_counts(engine, kept)
-        asked = Asked(before.kept, before.marks)
-        refuse_lost("rows of nodes", asked, Counts(counts.kept, before.given, counts.given, counts.marks))
+        refuse_other_sum("rows of nodes", before, counts)
         moved.append(kept)
     found.engine = engine
     found.levels = moved
