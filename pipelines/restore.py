@@ -204,17 +204,22 @@ def _open_source(lake: Lakehouse, config: Config) -> Lakehouse | None:
 
 def _plan(restore: Restore, config: Config, spark: Session) -> RecoveryPlan:
     """Compare the two versions, here or in tasks, and return what changes."""
+    for part in _compare(restore, config, spark):
+        restore.select(part)
+    return restore.plan()
+
+
+def _compare(restore: Restore, config: Config, spark: Session) -> Iterator[list[Change]]:
+    """Yield what differs between the two versions, some of it at once."""
     engine = "auto"
     if config.engine == "local":
         engine = "local"
-    compare = diff.Config(engine)
     here = Lakehouse(restore.here.backend, restore.here.root)
     there = Lakehouse(restore.there.backend, restore.there.root)
     with restore.still_kept():
-        changes = diff.run(here, there, compare, spark)
+        changes = diff.run(here, there, diff.Config(engine), spark)
         while part := list(islice(changes, _TAKEN_TOGETHER)):
-            restore.select(part)
-    return restore.plan()
+            yield part
 
 
 def _refuse_taken(restore: Restore, config: Config, spark: Session) -> None:
@@ -232,42 +237,21 @@ def _refuse_taken(restore: Restore, config: Config, spark: Session) -> None:
         coming.put(name, identity_of(root, table))
     if not coming.names():
         return
-    with restore.still_kept():
-        others = _others(restore, config, spark)
-        while part := list(islice(others, _TAKEN_TOGETHER)):
-            for other, table in _decode_tables(here.backend.storage, part, "old_path"):
-                identity = identity_of(root, table)
-                taken = coming.names_like(identity)
-                for directory in sorted(identity.directories):
-                    taken |= coming.names_over(directory)
-                if taken:
-                    has = f"{other.namespace}.{other.name} has its UUID or directory by now, or one in or above it"
-                    raise Refused(
-                        f"{min(taken)} cannot come back: {has}; rename that one, or drop it, and run it again"
-                    )
-
-
-def _others(restore: Restore, config: Config, spark: Session) -> Iterator[Change]:
-    """Yield the tables that differ between the two versions, and that the restore does not change."""
-    known: set[tuple[str, str | None]] = set()
-    for change in restore.changes():
-        known.add((change.namespace, change.name))
-    if config.engine == "local":
-        engine = "local"
-    else:
-        engine = "auto"
-    here = Lakehouse(restore.here.backend, restore.here.root)
-    there = Lakehouse(restore.there.backend, restore.there.root)
-    for each in diff.run(
-        here,
-        there,
-        diff.Config(engine),
-        spark,
-    ):
-        name = (each.namespace, each.name)
-        is_here = each.kind == TABLE and each.old_path is not None
-        if is_here and name not in known:
-            yield each
+    known = {(change.namespace, change.name) for change in restore.changes()}
+    for part in _compare(restore, config, spark):
+        others: list[Change] = []
+        for each in part:
+            is_here = each.kind == TABLE and each.old_path is not None
+            if is_here and (each.namespace, each.name) not in known:
+                others.append(each)
+        for other, table in _decode_tables(here.backend.storage, others, "old_path"):
+            identity = identity_of(root, table)
+            taken = coming.names_like(identity)
+            for directory in sorted(identity.directories):
+                taken |= coming.names_over(directory)
+            if taken:
+                has = f"{other.namespace}.{other.name} has its UUID or directory by now, or one in or above it"
+                raise Refused(f"{min(taken)} cannot come back: {has}; rename that one, or drop it, and run it again")
 
 
 def _decode_tables(storage: Storage, changes: Sequence[Change], side: str) -> Iterator[tuple[Change, TableDef]]:
@@ -288,16 +272,4 @@ def _report(
     dry_run: bool,
 ) -> Report:
     watch.lap("all")
-    return Report(
-        version_before=plan.version,
-        version_after=plan.version_after,
-        dry_run=dry_run,
-        plan=plan,
-        engine=prover.engine.name,
-        definitions_checked=prover.definitions,
-        bytes_read=prover.bytes,
-        seconds=dict(watch.seconds),
-        tables_checked=prover.tables,
-        tables_unknown=prover.tables_unknown,
-        tables=tables,
-    )
+    return Report(dry_run=dry_run, seconds=dict(watch.seconds), tables=tables, **prover.figures_of(plan))

@@ -181,17 +181,10 @@ def _report(
 ) -> Report:
     watch.lap("all")
     return Report(
-        version_before=plan.version,
-        version_after=plan.version_after,
         dry_run=plan.version_after is None,
-        plan=plan,
-        engine=prover.engine.name,
         nodes_checked=plan.nodes_proved,
-        definitions_checked=prover.definitions,
-        bytes_read=prover.bytes,
         requests=meter.requests() + prover.requests_in_tasks(),
         seconds=dict(watch.seconds),
-        tables_checked=prover.tables,
-        tables_unknown=prover.tables_unknown,
         tables=tables,
+        **prover.figures_of(plan),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
@@ -13,7 +13,7 @@ from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.version_content import prove_definitions
 from pipelines.job import Meter, Progress, Session
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN
-from trinitylake_core import Change, Violation
+from trinitylake_core import Change, RecoveryPlan, Violation
 from trinitylake_core.keys import label
 from trinitylake_core.storage import Storage
 
@@ -90,3 +90,16 @@ class DefinitionProver:
     def requests_in_tasks(self) -> int:
         """Return about how many requests the tasks of an engine made, which the storage here did not count."""
         return self.engine.not_counted(self.definitions + self.tables)
+
+    def figures_of(self, plan: RecoveryPlan) -> dict[str, Any]:
+        """Return what the report of a recovery has of its plan, and of what was proved for it."""
+        return {
+            "plan": plan,
+            "version_before": plan.version,
+            "version_after": plan.version_after,
+            "engine": self.engine.name,
+            "definitions_checked": self.definitions,
+            "bytes_read": self.bytes,
+            "tables_checked": self.tables,
+            "tables_unknown": self.tables_unknown,
+        }

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trinitylake_core import spec
 from trinitylake_core.check import Violation
@@ -30,6 +30,8 @@ from trinitylake_core.recovery.selection import Selection, Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root, version_info
+
+_T = TypeVar("_T", bound=Transaction)
 
 
 def plan_restore(
@@ -250,29 +252,16 @@ class Restore:
             version = self._bring_back(facts, before_commit)
         return replace(plan, version_after=version)
 
+    def _begin(self, kind: type[_T], facts: dict[str, Any]) -> _T:
+        return kind(self.here.backend, self.here.root, reason=self._reason, operation=spec.OP_RESTORE, facts=facts)
+
     def _bring_back(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
-        backend = self.here.backend
-        base = self.here.root
-        txn = BringBack(
-            backend,
-            base,
-            reason=self._reason,
-            operation=spec.OP_RESTORE,
-            facts=facts,
-        )
+        txn = self._begin(BringBack, facts)
         txn.take(self.there.root, self._changes)
         return txn.commit(before_commit=before_commit)
 
     def _copy_in(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
-        backend = self.here.backend
-        base = self.here.root
-        txn = CopyIn(
-            backend,
-            base,
-            reason=self._reason,
-            operation=spec.OP_RESTORE,
-            facts=facts,
-        )
+        txn = self._begin(CopyIn, facts)
         txn.take(self.there, self._changes)
 
         def prove_copies() -> None:
