@@ -16,8 +16,6 @@ from typing import Any, Final
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
-    JobRun,
-    Meter,
     Progress,
     Review,
     Session,
@@ -27,13 +25,13 @@ from pipelines.job import (
 )
 from pipelines.summary import ByteCount, Table, count, describe_no_change, human_bytes
 from pipelines.sweep import plans
+from pipelines.tables.changing import NamedTable, TablesRun
 from pipelines.tables.compact import model
 from pipelines.tables.compact.engines import Engines
 from pipelines.tables.compact.hold import hold_fence
 from pipelines.tables.compact.model import Outcome, PlannedTable, Policy, Settings
 from pipelines.tables.compact.plan import (
     LeftAlone,
-    NamedTable,
     plan_table,
     refuse_no_budget,
     within_budget,
@@ -41,12 +39,10 @@ from pipelines.tables.compact.plan import (
 )
 from pipelines.tables.compact.stored import StoredTable, read_plan, write_plan
 from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
-from trinitylake_core import Lakehouse, clock
+from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
-from trinitylake_core.recovery.patterns import Pattern, first_match
 from trinitylake_core.table_places import Located
-from trinitylake_core.tables import MANAGED
 
 __all__ = ["Config", "Policy", "Report", "Settings", "run"]
 _AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
@@ -255,25 +251,18 @@ def run(
     return _TablesCompaction(lake.refresh(), config, spark, review, cancel, progress or silent).run()
 
 
-class _TablesCompaction(JobRun[Config, Report]):
+class _TablesCompaction(TablesRun[Policy, Report]):
     """One run: it plans, acts, and plans those tables once more that were lost to a writer."""
 
     def __post_init__(self) -> None:
-        from trinitylake_core.iceberg import TrinityLakeCatalog
-
-        config = self.config
         if self.review is not dry_run:
             refuse_frozen(self.backend)
-        self.meter = Meter(self.lake.storage)
-        self.now = clock.now_millis() if config.now_millis is None else config.now_millis
-        self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
-        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.lake.storage)
-        self.catalog = TrinityLakeCatalog.over(self.lake)
+        super().__post_init__()
+        config = self.config
         self.engines = Engines(self.lake, config.engine, config.settings, self.spark, self.cancel)
         self.by_plan: dict[str, StoredTable] | None = None
         if config.plan is not None:
             self.by_plan = read_plan(config.plan, self.options, self.lake)
-        self.failures: dict[str, str] = {}
         self.left_alone: dict[str, str] = {}
         self.over_budget = 0
 
@@ -288,7 +277,7 @@ class _TablesCompaction(JobRun[Config, Report]):
         tables, external = self._tables()
         planned = self._within_budget(self._plan(tables))
         self.watch.lap("plan")
-        found = self._with_costs(self._report_plan(tables, external, planned))
+        found = self.with_costs(self._report_plan(tables, external, planned))
         if self.config.plan_to is not None:
             write_plan(self.config.plan_to, self.options, self.lake, planned)
             self.watch.lap("write")
@@ -302,18 +291,12 @@ class _TablesCompaction(JobRun[Config, Report]):
 
     def _tables(self) -> tuple[list[NamedTable], int]:
         """Return the MANAGED Iceberg tables of the pattern that have metadata, and how many EXTERNAL ones there are."""
-        managed, external = [], 0
         entries = list(tables_of(self.lake, self.config.pattern))
         if self.config.pattern is not None and not entries:
             raise InvalidInput(
                 f"no table has a name like {self.config.pattern!r}; `trinitylake ls {self.lake.root}` lists them"
             )
-        for entry, table in iceberg_tables(self.lake.storage, entries, self.failures):
-            if table.table_type == MANAGED:
-                managed.append(NamedTable(entry.namespace, entry.name or "", table))
-            else:
-                external += 1
-        return managed, external
+        return self.managed(entries)
 
     def _plan(self, tables: Sequence[NamedTable]) -> list[PlannedTable]:
         """Return what is to be replaced in tables; those without anything are left out."""
@@ -329,16 +312,12 @@ class _TablesCompaction(JobRun[Config, Report]):
                 planned.append(found)
         return planned
 
-    def _policy_of(self, table: NamedTable) -> Policy:
-        """Return the policy that counts for a table."""
-        return first_match(self.policies, table.namespace, table.own, self.config)
-
     def _plan_one(self, table: NamedTable) -> tuple[str, PlannedTable | LeftAlone | str]:
         """Return what is to be replaced in a table, or why nothing is."""
         from trinitylake_core.iceberg.errors import REFUSED, words_of
         from trinitylake_core.iceberg.references import UnreadableTable
 
-        policy = self._policy_of(table)
+        policy = self.policy_of(table)
         if not policy.enabled:
             return table.name, LeftAlone("its policy says so")
         try:
@@ -375,7 +354,6 @@ class _TablesCompaction(JobRun[Config, Report]):
 
     def _report_plan(self, tables: Sequence[NamedTable], external: int, planned: Sequence[PlannedTable]) -> Report:
         """Return the report of a plan."""
-        counting = {self._policy_of(each) for each in tables}
         engines = {each.name: self.engines.of(each).name for each in planned}
         return Report(
             root=self.lake.root,
@@ -391,14 +369,8 @@ class _TablesCompaction(JobRun[Config, Report]):
             takes_bytes=sum(each.bytes for each in planned),
             over_budget=self.over_budget,
             left_alone=dict(self.left_alone),
-            idle=tuple(each.pattern or "*" for each in self.config.policies if each not in counting),
-            plan=self.config.plan or self.config.plan_to,
-        )
-
-    def _with_costs(self, found: Report) -> Report:
-        """Return a report with what it has cost so far."""
-        return replace(
-            found, failures=dict(self.failures), requests=self.meter.by_kind(), seconds=dict(self.watch.seconds)
+            idle=self.idle_policies(tables),
+            plan=self.plan,
         )
 
     # -- acting ------------------------------------------------------------------------------------
@@ -417,7 +389,7 @@ class _TablesCompaction(JobRun[Config, Report]):
             if each.outcome != model.DONE:
                 self.failures[name] = f"{each.outcome}: {each.reason}"
         done = [each for each in outcomes.values() if each.commits]
-        return self._with_costs(
+        return self.with_costs(
             replace(
                 found,
                 dry_run=False,

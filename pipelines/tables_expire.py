@@ -13,22 +13,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, silent
 from pipelines.summary import Table, count, describe_no_change, failures_table
 from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import gc_roots
 from pipelines.sweep.listing import Listed
-from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
-from trinitylake_core import Lakehouse, clock
+from pipelines.tables.changing import NamedTable, TablesRun
+from pipelines.tables.files import refuse_no_iceberg, tables_of
+from trinitylake_core import Lakehouse
 from trinitylake_core.commits.fences import refuse_future
-from trinitylake_core.definitions import TableDef
 from trinitylake_core.durations import DAY, millis
 from trinitylake_core.errors import Corrupt, InvalidInput, LakehouseFrozen, StorageError
-from trinitylake_core.recovery.patterns import Pattern, first_match
-from trinitylake_core.tables import MANAGED, former_root, metadata_uri
+from trinitylake_core.tables import former_root, metadata_uri
 
 if TYPE_CHECKING:
-    from trinitylake_core.iceberg import TrinityLakeCatalog
     from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 
 MAX_AGE_SECONDS: Final = 5 * DAY
@@ -191,33 +189,23 @@ def run(
     refuse_no_iceberg()
     config = config or Config()
     review = plans.review_of(config, review, _AS_IT_IS)
-    return _SnapshotExpiration(lake.refresh(), config, progress or silent).run(review, cancel or NEVER_CANCELLED)
+    cancel = cancel or NEVER_CANCELLED
+    return _SnapshotExpiration(lake.refresh(), config, None, review, cancel, progress or silent).run()
 
 
-class _SnapshotExpiration:
-    def __init__(self, lake: Lakehouse, config: Config, progress: Progress) -> None:
-        from trinitylake_core.iceberg import TrinityLakeCatalog
+class _SnapshotExpiration(TablesRun[Policy, Report]):
+    """One run."""
 
-        self.lake = lake
-        self.config = config
-        self.progress = progress
-        self.catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
-        self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
-        self.now = clock.now_millis() if config.now_millis is None else config.now_millis
-        self.failures: dict[str, str] = {}
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.forbidden: list[str] = []
         self.losers: dict[SnapshotRules | PlannedSnapshots, list[tuple[str, ...]]] = {}
         self.found: list[tuple[str, str, Expiring, Any, str]] = []
-        self.watch = Stopwatch()
-        self.meter = Meter(lake.storage)
-        plan = config.plan or config.plan_to
-        self.options = plans.options_of(plan, config.plan_options, lake.storage)
-        self.by_plan = None if config.plan is None else self.read_plan(config.plan)
+        self.by_plan = None if self.config.plan is None else self.read_plan(self.config.plan)
 
-    def run(self, review: Review[Report] | None, cancel: Cancel) -> Report:
+    def run(self) -> Report:
         """Plan, have that reviewed, and expire."""
-        managed, external = self.tables()
-        counting = {self.policy_of(*each[:2]) for each in managed}
+        managed, external = self.managed(tables_of(self.lake, self.config.pattern))
         planned = self.plan_losses(managed)
         self.note_missing(managed)
         self.watch.lap("plan")
@@ -229,23 +217,17 @@ class _SnapshotExpiration:
                 tables=len(managed),
                 external=external,
                 forbidden=tuple(self.forbidden),
-                idle=tuple(each.pattern or "*" for each in self.config.policies if each not in counting),
+                idle=self.idle_policies(managed),
                 expired=planned,
                 snapshots=sum(each.snapshots for each in planned),
-                plan=self.config.plan or self.config.plan_to,
+                plan=self.plan,
             )
         )
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to)
-        if review is not None and not review(found):
+        if self.review is not None and not self.review(found):
             return found
-        return self.act(found, cancel) if planned else replace(found, dry_run=False)
-
-    def with_costs(self, found: Report) -> Report:
-        """Return a report with what it has cost so far."""
-        return replace(
-            found, failures=dict(self.failures), requests=self.meter.by_kind(), seconds=dict(self.watch.seconds)
-        )
+        return self.act(found) if planned else replace(found, dry_run=False)
 
     def read_plan(self, uri: str) -> PlannedSnapshots:
         """Return what a plan takes from tables. Raises ``InvalidInput``, ``PlanOutdated``."""
@@ -296,18 +278,7 @@ class _SnapshotExpiration:
         plans.write(uri, self.options, head, rows)
         self.watch.lap("write")
 
-    def tables(self) -> tuple[list[tuple[str, str, TableDef]], int]:
-        """Return the MANAGED Iceberg tables of the pattern that have metadata, and how many EXTERNAL ones there are."""
-        managed, external = [], 0
-        entries = tables_of(self.lake, self.config.pattern)
-        for entry, table in iceberg_tables(self.lake.storage, entries, self.failures):
-            if table.table_type == MANAGED:
-                managed.append((entry.namespace, entry.name or "", table))
-            else:
-                external += 1
-        return managed, external
-
-    def plan_losses(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:
+    def plan_losses(self, tables: list[NamedTable]) -> tuple[Expired, ...]:
         """Return the losses of each table."""
         planned = []
         losses = self.lake.storage.map(tables, self.losing)
@@ -319,27 +290,26 @@ class _SnapshotExpiration:
                 self.failures[name] = found
             elif found.snapshots or found.refs:
                 planned.append(found)
-                namespace, own, _ = table
-                identifier = (*namespace.split("."), own)
+                identifier = (*table.namespace.split("."), table.own)
                 self.losers.setdefault(self.rules_of(table), []).append(identifier)
         return tuple(planned)
 
-    def note_missing(self, tables: list[tuple[str, str, TableDef]]) -> None:
+    def note_missing(self, tables: list[NamedTable]) -> None:
         """Name the tables of the plan that are not here any more."""
         if self.by_plan is not None:
-            known = {f"{namespace}.{name}" for namespace, name, _ in tables} | self.failures.keys()
+            known = {each.name for each in tables} | self.failures.keys()
             gone = {each.name for each in self.by_plan.tables.values()} - known
             self.failures |= dict.fromkeys(sorted(gone), "the plan was made for it, and no table has this name")
 
-    def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str | None]:
+    def losing(self, table: NamedTable) -> tuple[str, Expired | str | None]:
         """Return the losses of a table, or why they are unknown; ``None`` if its owner forbids it. One ``get``."""
         from trinitylake_core.iceberg.errors import REFUSED
         from trinitylake_core.iceberg.snapshot_expiration import Forbidden, expiring
 
-        name = f"{table[0]}.{table[1]}"
+        name = table.name
         try:
-            metadata, root = self.catalog.metadata_of(table[2]), self.lake.root
-            location = metadata_uri(root, table[2]) or ""
+            metadata, root = self.catalog.metadata_of(table.definition), self.lake.root
+            location = metadata_uri(root, table.definition) or ""
             if former := former_root(root, location, metadata.location):
                 return name, f"it was written below {former} and came here with its lakehouse: nothing writes it here"
             found = expiring(metadata, self.rules_of(table), self.now, name=name, location=location)
@@ -351,15 +321,11 @@ class _SnapshotExpiration:
             self.found.append((name, str(metadata.table_uuid), found, metadata, location))
         return name, Expired(name, len(found.snapshots), found.refs)
 
-    def rules_of(self, table: tuple[str, str, TableDef]) -> SnapshotRules | PlannedSnapshots:
+    def rules_of(self, table: NamedTable) -> SnapshotRules | PlannedSnapshots:
         """Return what decides about a table: the plan, or the rules of its policy."""
-        return self.policy_of(*table[:2]).rules() if self.by_plan is None else self.by_plan
+        return self.policy_of(table).rules() if self.by_plan is None else self.by_plan
 
-    def policy_of(self, namespace: str, name: str) -> Policy:
-        """Return the policy that counts for a table."""
-        return first_match(self.policies, namespace, name, self.config)
-
-    def act(self, planned: Report, cancel: Cancel) -> Report:
+    def act(self, planned: Report) -> Report:
         """Expire, some tables a version; those that fail are named, and the others go on.
 
         What spoils a version is found by halves, so one table costs a few more commits, and no other its expiration.
@@ -376,7 +342,7 @@ class _SnapshotExpiration:
             for begin in range(0, len(names), TOGETHER)
         )
         while waiting:
-            cancel.check()
+            self.cancel.check()
             rules, some = waiting.popleft()
             try:
                 lost = self.catalog.expire_snapshots(some, rules, self.now)

@@ -22,10 +22,11 @@ from pyiceberg.types import LongType, NestedField
 
 from pipelines import tables_compact
 from pipelines.job import NEVER_CANCELLED
+from pipelines.tables.changing import NamedTable
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
 from pipelines.tables.compact.local import LocalRewriter
-from pipelines.tables.compact.plan import NamedTable, plan_table
+from pipelines.tables.compact.plan import plan_table
 from pipelines.tables_compact import Config, Settings
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core.iceberg import TrinityLakeCatalog, border, data_files

@@ -12,10 +12,11 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
 from pipelines import export, stats, tables_clean, tables_compact, tables_expire, tables_health, verify
+from pipelines.tables.changing import NamedTable
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
 from pipelines.tables.compact.model import Settings
-from pipelines.tables.compact.plan import NamedTable, plan_table
+from pipelines.tables.compact.plan import plan_table
 from pipelines.tables.compact.spark import SparkRewriter
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pipelines.tables.changing import NamedTable
 from pipelines.tables.compact.decision import GroupDecision, decide_table, manifests_to_merge, take_within
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable, Policy
 from pipelines.tables.compact.stored import StoredTable
-from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
 from trinitylake_core.iceberg.health import CurrentFiles, grouped_files, read_current
-from trinitylake_core.keys import label
 from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import former_root, metadata_uri
@@ -27,20 +26,6 @@ _SWITCHED_OFF: Final = "self-optimizing.enabled"
 
 class LeftAlone(Exception):
     """A table that is not compacted, because of what its owner or its place says."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTable:
-    """A MANAGED Iceberg table: its namespace, its own name, which may have dots as well, and its definition."""
-
-    namespace: str
-    own: str
-    definition: TableDef
-
-    @property
-    def name(self) -> str:
-        """Both names, for people."""
-        return label(self.namespace, self.own)
 
 
 def plan_table(
