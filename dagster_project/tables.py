@@ -5,8 +5,9 @@ of the same step names it.
 """
 
 import warnings
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import dagster as dg
 
@@ -23,6 +24,7 @@ from pipelines.tables.compact.model import DONE, UNPROVEN, WRONG
 from trinitylake_core import Lakehouse
 from trinitylake_core.recovery.patterns import first_match
 
+R = TypeVar("R")
 READABLE: Final = "tables_readable"
 SMALL_FILES: Final = "small_files"
 ENGINES: Final = "no_engine_deletes"
@@ -206,29 +208,42 @@ def _compact_files(launch: Launch) -> assets.Result:
         passed = [dg.AssetCheckResult(check_name=each, passed=True) for each in _CHECKS[assets.TABLE_COMPACTION]]
         return dg.MaterializeResult(metadata={"outcome": text}, check_results=passed)
     how = _compaction_of(stanza, launch.options.engine)
-    plans: list[tables_compact.Report] = []
-    watch = launch.supervisor
-
-    def run(review: Review[tables_compact.Report]) -> tables_compact.Report:
-        return tables_compact.run(launch.lake, how, launch.spark, review=review, cancel=watch, progress=watch.progress)
-
-    done = run_with_review(run, plans.append, watch, dry=launch.dry)
+    plan, done = _carry_out(launch, partial(tables_compact.run, launch.lake, how, launch.spark))
     became = reports.of_merged_tables(done)
-    planned = reports.of_planned_merges(plans[0])
+    planned = reports.of_planned_merges(plan)
     metadata = reports.of_report(done, compacted=became, plan=planned, **reports.of_merges(done))
     metadata.pop("planned", None)  # the same as the plan, in more columns
     if became is None:
         metadata = reports.without_merges(metadata)
     else:
         metadata["compacted"] = became
+    return _show_done(launch, done, metadata, _judge_compaction(done))
+
+
+def _carry_out(launch: Launch, run: Callable[..., R]) -> tuple[R, R]:
+    """Carry out a job that shows its plan first; return the plan and what was done."""
+    plans: list[R] = []
+    watch = launch.supervisor
+
+    def run_reviewed(review: Review[R]) -> R:
+        return run(review=review, cancel=watch, progress=watch.progress)
+
+    done = run_with_review(run_reviewed, plans.append, watch, dry=launch.dry)
+    return plans[0], done
+
+
+def _show_done(
+    launch: Launch,
+    done: tables_compact.Report | tables_expire.Report,
+    metadata: reports.Metadata,
+    judged: list[dg.AssetCheckResult],
+) -> assets.Result:
+    """Return the page of what was done to tables, with the results of its checks."""
     launch.context.log.info(metadata["outcome"])
     if not launch.dry and done.version_after is None:
         metadata = assets.page_of_idle_run(launch, metadata)
-    return dg.MaterializeResult(
-        metadata=metadata,
-        data_version=dg.DataVersion(str(done.version_after or done.version)),
-        check_results=_judge_compaction(done),
-    )
+    version = dg.DataVersion(str(done.version_after or done.version))
+    return dg.MaterializeResult(metadata=metadata, data_version=version, check_results=judged)
 
 
 def _compaction_of(stanza: Tables, engine: str | None) -> tables_compact.Config:
@@ -318,28 +333,15 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
 
 
 def _expire_snapshots(launch: Launch) -> assets.Result:
-    plans: list[tables_expire.Report] = []
-    watch = launch.supervisor
     stanza = launch.settings.tables or Tables()
     policies = [_expiration_policy(pattern, each) for pattern, each in stanza.policies.items()]
     how = tables_expire.Config(policies=tuple(policies))
-
-    def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
-        return tables_expire.run(launch.lake, how, review=review, cancel=watch, progress=watch.progress)
-
-    done = run_with_review(run, plans.append, watch, dry=launch.dry)
-    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
-    launch.context.log.info(metadata["outcome"])
-    if not launch.dry and done.version_after is None:
-        metadata = assets.page_of_idle_run(launch, metadata)
+    plan, done = _carry_out(launch, partial(tables_expire.run, launch.lake, how))
+    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plan.summary_tables()))))
     idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
     remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
     left_alone = _evaluate_tables(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)
-    return dg.MaterializeResult(
-        metadata=metadata,
-        data_version=dg.DataVersion(str(done.version_after or done.version)),
-        check_results=[left_alone],
-    )
+    return _show_done(launch, done, metadata, [left_alone])
 
 
 def _expiration_policy(pattern: str, policy: TablePolicy) -> tables_expire.Policy:

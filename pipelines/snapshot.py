@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -92,21 +92,14 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
     Raises:
         InvalidInput: an unknown period, or one of which fewer than one is to be kept.
     """
-    existing = []
-    for info in snapshots:
-        if not info.expired:
-            existing.append(info.name)
+    existing = [info.name for info in snapshots if not info.expired]
     create: list[str] = []
     drop: list[str] = []
     for period, keep in policies.items():
         current = name_of(period, now)
         if keep < 1:
             raise InvalidInput(f"snapshot policy {period}: keep must be at least 1, not {keep}")
-        _, pattern = _PERIODS[period]
-        of_period = set()
-        for name in existing:
-            if re.fullmatch(pattern, name) and name <= current:  # one of the future, by a clock that was wrong, stays
-                of_period.add(name)
+        of_period = _of_period(period, existing, current)
         if current not in of_period:
             create.append(current)
         newest_first = sorted(of_period | {current}, reverse=True)
@@ -121,20 +114,21 @@ def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], 
 
     Pure. Raises ``InvalidInput`` for an unknown period.
     """
-    existing = []
-    for info in snapshots:
-        if not info.expired:
-            existing.append(info.name)
+    existing = [info.name for info in snapshots if not info.expired]
     found = []
     for period, grace in graces.items():
         name = name_of(period, now - grace)
         current = name_of(period, now)
-        _, pattern = _PERIODS[period]
-        of_period = [each for each in existing if re.fullmatch(pattern, each) and each <= current]
-        newest = max(of_period, default=None)
+        newest = max(_of_period(period, existing, current), default=None)
         if newest is None or newest < name:
             found.append(Overdue(period, name, newest))
     return found
+
+
+def _of_period(period: str, names: Sequence[str], current: str) -> set[str]:
+    """Return the names of snapshots of a period; of one in the future, by a clock that was wrong, nobody knows."""
+    _, pattern = _PERIODS[period]
+    return {each for each in names if re.fullmatch(pattern, each) and each <= current}
 
 
 def run(

@@ -177,9 +177,9 @@ def _make_customers() -> pa.Table:
     )
 
 
-def engine_lines(port: int = 8181) -> Iterator[str]:
+def engine_lines() -> Iterator[str]:
     """Yield what PyIceberg, DuckDB and Spark are told, to read the table from an endpoint of this machine."""
-    uri = f"http://127.0.0.1:{port}"
+    uri = "http://127.0.0.1:8181"
     query = f"SELECT region, count(*), sum(price) FROM {NAME}.{TABLE} GROUP BY region"  # noqa: S608 - for people
     yield "PyIceberg:"
     yield "  from pyiceberg.catalog import load_catalog"

@@ -25,7 +25,7 @@ _PATH: Final = pa.schema({"path": TEXT})
 _COPIED: Final = pa.schema({"path": TEXT, "bytes": LONG})
 NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG, "kept": TEXT})
 """What :func:`copy_new` yields."""
-Check = Callable[[str, bytes], None]
+Check = Callable[[str, bytes], object]
 """Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.copy.copying import BATCH, NEW, copy_new
+from pipelines.copy.damaged_files import check_file
 from pipelines.engine.counting import (
     Asked,
     CountedWork,
@@ -48,13 +49,10 @@ from pipelines.tables.walk import (
 )
 from pipelines.trees.walk import FROM_COPY, NAMED, Start, TreeSource, Walk, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
-from trinitylake_core.definitions import DECODERS, decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile
-from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.nodefile import decode
 
 _PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def_")
 """Where all files but roots lie whose names this library chose."""
@@ -374,7 +372,7 @@ class CopyPlan:
         query = f"SELECT path, coalesce(size, there) AS size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
         files = self.engine.sql(query, compared=compared)
         files.learn_count(count)
-        work = partial(copy_new, check=_check)
+        work = partial(copy_new, check=check_file)
         sums = dict.fromkeys(("copied", "bytes", "requests"), 0)
         sides = (self.source, self.target)
         for row in stream_counted(self.engine, f"{kind}s to copy", work, files, "path", asked, NEW, *sides, each=BATCH):
@@ -431,18 +429,3 @@ def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
     for path, found in zip(paths, storage.map(paths, size), strict=True):
         if found is not None:
             yield path, found
-
-
-def _check(path: str, data: bytes) -> None:
-    """Raise ``Corrupt`` if a file does not fit its name: the checksum of a node, the form of a definition."""
-    parsed = parse(path)
-    if parsed is None:
-        kind = None
-    else:
-        kind = parsed.kind
-    if kind == "node":
-        decode(data, path)
-    elif kind == "lakehouse_def":
-        decode_lakehouse(data, path)
-    elif kind in KINDS:
-        DECODERS[str(kind)](data, path)

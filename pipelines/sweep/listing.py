@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
@@ -20,13 +19,14 @@ from pyarrow import csv, parquet
 
 from pipelines.engine.model import LONG, TEXT
 from trinitylake_core.errors import FileMissing, InvalidInput
+from trinitylake_core.iceberg.reading.codecs import gunzip
+from trinitylake_core.iceberg.reading.errors import Malformed
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import FileInfo, Storage, is_scratch, open_storage, root_uri
 from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import to_millis
 
 UNPACKED_MAX_BYTES: Final = 1 << 30
-_GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def expand_gzip(data: bytes, name: str, most: int = UNPACKED_MAX_BYTES) -> bytes:
@@ -35,24 +35,13 @@ def expand_gzip(data: bytes, name: str, most: int = UNPACKED_MAX_BYTES) -> bytes
     Raises:
         InvalidInput: it is not a valid gzip file, is cut short, or holds more than ``most`` bytes.
     """
-    parts: list[bytes] = []
-    left = most
-    while data:
-        stream = zlib.decompressobj(_GZIP)
-        try:
-            part = stream.decompress(data, left + 1)
-        except zlib.error as error:
-            raise InvalidInput(f"{name} is not a valid gzip file, or is cut short: {error}") from None
-        left -= len(part)
-        if left < 0:
-            raise InvalidInput(
-                f"{name} unpacks to more than {most >> 20} MiB; cut it into smaller files, or leave it unpacked"
-            )
-        if not stream.eof:
-            raise InvalidInput(f"{name} is not a valid gzip file, or is cut short: it ends in the middle")
-        parts.append(part)
-        data = stream.unused_data.lstrip(b"\0")  # padding is allowed behind a member
-    return b"".join(parts)
+    try:
+        return gunzip(data, most)
+    except Malformed as error:
+        raise InvalidInput(
+            f"{name} is not a valid gzip file, or is cut short, or unpacks to more than {most >> 20} MiB: {error}; cut "
+            "it into smaller files, or leave it unpacked"
+        ) from None
 
 
 UNKNOWN: Final = "unknown"

@@ -369,27 +369,6 @@ def test_defect_7_a_search_for_other_names_changes_nothing_for_other_threads(lak
     assert {root_path(NEWEST + 1)} == set(names)
 
 
-def test_defect_18_definition_and_data_come_together(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for the data while another thread has just decoded the definition gets it."""
-    from trinitylake_core.versions import root_files
-
-    versions = Versions(lake.storage)
-    root = lake.root_node
-    real, seen = root_files.effective, []
-
-    def slow(message: Any) -> Any:
-        other = threading.Thread(target=lambda: seen.append(versions.definition_data(root)))
-        if not seen:
-            seen.append(b"")
-            other.start()
-            other.join()
-        return real(message)
-
-    monkeypatch.setattr(root_files, "effective", slow)
-    versions.definition(root)
-    assert versions.definition_data(root) == seen[1]
-
-
 # -- moving the boundary -------------------------------------------------------------------------------
 
 

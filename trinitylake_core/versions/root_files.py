@@ -34,7 +34,7 @@ class RootFiles:
         self.storage = storage
         self.sdk = False
         """Whether the published Java SDK wrote this lakehouse: other root names, read-only. Never changes back."""
-        self._definitions: dict[str, tuple[LakehouseDef, bytes]] = {}
+        self._definitions: dict[str, LakehouseDef] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.storage.root!r})"
@@ -173,27 +173,19 @@ class RootFiles:
             CorruptDefinition: missing or garbage.
             InvalidDefinition: a major version that is not supported.
         """
-        return self._definition(root)[0]
+        path = root.definition_path
+        known = self._definitions.get(path)
+        if known is None:
+            data = _definition_in_copy(root.system.get(spec.LAKEHOUSE_DEF_COPY, ""), path)
+            if data is None:
+                data = self._read(path)
+            known = effective(decode_lakehouse(data, path))
+            self._definitions[path] = known
+        return known
 
     def knows_definition(self, path: str, data: bytes) -> None:
         """Remember a lakehouse definition that this process wrote: after its commit nothing has to be read."""
-        self._definitions[path] = effective(decode_lakehouse(data, path)), data
-
-    def definition_data(self, root: RootRows) -> bytes:
-        """Return the lakehouse definition of a version as it is stored. At most one ``get``. Raises as above."""
-        return self._definition(root)[1]
-
-    def _definition(self, root: RootRows) -> tuple[LakehouseDef, bytes]:
-        path = root.definition_path
-        known = self._definitions.get(path)
-        if known is not None:
-            return known
-        data = _definition_in_copy(root.system.get(spec.LAKEHOUSE_DEF_COPY, ""), path)
-        if data is None:
-            data = self._read(path)
-        found = effective(decode_lakehouse(data, path)), data
-        self._definitions[path] = found
-        return found
+        self._definitions[path] = effective(decode_lakehouse(data, path))
 
     def definition_file(self, root: RootRows) -> LakehouseDef:
         """Return the lakehouse definition of a version from its own file, past the cache and the copy. One ``get``.

@@ -21,7 +21,10 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 def gunzip(data: bytes, most: int) -> bytes:
-    """Return what a gzip file contains, which may consist of several members one after the other."""
+    """Return what a gzip file contains, which may consist of several members one after the other.
+
+    Raises ``Malformed``: it is damaged, cut short, or contains more than ``most`` bytes.
+    """
     parts: list[bytes] = []
     left = most
     while data:
@@ -33,13 +36,12 @@ def gunzip(data: bytes, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _inflate(unpacker: zlib._Decompress, data: bytes, most: int) -> bytes:
+def _inflate(unpacker: zlib._Decompress | bz2.BZ2Decompressor, data: bytes, most: int) -> bytes:
     try:
         unpacked = unpacker.decompress(data, most + 1)
-    except zlib.error:
+    except (zlib.error, OSError, ValueError):
         raise Malformed("its packed data are damaged") from None
-    if len(unpacked) > most:
-        raise Malformed(_TOO_LARGE)
+    _refuse_larger(len(unpacked), most)
     if not unpacker.eof:
         raise Malformed("its packed data end too early")
     return unpacked
@@ -51,24 +53,19 @@ def _deflate(data: bytes, most: int) -> bytes:
 
 
 def _bzip2(data: bytes, most: int) -> bytes:
-    unpacker = bz2.BZ2Decompressor()
-    try:
-        unpacked = unpacker.decompress(data, most + 1)
-    except (OSError, ValueError):
-        raise Malformed("its packed data are damaged") from None
-    if len(unpacked) > most:
+    return _inflate(bz2.BZ2Decompressor(), data, most)
+
+
+def _refuse_larger(size: int, most: int) -> None:
+    if size > most:
         raise Malformed(_TOO_LARGE)
-    if not unpacker.eof:
-        raise Malformed("its packed data end too early")
-    return unpacked
 
 
 def _snappy(data: bytes, most: int) -> bytes:
     """Unpack a block of raw Snappy, with the checksum behind it that Avro asks for."""
     packed, checksum = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     size = _snappy_size(packed)
-    if size > most:
-        raise Malformed(_TOO_LARGE)
+    _refuse_larger(size, most)
     unpacked = _arrow(packed, "snappy", size)
     if zlib.crc32(unpacked) != int.from_bytes(checksum, "big"):
         raise Malformed("the checksum of its packed data is wrong")
@@ -92,8 +89,7 @@ def _zstandard(data: bytes, most: int) -> bytes:
             unpacked: bytes = stream.read(most + 1)
     except (pa.ArrowException, OSError, ValueError):
         raise Malformed("its packed data are damaged") from None
-    if len(unpacked) > most:
-        raise Malformed(_TOO_LARGE)
+    _refuse_larger(len(unpacked), most)
     return unpacked
 
 
@@ -106,8 +102,7 @@ def _arrow(packed: bytes, codec: str, size: int) -> bytes:
 
 
 def _plain(data: bytes, most: int) -> bytes:
-    if len(data) > most:
-        raise Malformed(_TOO_LARGE)
+    _refuse_larger(len(data), most)
     return data
 
 
