@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import mmh3
@@ -58,8 +58,8 @@ class CurrentFiles:
     document: dict[str, Any]
     references: refer.References
     snapshot: Mapping[str, Any]
-    lists: Mapping[str, _Manifests]
-    manifests: _Manifests
+    lists: Mapping[str, _Manifests] = field(default_factory=dict)
+    manifests: _Manifests = field(default_factory=dict)
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -129,16 +129,20 @@ def read_current(located: Located, location: str, *, with_old: bool) -> CurrentF
     One ``get`` for it and for the manifest list of its current snapshot; with ``with_old`` for every manifest list.
     Raises as :func:`figures`.
     """
+    read = read_metadata(located, location)
+    if not with_old:
+        return replace(read, manifests=manifests_of_snapshot(read.located, read.snapshot))
+    lists = _manifests_of_lists(read.located, read.references.manifest_lists)
+    return replace(read, lists=lists, manifests=manifests_of_snapshot(read.located, read.snapshot, lists))
+
+
+def read_metadata(located: Located, location: str) -> CurrentFiles:
+    """Return what a metadata file says by itself. One ``get``. Raises as :func:`figures`."""
     storage, path = located.find(location)
     document = refer.decode_metadata(read_file(storage, path, location), location)
-    refs = refer.references_in(document, location)
-    located = located.of(location, refs.location)
+    references = refer.references_in(document, location)
     current = refer.current_snapshot(document, location) or {}
-    wanted = refs.manifest_lists
-    if not with_old:
-        wanted = frozenset(full_uri(each["manifest-list"]) for each in (current,) if "manifest-list" in each)
-    lists = _manifests_of_lists(located, wanted)
-    return CurrentFiles(located, document, refs, current, lists, _manifests_of_snapshot(current, lists))
+    return CurrentFiles(located.of(location, references.location), document, references, current)
 
 
 def _times_of(read: CurrentFiles) -> dict[int | None, int]:
@@ -166,11 +170,16 @@ def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Man
     return dict(located.storage.map(sorted(uris), read))
 
 
-def _manifests_of_snapshot(snapshot: Mapping[str, Any], lists: Mapping[str, _Manifests]) -> _Manifests:
-    """Return the manifests of a snapshot: of its list, or those that one of format version 1 names itself."""
+def manifests_of_snapshot(
+    located: Located, snapshot: Mapping[str, Any], lists: Mapping[str, _Manifests] | None = None
+) -> _Manifests:
+    """Return the manifests of a snapshot: of its list, or those that one of format version 1 names itself.
+
+    One ``get``, unless the ``lists`` were read before. Raises as :func:`figures`.
+    """
     if "manifest-list" in snapshot:
         uri = full_uri(snapshot["manifest-list"])
-        return lists[uri]
+        return (lists or _manifests_of_lists(located, [uri]))[uri]
     return _manifests_without_figures(snapshot.get("manifests", ()))
 
 
@@ -194,7 +203,7 @@ def _files_of(located: Located, manifests: _Manifests) -> Iterator[refer.TableFi
     """Yield the files in manifests. One ``get`` for each manifest."""
 
     def read(uri: str) -> list[refer.TableFile]:
-        return list(refer.files_in(_content(located, manifests[uri]), uri))
+        return list(refer.files_in(content_of(located, manifests[uri]), uri))
 
     for files in located.storage.map(sorted(manifests), read):
         yield from files
@@ -205,14 +214,15 @@ def _described_files(read: CurrentFiles) -> Iterator[tuple[refer.DescribedManife
 
     def describe(uri: str) -> tuple[refer.DescribedManifest, list[refer.DescribedFile]]:
         manifest = read.manifests[uri]
-        return manifest, list(refer.described_files_in(_content(read.located, manifest), uri))
+        return manifest, list(refer.described_files_in(content_of(read.located, manifest), uri))
 
     for manifest, files in read.located.storage.map(sorted(read.manifests), describe):
         for file in files:
             yield manifest, file
 
 
-def _content(located: Located, manifest: refer.DescribedManifest) -> bytes:
+def content_of(located: Located, manifest: refer.DescribedManifest) -> bytes:
+    """Return a manifest as it is stored, no shorter than its list says. One ``get``. Raises as :func:`figures`."""
     storage, path = located.find(manifest.uri)
     return read_file(storage, path, manifest.uri, least=manifest.size)
 

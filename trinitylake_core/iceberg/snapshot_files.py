@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trinitylake_core.iceberg import references as refer
-from trinitylake_core.iceberg.reading.files import read_file
+from trinitylake_core.iceberg.health import content_of, manifests_of_snapshot, read_metadata
 from trinitylake_core.table_places import Located
-from trinitylake_core.tables import full_uri
 
 _DATA = 0
 
@@ -42,18 +41,15 @@ class SnapshotReader:
 
     def __init__(self, located: Located, location: str) -> None:
         """Read the metadata file at a location. One ``get``. Raises as ``figures`` of health."""
-        storage, path = located.find(location)
-        document = refer.decode_metadata(read_file(storage, path, location), location)
-        references = refer.references_in(document, location)
-        self._located = located.of(location, references.location)
+        read = read_metadata(located, location)
+        self._located = read.located
         self._snapshots: dict[int, Mapping[str, Any]] = {}
-        for each in document.get("snapshots") or ():
+        for each in read.document.get("snapshots") or ():
             self._snapshots[each["snapshot-id"]] = each
         self._known: dict[str, list[refer.DescribedFile]] = {}
-        self.uuid = references.uuid
-        self.document = document
-        current = refer.current_snapshot(document, location)
-        self.current: int | None = None if current is None else current["snapshot-id"]
+        self.uuid = read.references.uuid
+        self.document = read.document
+        self.current: int | None = read.snapshot.get("snapshot-id")
 
     def snapshot(self, number: int | None) -> Mapping[str, Any] | None:
         """Return a snapshot as its metadata have it; ``None`` if it is not among them."""
@@ -88,26 +84,15 @@ class SnapshotReader:
                     deletes += 1
         return SnapshotFiles(data, deletes, manifests)
 
-    def _sizes_of_manifests(self, snapshot: Mapping[str, Any]) -> dict[str, int]:
-        """Return the manifests of a snapshot with their sizes; 0 where nothing tells."""
-        if "manifest-list" not in snapshot:
-            return {full_uri(each): 0 for each in snapshot.get("manifests") or ()}
-        uri = full_uri(snapshot["manifest-list"])
-        storage, path = self._located.find(uri)
-        listed = refer.listed_in(read_file(storage, path, uri), uri)
-        return {each.uri: each.size for each in listed}
-
     def _manifests_of(self, snapshot: Mapping[str, Any]) -> Iterator[list[refer.DescribedFile]]:
         """Yield what each manifest of a snapshot holds. One ``get`` for each that no other snapshot had."""
-        sizes = self._sizes_of_manifests(snapshot)
+        manifests = manifests_of_snapshot(self._located, snapshot)
 
         def read(uri: str) -> tuple[str, list[refer.DescribedFile]]:
-            storage, path = self._located.find(uri)
-            data = read_file(storage, path, uri, least=sizes[uri])
-            files = list(refer.described_files_in(data, uri))
-            return uri, files
+            files = refer.described_files_in(content_of(self._located, manifests[uri]), uri)
+            return uri, list(files)
 
-        unread = sorted(sizes.keys() - self._known.keys())
+        unread = sorted(manifests.keys() - self._known.keys())
         self._known.update(self._located.storage.map(unread, read))
-        for uri in sizes:
+        for uri in manifests:
             yield self._known[uri]
