@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -21,10 +22,8 @@ from dagster_project.instance import RECOVERY_TAG
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import ABOVE_MAINTENANCE, GROUP_TAG, PRIORITY_TAG, Scope, runs_at_work
-from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, run_with_review, tag_plan
+from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, tag_plan
 from pipelines import diff, export, history, mend, restore, rollback, undo, upgrade, verify, version_ref
-from pipelines.job import Review
-from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age
@@ -160,16 +159,15 @@ def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
 
     def work(launch: Launch) -> reports.Metadata:
         options = launch.options if pipeline in {rollback, undo} else _with_source(launch)
-
-        def run(review: Review[Any]) -> Any:
-            return pipeline.run(launch.lake, options, launch.spark, **launch.writes | {"review": review})
-
-        def show(planned: Summarised) -> None:
-            launch.context.log.info(reports.text_of(planned))
-
-        return reports.of_recovery(run_with_review(run, show, launch.supervisor, dry=launch.dry))
+        return reports.of_recovery(_carry_out_plan(launch, pipeline, options))
 
     return work
+
+
+def _carry_out_plan(launch: Launch, pipeline: ModuleType, options: Any) -> Any:
+    """Carry out a job that logs its plan first; return its report."""
+    run = partial(pipeline.run, launch.lake, options, launch.spark)
+    return launch.carry_out(run, lambda planned: launch.context.log.info(reports.text_of(planned)))
 
 
 def _with_source(launch: Launch) -> Any:
@@ -184,15 +182,7 @@ def _with_source(launch: Launch) -> Any:
 
 def _mend(launch: Launch) -> reports.Metadata:
     """Put back what a backup has, and say what is damaged still: the run fails then, as `mend` ends with code 1."""
-    options = _with_source(launch)
-
-    def run(review: Review[mend.Report]) -> mend.Report:
-        return mend.run(launch.lake, options, launch.spark, **launch.writes | {"review": review})
-
-    def show(planned: mend.Report) -> None:
-        launch.context.log.info(reports.text_of(planned))
-
-    done = run_with_review(run, show, launch.supervisor, dry=launch.dry)
+    done = _carry_out_plan(launch, mend, _with_source(launch))
     metadata = reports.of_mending(done)
     if done.left and not launch.dry:
         raise dg.Failure(metadata["outcome"], metadata=metadata, allow_retries=False)

@@ -26,9 +26,9 @@ from dagster_project.config.settings import Orphans, Retention
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import pictures, reports
 from dagster_project.scope import Scope
-from dagster_project.supervised import Launch, run_with_review
+from dagster_project.supervised import Launch
 from pipelines import clean, expire, snapshot
-from pipelines.job import Review, dry_run
+from pipelines.job import dry_run
 
 NOTHING_DONE: Final = "nothing was deleted and nothing was read: lakehouses.yaml has no `{}` for this lakehouse. Add it"
 ASK: Final = ", or launch with `delete_without_policy: true`; `dry_run: true` shows what that would delete"
@@ -78,7 +78,7 @@ def deleting(
     scope: Scope,
     name: str,
     policy: str,
-    run: Callable[[Launch, str, Review[Any]], Any],
+    run: Callable[..., Any],
     *,
     after: Sequence[str],
     description: str,
@@ -91,7 +91,7 @@ def deleting(
     Args:
         scope, name, after, description, more: as :func:`~dagster_project.assets.step` has them.
         policy: the field of lakehouses.yaml without which it deletes only when it is asked to.
-        run: carries out the job; gets where to write the plan, and who reviews it.
+        run: carries out the job; gets the launch, where to write the plan, and the arguments of a job that writes.
         data_version: the figure of the report that its data version is.
         evaluate: returns the results of its ``check_specs``, by its report.
     """
@@ -106,7 +106,7 @@ def deleting(
             def show(planned: Any) -> None:
                 plans.append((planned, reports.of_plan(file)))
 
-            done = run_with_review(partial(run, launch, file.as_uri()), show, launch.supervisor, dry=launch.dry)
+            done = launch.carry_out(partial(run, launch, file.as_uri()), show)
         metadata = reports.of_deletion(*plans[-1], None if launch.dry else done)
         launch.context.log.info(metadata["outcome"])
         if not launch.dry and not done.attempted and getattr(done, "version_after", None) is None:
@@ -143,7 +143,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         young = format_duration(policy.older_than)
         kept = f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."
 
-    def expire_versions(launch: Launch, plan_to: str, review: Review[Any]) -> expire.Report:
+    def expire_versions(launch: Launch, plan_to: str, **writes: Any) -> expire.Report:
         policy = launch.settings.retention or Retention()
         how = expire.Config(
             launch.engine,
@@ -153,7 +153,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
             plan_to=plan_to,
             plan_options={},
         )
-        return expire.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
+        return expire.run(launch.lake, how, launch.spark, **writes)
 
     return deleting(
         scope,
@@ -173,11 +173,11 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     known = scope.known
     age = "the age in lakehouses.yaml" if known is None else format_duration((known.orphans or Orphans()).older_than)
 
-    def remove_orphans(launch: Launch, plan_to: str, review: Review[Any]) -> clean.Report:
+    def remove_orphans(launch: Launch, plan_to: str, **writes: Any) -> clean.Report:
         age = (launch.settings.orphans or Orphans()).older_than.total_seconds()
         reason = launch.options.reason
         how = clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={}, reason=reason)
-        return clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
+        return clean.run(launch.lake, how, launch.spark, **writes)
 
     return deleting(
         scope,

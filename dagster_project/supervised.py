@@ -20,7 +20,7 @@ import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.resources import SparkResource, hang_up, open_lakehouse
-from pipelines.job import Review, dry_run
+from pipelines.job import dry_run
 from pipelines.session import LazySession, SessionConfig
 from pipelines.session.usage import SparkUsage, measure_usage
 from trinitylake_core import Lakehouse, errors
@@ -201,6 +201,23 @@ class Launch:
         """The arguments that every pipeline which writes takes: also what can stop it, and the review of a dry run."""
         return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
 
+    def carry_out(self, run: Callable[..., T], show: Callable[[T], object]) -> T:
+        """Carry out a job that shows its plan before it acts, or, on a dry run, instead; return its report.
+
+        ``run`` takes the arguments of :attr:`writes`.
+        """
+
+        def approve(planned: T) -> bool:
+            show(planned)
+            self.supervisor.check()
+            return True
+
+        if not self.dry:
+            return run(**self.writes | {"review": approve})
+        planned = run(**self.writes)
+        show(planned)
+        return planned
+
 
 def tag_plan(context: Context) -> None:
     """Mark the run of a step that only shows a plan."""
@@ -214,21 +231,6 @@ def choose_by_settings(settings: LakehouseSettings, *, is_idle: bool) -> str:
     """
     chosen = settings.compaction.engine
     return "auto" if is_idle and chosen == "spark" else chosen
-
-
-def run_with_review(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: Supervisor, *, dry: bool) -> T:
-    """Carry out a job that shows its plan before it acts, or, on a dry run, instead; return its report."""
-
-    def approve(planned: T) -> bool:
-        show(planned)
-        watch.check()
-        return True
-
-    if not dry:
-        return run(approve)
-    planned = run(dry_run)
-    show(planned)
-    return planned
 
 
 def run_supervised(

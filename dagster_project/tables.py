@@ -5,9 +5,9 @@ of the same step names it.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import dagster as dg
 
@@ -16,15 +16,13 @@ from dagster_project.config.settings import TablePolicy, Tables, TablesCompact
 from dagster_project.metadata import reports
 from dagster_project.retention import ASK, NOTHING_DONE, deleting
 from dagster_project.scope import Scope
-from dagster_project.supervised import Launch, run_with_review
+from dagster_project.supervised import Launch
 from pipelines import doctor, tables_clean, tables_compact, tables_expire, tables_health
-from pipelines.job import Review
 from pipelines.summary import count
 from pipelines.tables.compact.model import DONE, UNPROVEN, WRONG
 from trinitylake_core import Lakehouse
 from trinitylake_core.recovery.patterns import first_match
 
-R = TypeVar("R")
 READABLE: Final = "tables_readable"
 SMALL_FILES: Final = "small_files"
 ENGINES: Final = "no_engine_deletes"
@@ -208,9 +206,10 @@ def _compact_files(launch: Launch) -> assets.Result:
         passed = [dg.AssetCheckResult(check_name=each, passed=True) for each in _CHECKS[assets.TABLE_COMPACTION]]
         return dg.MaterializeResult(metadata={"outcome": text}, check_results=passed)
     how = _compaction_of(stanza, launch.options.engine)
-    plan, done = _carry_out(launch, partial(tables_compact.run, launch.lake, how, launch.spark))
+    plans: list[tables_compact.Report] = []
+    done = launch.carry_out(partial(tables_compact.run, launch.lake, how, launch.spark), plans.append)
     became = reports.of_merged_tables(done)
-    planned = reports.of_planned_merges(plan)
+    planned = reports.of_planned_merges(plans[0])
     metadata = reports.of_report(done, compacted=became, plan=planned, **reports.of_merges(done))
     metadata.pop("planned", None)  # the same as the plan, in more columns
     if became is None:
@@ -218,18 +217,6 @@ def _compact_files(launch: Launch) -> assets.Result:
     else:
         metadata["compacted"] = became
     return _show_done(launch, done, metadata, _judge_compaction(done))
-
-
-def _carry_out(launch: Launch, run: Callable[..., R]) -> tuple[R, R]:
-    """Carry out a job that shows its plan first; return the plan and what was done."""
-    plans: list[R] = []
-    watch = launch.supervisor
-
-    def run_reviewed(review: Review[R]) -> R:
-        return run(review=review, cancel=watch, progress=watch.progress)
-
-    done = run_with_review(run_reviewed, plans.append, watch, dry=launch.dry)
-    return plans[0], done
 
 
 def _show_done(
@@ -336,8 +323,9 @@ def _expire_snapshots(launch: Launch) -> assets.Result:
     stanza = launch.settings.tables or Tables()
     policies = [_expiration_policy(pattern, each) for pattern, each in stanza.policies.items()]
     how = tables_expire.Config(policies=tuple(policies))
-    plan, done = _carry_out(launch, partial(tables_expire.run, launch.lake, how))
-    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plan.summary_tables()))))
+    plans: list[tables_expire.Report] = []
+    done = launch.carry_out(partial(tables_expire.run, launch.lake, how), plans.append)
+    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
     idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
     remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
     left_alone = _evaluate_tables(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)
@@ -356,7 +344,7 @@ def _expiration_policy(pattern: str, policy: TablePolicy) -> tables_expire.Polic
 def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that removes the files of tables that nothing needs."""
 
-    def clean(launch: Launch, plan_to: str, review: Review[Any]) -> tables_clean.Report:
+    def clean(launch: Launch, plan_to: str, **writes: Any) -> tables_clean.Report:
         stanza = launch.settings.tables or Tables()
         how = tables_clean.Config(
             launch.engine,
@@ -366,7 +354,7 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
             reason=launch.options.reason,
             apart=stanza.apart,
         )
-        return tables_clean.run(launch.lake, how, launch.spark, **launch.writes | {"review": review})
+        return tables_clean.run(launch.lake, how, launch.spark, **writes)
 
     def in_doubt(done: tables_clean.Report) -> list[dg.AssetCheckResult]:
         doubts = [each for each in done.doubts if not each.is_wanted]
