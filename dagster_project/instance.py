@@ -6,8 +6,7 @@
                    python -m dagster_project.instance end-dead-runs
     a person       python -m dagster_project.instance validate
 
-Files of older releases name modules that have moved. Each of these is still there, with one line: ``connections``,
-``code_server``, ``dead_runs`` and ``lost_runs``, and those of :mod:`dagster_project.processes`.
+Files of 0.1.0 name modules of :mod:`dagster_project.processes`, which are still there.
 """
 
 from __future__ import annotations
