@@ -325,10 +325,13 @@ def _expire_snapshots(launch: Launch) -> assets.Result:
     how = tables_expire.Config(policies=tuple(policies))
     plans: list[tables_expire.Report] = []
     done = launch.carry_out(partial(tables_expire.run, launch.lake, how), plans.append)
-    metadata = reports.of_report(done, plan=reports.of_table(next(iter(plans[0].summary_tables()))))
+    planned, *_ = plans[0].summary_tables()
+    shown = reports.of_table(planned)
+    metadata = reports.of_report(done, plan=shown)
     idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
     remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
-    left_alone = _evaluate_tables(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy)
+    problems = [*done.failures.items(), *idle]
+    left_alone = _evaluate_tables(EXPIRED, problems, "was left alone", remedy)
     return _show_done(launch, done, metadata, [left_alone])
 
 

@@ -296,7 +296,7 @@ class _TablesCompaction(TablesRun[Policy, Report]):
             raise InvalidInput(
                 f"no table has a name like {self.config.pattern!r}; `trinitylake ls {self.lake.root}` lists them"
             )
-        return self.managed(entries)
+        return self.list_managed(entries)
 
     def _plan(self, tables: Sequence[NamedTable]) -> list[PlannedTable]:
         """Return what is to be replaced in tables; those without anything are left out."""

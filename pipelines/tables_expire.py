@@ -205,7 +205,7 @@ class _SnapshotExpiration(TablesRun[Policy, Report]):
 
     def run(self) -> Report:
         """Plan, have that reviewed, and expire."""
-        managed, external = self.managed(tables_of(self.lake, self.config.pattern))
+        managed, external = self.list_managed(tables_of(self.lake, self.config.pattern))
         planned = self.plan_losses(managed)
         self.note_missing(managed)
         self.watch.lap("plan")

@@ -49,7 +49,7 @@ class TablesRun(JobRun[Any, _R], Generic[_P, _R]):
         self.catalog = TrinityLakeCatalog.over(self.lake)
         self.failures: dict[str, str] = {}
 
-    def managed(self, entries: Iterable[ObjectEntry]) -> tuple[list[NamedTable], int]:
+    def list_managed(self, entries: Iterable[ObjectEntry]) -> tuple[list[NamedTable], int]:
         """Return the MANAGED Iceberg tables among some that have metadata, and how many EXTERNAL ones there are."""
         managed = []
         external = 0

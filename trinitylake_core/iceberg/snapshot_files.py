@@ -89,10 +89,12 @@ class SnapshotReader:
         manifests = manifests_of_snapshot(self._located, snapshot)
 
         def read(uri: str) -> tuple[str, list[refer.DescribedFile]]:
-            files = refer.described_files_in(content_of(self._located, manifests[uri]), uri)
-            return uri, list(files)
+            data = content_of(self._located, manifests[uri])
+            files = list(refer.described_files_in(data, uri))
+            return uri, files
 
         unread = sorted(manifests.keys() - self._known.keys())
-        self._known.update(self._located.storage.map(unread, read))
+        found = self._located.storage.map(unread, read)
+        self._known.update(found)
         for uri in manifests:
             yield self._known[uri]
