@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces
 from trinitylake_core.file_identity import LocalLinks
 from trinitylake_core.locations import OWN_DIRECTORY
 from trinitylake_core.storage import Storage, open_storage, options_for
+from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.table_index import Grounds
 from trinitylake_core.tables import (
     as_directory,
@@ -34,8 +35,8 @@ _ALLOWED: Final = re.compile(r"(?:([^=]+?)\s*=\s*)?((?:[A-Za-z][A-Za-z0-9+.-]*:/
 _OWN: Final = re.compile(rf"({OWN_DIRECTORY})/")
 
 
-def _allowed_for(root: str, option: object, own: str) -> Iterator[tuple[str, bool]]:
-    """Yield the prefixes that the operator allowed for the table with a directory, and whether for it alone.
+def _parse_allowed(option: object) -> Iterator[tuple[str | None, str]]:
+    """Yield the prefixes of the storage option, each with the directory of the tables that it is for, if it is one.
 
     Raises ``InvalidInput``.
     """
@@ -43,14 +44,21 @@ def _allowed_for(root: str, option: object, own: str) -> Iterator[tuple[str, boo
         match = _ALLOWED.fullmatch(each)
         if match is None:
             raise InvalidInput(f"storage option {ALLOWED_LOCATIONS}: {each!r} is neither PREFIX nor DIRECTORY=PREFIX")
-        tables, prefix = match.groups()
+        yield match[1], match[2]
+
+
+def _allowed_for(root: str, option: object, own: str) -> Iterator[tuple[str, bool]]:
+    """Yield the prefixes that the operator allowed for the table with a directory, and whether for it alone.
+
+    Raises ``InvalidInput``.
+    """
+    for tables, prefix in _parse_allowed(option):
         if tables is None:
             yield as_directory(prefix), False
             continue
         is_path = "://" not in tables and not tables.startswith("/")
-        if is_path:
-            tables = base_uri(root) + tables
-        if own.startswith(as_directory(tables)):
+        above = base_uri(root) if is_path else ""
+        if own.startswith(as_directory(above + tables)):
             yield as_directory(prefix), True
 
 
@@ -69,8 +77,8 @@ class TablePlaces:
     prefixes: tuple[str, ...]
     shared: tuple[str, ...] = ()
     own: str = ""
-    grounds: Grounds | None = field(default=None, compare=False)
-    """Whose ground is whose in what is shared; ``None``: somebody else asks that."""
+    storage: Storage | None = field(default=None, compare=False)
+    """The storage of the lakehouse that says whose ground is whose in what is shared; ``None``: somebody else asks."""
 
     @classmethod
     def of(cls, storage: Storage, metadata: str) -> TablePlaces:
@@ -90,13 +98,13 @@ class TablePlaces:
                 found.append(prefix)
             else:
                 for_all.append(prefix)
-        return cls(storage.root, tuple(found), tuple(for_all), own or "", Grounds.of(storage))
+        return cls(storage.root, tuple(found), tuple(for_all), own or "", storage)
 
     @classmethod
     def parse_label(cls, storage: Storage, label: str) -> TablePlaces:
         """Return the places that :meth:`label` wrote."""
         prefixes, shared, own = json.loads(label)
-        return cls(storage.root, tuple(prefixes), tuple(shared), own, Grounds.of(storage))
+        return cls(storage.root, tuple(prefixes), tuple(shared), own, storage)
 
     def label(self) -> str:
         """Return the places as text."""
@@ -145,13 +153,14 @@ class TablePlaces:
 
     def _is_others(self, uri: str) -> bool:
         """Whether a file in a prefix for all tables lies in the directory of another table, by name or by a link."""
-        if self.grounds is None:
+        if self.storage is None:
             return False
+        grounds = Grounds.of(self.storage)
         links = LocalLinks()
         real = links.target(uri)
         names = [uri] if real is None else [uri, real]
         try:
-            return any(self.grounds.are_others(each, self.own) for each in names)
+            return any(grounds.are_others(each, self.own) for each in names)
         except OwnersUnknown as error:
             raise OwnersUnknown(f"{uri} was not opened: {error}") from error
 
@@ -178,13 +187,14 @@ class Located:
         storage: Storage,
         places: TablePlaces | None = None,
         former: str = "",
-        others: dict[str, Storage] | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
-        """``others`` are storages that were opened already, by what the URIs of their files begin with."""
+        """Give all files; ``allowed`` are prefixes of the operator beside those of the storage option."""
         self.storage = storage
         self._places = places
         self._former = former
-        self._others = _OTHERS.setdefault(storage, {}) if others is None else others
+        self._allowed = tuple(allowed)
+        self._others = _OTHERS.setdefault(storage, {})
 
     def of(self, metadata: str, location: str) -> Located:
         """Return those of a table, by the URI of its metadata file and the location that stands in there.
@@ -201,7 +211,7 @@ class Located:
             self.storage,
             places,
             former,
-            self._others,
+            self._allowed,
         )
 
     def is_own(self, uri: str) -> bool:
@@ -231,8 +241,11 @@ class Located:
             InvalidInput: no storage can hold it.
         """
         uri = here(self.storage.root, uri, self._former)
-        prefix = None if self._places is None else self._places.require(uri)
         inside = path_below(self.storage.root, uri)
+        if self._places is None:  # a metadata file lies in the own directory of its table
+            prefix = own_directory(self.storage.root, uri)
+        else:
+            prefix = self._places.require(uri)
         if inside is not None:
             base = base_uri(self.storage.root)
             # A link in a directory below tables/ leads nowhere else; in another own directory, only if it is opened.
@@ -243,14 +256,48 @@ class Located:
         uri = full_uri(uri)
         scheme, _, rest = uri.partition("://")
         authority, _, _ = rest.partition("/")
+        if scheme == "file" and prefix is not None:
+            return self._open_local(uri, prefix.removesuffix("."), is_inside=inside is not None)
         above = f"{scheme}://{authority}/"
-        opened = above
-        if scheme == "file" and prefix is not None:  # no link leads out of a directory that is opened as one
-            above = prefix.removesuffix(".")
+        if above not in self._others:
+            self._others[above] = open_storage(above, options_for(above, *self.storage.spec()))
+            self._others[above].gives_up = True
+        return self._others[above], uri.removeprefix(above)
+
+    def _open_local(self, uri: str, prefix: str, *, is_inside: bool) -> tuple[Storage, str]:
+        """Return the storage of a local file in one of the table's places, and its path there.
+
+        No link leads out of the place. What lies above it is the operator's, and may be a link, as far as the root and
+        the prefixes that the operator allowed; where none holds the place, what is above that. From there on no link
+        leads to the directory of a table: whoever may write it may have put it there.
+        """
+        operators = [base_uri(self.storage.root), *self._allowed, *_prefixes_in(self.storage)]
+        above = max((each for each in operators if prefix.startswith(each)), key=len, default="")
+        if not above:
+            above, _, _ = prefix.rstrip("/").rpartition("/")
+            above += "/"
+        if prefix != above:
+            name = re.escape(prefix.removeprefix(above).rstrip("/"))
+            own = rf"({name})/(.+)"
+        elif self._places is not None and prefix in self._places.shared:
+            own = r"(.+)/([^/]+)"  # each directory in it may be another table's
+        else:
+            own = r"(?!)"
+        key = f"{above} {own}"
+        if key not in self._others:
             directory = Path(above.removeprefix("file://"))
             opened = directory.as_uri()
-        if above not in self._others:
-            storage = open_storage(opened, options_for(opened, *self.storage.spec()))
-            storage.gives_up = inside is None
-            self._others[above] = storage
-        return self._others[above], uri.removeprefix(above)
+            storage = LocalStorage(opened, options_for(opened, *self.storage.spec()))
+            storage.own = re.compile(own, re.DOTALL)
+            storage.gives_up = not is_inside
+            self._others[key] = storage
+        return self._others[key], uri.removeprefix(above)
+
+
+def _prefixes_in(storage: Storage) -> list[str]:
+    """Return the prefixes of the storage option, for whichever tables."""
+    _, options = storage.spec()
+    found = []
+    for _, prefix in _parse_allowed(options.get(ALLOWED_LOCATIONS) or ""):
+        found.append(as_directory(prefix))
+    return found

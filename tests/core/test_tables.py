@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trinitylake_core.definitions import table_def
-from trinitylake_core.errors import InvalidLocation, NotAFile
+from trinitylake_core.errors import FileMissing, InvalidLocation, NotAFile
 from trinitylake_core.object_info import TableInfo
 from trinitylake_core.storage import open_storage
 from trinitylake_core.table_places import Located
@@ -61,8 +61,10 @@ def test_a_device_or_a_pipe_elsewhere_is_not_read(tmp_path: Path) -> None:
         storage, path = located.find(uri)
         with pytest.raises(NotAFile, match="not a file"):
             storage.read(path)
-    storage, path = located.find(f"file://{tmp_path}/missing")
-    assert (storage.root, path) == ("file:///", f"{tmp_path}/missing".removeprefix("/"))
+    for missing in ("missing", "no/directory/missing"):
+        storage, path = located.find(f"file://{tmp_path}/{missing}")
+        with pytest.raises(FileMissing):
+            storage.read(path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import ForbiddenError, ValidationError
 
 from tests.core.test_rest import Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
@@ -25,6 +27,7 @@ from tests.hostile.served import (
     setting,
     view_of,
 )
+from tests.support.opened_files import watched
 from tests.support.respelled import local
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 
@@ -281,3 +284,62 @@ def test_who_may_write_a_table_may_not_create_one(catalog: TrinityLakeCatalog) -
         assert 403 == call("POST", "/v1/lake/transactions/commit", {"table-changes": [change]}).status
         assert 200 == commit(call, HOSTILE, setting(owner="me")).status
     assert not catalog.table_exists(f"{NAMESPACE}.new")
+
+
+# -- links that whoever may write a directory puts there -------------------------------------------------
+
+
+def _replace_by_link(path: Path, target: Path) -> None:
+    path.rename(path.with_name(f"{path.name}-before"))
+    path.symlink_to(os.path.relpath(target, path.parent))
+
+
+@pytest.mark.parametrize("place", ["shared", "lake/other"])
+@pytest.mark.parametrize("link", ["file", "metadata", "table", "namespace"])
+def test_no_metadata_behind_a_link_are_read_or_written(
+    link: str, place: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """Also not where the link stays in a prefix that the operator allowed: there it is another table's."""
+    allowed = (tmp_path / place).as_uri()
+    operator = TrinityLakeCatalog("operator", uri=catalog.lakehouse.root, **{ALLOWED_LOCATIONS: allowed})
+    schema = catalog.load_table(f"{NAMESPACE}.{HOSTILE}").schema()
+    locations = {}
+    for name in ("theirs", "mine"):
+        made = operator.create_table(f"{NAMESPACE}.{name}", schema, f"{allowed}/{name}-files/{name}")
+        locations[name] = Path(local(made.metadata_location))
+    mine, theirs = locations["mine"], locations["theirs"]
+    theirs = theirs.rename(theirs.with_name(mine.name))
+    if link == "namespace":
+        theirs.parents[1].rename(theirs.parents[2] / "mine")
+        theirs = theirs.parents[2] / "mine" / "metadata" / theirs.name
+    level = ["file", "metadata", "table", "namespace"].index(link)
+    _replace_by_link((mine, *mine.parents)[level], (theirs, *theirs.parents)[level])
+    before = set(theirs.parent.iterdir())
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call, watched([theirs]) as opened:
+        for answer in (
+            call("GET", f"{TABLES}/mine"),
+            commit(call, "mine", setting(comment="x")),
+            call("POST", REGISTER, {"name": "taken", "metadata-location": mine.as_uri()}),
+            call("POST", f"{REGISTER}-view", {"name": "taken", "metadata-location": mine.as_uri()}),
+        ):
+            assert answer.status in {400, 403}, answer.text
+        located = {"write.metadata.path": mine.parent.as_uri()}
+        asked = {"name": "new", "schema": FIELDS, "location": f"{allowed}/mine-files/mine/new", "properties": located}
+        made = call("POST", TABLES, asked)
+        assert made.status == 403, made.text
+    assert [] == opened
+    assert before == set(theirs.parent.iterdir())
+    with pytest.raises((ForbiddenError, ValidationError)):
+        operator.load_table(f"{NAMESPACE}.mine")
+
+
+def test_a_link_in_the_place_of_an_allowed_prefix_is_the_operators(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "shared").symlink_to("disk")
+    allowed = (tmp_path / "shared").as_uri()
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+        made = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": f"{allowed}/deep/new"})
+        assert 200 == made.status, made.text
+        assert 200 == commit(call, "new", setting(comment="x")).status
+        assert 200 == call("GET", f"{TABLES}/new").status
+    assert list((tmp_path / "disk/deep/new/metadata").iterdir())

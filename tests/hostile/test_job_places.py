@@ -296,6 +296,33 @@ def test_a_directory_in_a_prefix_for_all_tables_stays_with_a_table_that_was_drop
     assert [] == verify.run(lake, deep).findings, "the versions before the drop have files of their own"
 
 
+@pytest.mark.parametrize("place", ["allowed", "elsewhere", "lake/other"])
+def test_no_job_follows_a_link_in_the_place_of_a_directory_of_a_table(place: str, tmp_path: Path) -> None:
+    """Whoever may write above it may have put it there; a link above what the operator allowed is the operator's."""
+    prefix = (tmp_path / place).as_uri()
+    catalog = new_iceberg(tmp_path, **{ALLOWED_LOCATIONS: prefix})
+    mine = with_table(catalog, _MINE, 1, location=f"{prefix}/a/mine")
+    mine.append(rows(2))
+    there = local(mine.location())
+    target = tmp_path / "secret" / "mine"
+    shutil.copytree(there, target)
+    there.rename(there.with_name("before"))
+    there.symlink_to(target)
+    options = {**FAST, "allowed_locations": prefix} if place == "allowed" else FAST
+    lake = Lakehouse.open(catalog.lakehouse.root, storage_options=options)
+    how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+    with watched([each for each in target.rglob("*") if each.is_file()]) as opened:
+        failures = tables_compact.run(lake, how).failures
+        health = tables_health.run(lake, tables_health.Config(engine="local"))
+        deep = verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local"))
+        cleaned = tables_clean.run(lake, _CLEANING)
+    assert [] == opened
+    assert [_MINE] == list(health.failures)
+    assert "is a link" in health.failures[_MINE]
+    assert [_MINE] == list(failures) or place != "lake/other", "a table outside the root is not compacted at all"
+    assert (False, 0) == (deep.ok, cleaned.deleted)
+
+
 def test_a_process_reads_once_whose_ground_is_whose_and_then_what_is_new(tmp_path: Path) -> None:
     """Each task of a job has a storage of its own; a long job meets tables that came after its start."""
     shared = (tmp_path / "shared").as_uri()

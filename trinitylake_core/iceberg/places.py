@@ -30,7 +30,7 @@ from trinitylake_core.iceberg.moved import MovedIO
 from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import PACKED, UnreadableTable
-from trinitylake_core.storage import Storage, open_storage, options_for
+from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import ALLOWED_LOCATIONS as OPTION
 from trinitylake_core.table_places import Located, TablePlaces
 from trinitylake_core.tables import as_directory, former_root, full_uri, own_directory, path_below
@@ -59,7 +59,7 @@ class Places:
         self.storage = storage
         self.locations = locations
         self.base = locations.base
-        self._located = Located(storage)
+        self._located = Located(storage, allowed=locations.prefixes)
         self._options = options
         self._recent: Cache[TableMetadata] | None = None
 
@@ -293,9 +293,8 @@ class Places:
 
     def _write_elsewhere(self, data: bytes, location: str) -> None:
         if self._is_of_storage(location):
-            directory, _, name = full_uri(location).removeprefix("file://").rpartition("/")
-            uri = Path(directory).as_uri()
-            open_storage(uri, options_for(uri, *self.storage.spec())).write_many([(name, data)])
+            storage, path = self._located.find(location)
+            storage.write_many([(path, data)])
             return
         with self.file_io(location).new_output(location).create(overwrite=True) as stream:
             stream.write(data)

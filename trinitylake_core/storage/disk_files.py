@@ -40,9 +40,9 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None or name == LOCK_FILE
 
 
-def write_file(directory: str, path: str, data: Data, flags: int) -> None:
+def write_file(directory: str, path: str, data: Data, flags: int, own: re.Pattern[str]) -> None:
     """Write a whole file below a directory, created with ``flags``. Raises ``OSError``, ``NotAFile``."""
-    descriptor = open_for_writing(directory, path, flags)
+    descriptor = open_for_writing(directory, path, flags, own)
     try:
         written = os.write(descriptor, data)
         while written < len(data):

@@ -31,7 +31,8 @@ _OPENAT2: Final = 437
 """The number of Linux' system call, on every machine; the C library has no function for it."""
 _RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_BENEATH: Final = 0x08
-_OWN: Final = re.compile(f"({OWN_DIRECTORY})/(.+)", re.DOTALL)
+OWN: Final = re.compile(f"({OWN_DIRECTORY})/(.+)", re.DOTALL)
+"""The own directory of a table in the path of a file, and the path in it: no link leads there, and none out of it."""
 _LINKS: Final = frozenset({errno.ELOOP, errno.EXDEV})
 _NOT_REGULAR: Final = "is a directory, a pipe, a socket or a device, not a file"
 _LEADS_OUT: Final = "is a link, or lies behind one, that leads out of the root directory or is absolute"
@@ -46,35 +47,37 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def open_for_reading(directory: str, path: str) -> int:
+def open_for_reading(directory: str, path: str, own: re.Pattern[str] = OWN) -> int:
     """Return the descriptor of a regular file, by its path below a directory. Waits for nothing.
+
+    ``own`` finds the directory in the path that no link leads to, nor out of.
 
     Raises:
         NotAFile: something else is there, or a link that leads out.
         OSError: it cannot be opened.
     """
-    return _open(directory, path, _READ)
+    return _open(directory, path, _READ, own)
 
 
-def describe_file(directory: str, path: str) -> os.stat_result:
+def describe_file(directory: str, path: str, own: re.Pattern[str] = OWN) -> os.stat_result:
     """Return what the disk knows of a regular file, by its path below a directory. Raises as :func:`open_for_reading`.
 
     The file itself is not opened where the system can do without, so no right to read it is needed.
     """
-    descriptor = _open(directory, path, _LOOK)
+    descriptor = _open(directory, path, _LOOK, own)
     try:
         return os.fstat(descriptor)
     finally:
         os.close(descriptor)
 
 
-def open_for_writing(directory: str, path: str, flags: int) -> int:
+def open_for_writing(directory: str, path: str, flags: int, own: re.Pattern[str] = OWN) -> int:
     """Return the descriptor of a file that is made unless it is there, by its path below a directory.
 
     ``flags`` are more of ``os.open``. A link may lead to another place below the directory, and nowhere else.
     Raises as :func:`open_for_reading`.
     """
-    return _open(directory, path, _WRITE | flags, _NEW_FILE)
+    return _open(directory, path, _WRITE | flags, own, _NEW_FILE)
 
 
 def open_directory(directory: str, path: str) -> int:
@@ -83,7 +86,7 @@ def open_directory(directory: str, path: str) -> int:
     A link on the way may lead to another place below. Raises as :func:`open_for_reading`.
     """
     try:
-        return _open_below(directory, path, DIRECTORY)
+        return _open_below(directory, path, DIRECTORY, OWN)
     except OSError as error:
         if error.errno not in _LINKS:
             raise
@@ -105,13 +108,13 @@ def open_directory_without_links(root: int, path: str) -> int:
         raise NotAFile(f"{path!r} {_IS_LINK}", path=path) from None
 
 
-def _open(directory: str, path: str, flags: int, mode: int = 0) -> int:
+def _open(directory: str, path: str, flags: int, own: re.Pattern[str], mode: int = 0) -> int:
     where = f"{directory}: {path!r}"
     try:
-        if directory == "/":  # no link leads out of the root of the file system
+        if directory == "/" and not own.match(path):  # no link leads out of the root of the file system
             descriptor = os.open(f"/{path}", flags, mode)
         else:
-            descriptor = _open_below(directory, path, flags, mode)
+            descriptor = _open_below(directory, path, flags, own, mode)
     except OSError as error:
         if error.errno in _LINKS:
             raise NotAFile(f"{where} {_LEADS_OUT}", path=path) from None
@@ -125,30 +128,21 @@ def _open(directory: str, path: str, flags: int, mode: int = 0) -> int:
     return descriptor
 
 
-def _open_below(directory: str, path: str, flags: int, mode: int = 0) -> int:
+def _open_below(directory: str, path: str, flags: int, own: re.Pattern[str], mode: int = 0) -> int:
     """Open a path below a directory. Raises ``OSError``, one of :data:`_LINKS` for a link that leads out."""
     root = os.open(directory, DIRECTORY)
     try:
         if _syscall is None:
             return open_without_links(root, path, flags, mode)
-        own = _OWN.match(path)
-        if own is not None:
+        match = own.match(path)
+        if match is not None:
             above = root
-            root = _open_own(above, own[1])
+            root = _openat2(above, match[1], _how(DIRECTORY, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS))
             os.close(above)
-            path = own[2]
+            path = match[2]
         return _openat2(root, path, _how(flags, mode, _RESOLVE_BENEATH))
     finally:
         os.close(root)
-
-
-def _open_own(root: int, path: str) -> int:
-    """Open the own directory of one table: what is in it leads to no file of another one. Raises ``OSError``."""
-    directory = _openat2(root, path, _how(_LOOK | os.O_NOFOLLOW, 0, _RESOLVE_BENEATH))
-    if stat.S_ISLNK(os.fstat(directory).st_mode):
-        os.close(directory)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return directory
 
 
 @lru_cache(maxsize=64)

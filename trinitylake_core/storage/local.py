@@ -9,6 +9,7 @@ network mount. Only deletions have threads anyway, where the disk lets each of t
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ from trinitylake_core.storage.disk_files import (
     write_file,
 )
 from trinitylake_core.storage.disk_lock import LOCK_FILE, hold_lock, prove_lock
-from trinitylake_core.storage.disk_opening import describe_file, open_directory, open_for_reading
+from trinitylake_core.storage.disk_opening import OWN, describe_file, open_directory, open_for_reading
 from trinitylake_core.storage.disk_owner import explain_denial
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced
 from trinitylake_core.storage.failures import Outdated, TransientError
@@ -60,6 +61,9 @@ class LocalStorage(BaseStorage):
     DEFAULTS: ClassVar[CommonOptions] = CommonOptions(
         retry_base_seconds=0.005, retry_max_seconds=1.0, max_concurrency=1
     )
+
+    #: finds the own directory of a table in the path of a file
+    own: re.Pattern[str] = OWN
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
@@ -105,7 +109,7 @@ class LocalStorage(BaseStorage):
     # Raw operations.
 
     def _get(self, path: str) -> bytes:
-        descriptor = open_for_reading(self._directory, path)
+        descriptor = open_for_reading(self._directory, path, self.own)
         try:
             expected = os.fstat(descriptor).st_size
             data = os.read(descriptor, expected + 1)
@@ -119,7 +123,7 @@ class LocalStorage(BaseStorage):
             os.close(descriptor)
 
     def _get_range(self, path: str, begin: int, end: int) -> bytes:
-        descriptor = open_for_reading(self._directory, path)
+        descriptor = open_for_reading(self._directory, path, self.own)
         try:
             end = min(end, os.fstat(descriptor).st_size)
             parts: list[bytes] = []
@@ -140,11 +144,11 @@ class LocalStorage(BaseStorage):
     def _write_in(self, parent: str, path: str, data: Data, flags: int) -> None:
         self._directories.ensure(parent)
         try:
-            write_file(self._directory, path, data, flags)
+            write_file(self._directory, path, data, flags, self.own)
         except FileNotFoundError:  # another process removed the directory since we made it
             self._directories.forget()
             self._directories.ensure(parent)
-            write_file(self._directory, path, data, flags)
+            write_file(self._directory, path, data, flags, self.own)
 
     def create(self, path: str, data: Data) -> None:
         """Create a file durably. One ``create``, and before it one ``sync`` unless ``durable`` is false.
@@ -278,7 +282,7 @@ class LocalStorage(BaseStorage):
         return self._base + LOCK_FILE
 
     def _head(self, path: str) -> FileInfo:
-        status = describe_file(self._directory, path)
+        status = describe_file(self._directory, path, self.own)
         return FileInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
