@@ -44,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Dagster keeps the runs of `make demo` and `make ui` here, so that the UI shows the demo.
 WITH_DAGSTER := exec env DAGSTER_HOME="$$PWD/.dagster"
 
-.PHONY: install prerequisites demo test test-all test-stores judge check style types layers bench ui docs proto clean
+.PHONY: install prerequisites demo test test-all test-stores judge check style types layers collected bench ui docs proto clean
 
 install: $(STAMP)
 
@@ -99,7 +99,12 @@ judge: $(STAMP)
 
 # Side by side: most of it is mypy, which uses one core.
 check: $(STAMP) | prerequisites
-	@$(MAKE) --no-print-directory -j 2 types style layers
+	@$(MAKE) --no-print-directory -j 2 types style layers $(BESIDE)
+
+# Python and pytest keep what they compiled. Without this each process of the tests would compile all of it, at once.
+test test-all: BESIDE := collected
+collected:
+	@$(PY) -m pytest --collect-only -qq -n 0 >.venv/collected.log || { tail -40 .venv/collected.log; exit 1; }
 
 style:
 	$(RUN)ruff check .

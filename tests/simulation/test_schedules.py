@@ -43,8 +43,8 @@ _SIMILAR: Final = {
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 DISSIMILAR: Final = [pair for pair in PAIRS if _SIMILAR.isdisjoint(pair.split("+"))]
-_HERE: Final = DISSIMILAR[::2]
-"""What `make test` tries of them: each kind meets every other one of the others."""
+_HERE: Final = DISSIMILAR[::3]
+"""What `make test` tries of them: each kind meets every third one of the others."""
 _FEW: Final = ("die", "month")
 COPIES: Final = (
     "export-again+export-old", "export-history+export-history-again", "export-history-again+expire",
@@ -141,8 +141,8 @@ def test_pairs_with_one_preemption(first: str, record_property: Told) -> None:
 
 @pytest.mark.slow
 def test_the_other_pairs_with_one_preemption(record_property: Told) -> None:
-    """The other half."""
-    _explored(DISSIMILAR[1::2], Bounds(1), record_property)
+    """The other two thirds."""
+    _explored([pair for pair in DISSIMILAR if pair not in _HERE], Bounds(1), record_property)
 
 
 def test_copies_with_one_preemption(record_property: Told) -> None:

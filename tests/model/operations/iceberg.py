@@ -248,7 +248,8 @@ class Table(Operation):
             world.judge_new()
         taken = key_of(world, name) in world.model.now.content
         try:
-            catalog.create_table((SPACE, name), SCHEMA, properties={"format-version": str(args["version"])})
+            about = {"format-version": str(args["version"]), "commit.retry.min-wait-ms": "1"}
+            catalog.create_table((SPACE, name), SCHEMA, properties=about)
         except Exception as error:
             if not taken or "xists" not in f"{type(error).__name__} {error}":
                 raise
