@@ -27,7 +27,7 @@ from pydantic import BaseModel
 import trinitylake_core
 from dagster_project.config.file import ProjectSettings
 from dagster_project.config.values import Cron, Duration, MaybeEnv, Options, Owner, TimeZone
-from pipelines.cli.command import COMMON, PROGRAM
+from pipelines.cli.command import COMMON, PROGRAM, Command
 from pipelines.cli.contents import ALIASES, ENTRIES, SECTIONS
 from pipelines.cli.program import load
 from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
@@ -79,8 +79,8 @@ def page_path(name: str) -> Path:
 
 def commands() -> Iterator[str]:
     """Yield the reference of all commands, section by section; first the options that several of them have."""
-    times = Counter(_row(each) for name in ENTRIES for each in load(name).options)
-    created = set(map(_row, load("create").options))
+    times = Counter(row for name in ENTRIES for _, row in _rows(load(name)))
+    created = {row for _, row in _rows(load("create"))}
     shared = {row: None for row, count in times.items() if count > (1 if row in created else 2)}
     yield from ("## Options of several commands", "", "Of every command:", "")
     yield from map(_item, map(_row, COMMON))
@@ -100,14 +100,21 @@ def _command(name: str, shared: Container[tuple[str, str]]) -> Iterator[str]:
     yield from (f"{entry.summary[0].upper()}{entry.summary[1:]}.", "")
     if command.details:
         yield from (_escaped(command.details), "")
-    arguments = [(f"`{name}`", _escaped(meaning)) for name, meaning in command.meanings.items() if name != "ROOT"]
-    rows = [_row(each) for each in command.options]
-    items = [_item(each) for each in [*arguments, *rows] if each not in shared]
-    also = [f"`{each.opts[-1]}`" for each, row in zip(command.options, rows, strict=True) if row in shared]
+    items = [_item(row) for _, row in _rows(command) if row not in shared]
+    also = [f"`{short}`" for short, row in _rows(command) if row in shared]
     if also:
         items.append(f"* [as above](#options-of-several-commands): {', '.join(also)}")
     if items:
         yield from (*items, "")
+
+
+def _rows(command: Command) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the arguments and options of a command: the name, and how the page shows it and its meaning."""
+    for name, meaning in command.meanings.items():
+        if name != "ROOT":
+            yield name, (f"`{name}`", _escaped(meaning))
+    for each in command.options:
+        yield each.opts[-1], _row(each)
 
 
 def _row(each: click.Option) -> tuple[str, str]:

@@ -85,7 +85,7 @@ def _from_now(seconds: float | None) -> datetime | None:
     "thaw",
     "trinitylake thaw file:///data/lake --reason 'incident 4711 is over'",
     options=(REASON,),
-    details="Commits and loads are accepted again, from the next version on. Anyone who may commit may thaw.",
+    details="From the next version on. Anyone who may commit may thaw.",
 )
 def thaw(call: Call) -> Result:
     """Thaw the lakehouse."""

@@ -88,10 +88,10 @@ _END_SECONDS: Final = 5
         option("--audit-reads", is_flag=True, help="write such a line for each read, too"),
     ),
     details="""\
-Serves the Iceberg REST catalog API until it is ended: Spark, Trino, DuckDB, PyIceberg and others read and write the
-tables with a catalog of the type "rest". Commits that arrive at the same time become one version. A client that names
-the warehouse NAME@VERSION, NAME@SNAPSHOT or NAME@TIME reads the whole catalog as it was. /healthz answers while the
-process lives, /metrics has figures for Prometheus. The endpoint keeps no state: stop or kill it at any moment.""",
+Spark, Trino, DuckDB, PyIceberg and others read and write the tables with a catalog of the type "rest". Commits that
+arrive at the same time become one version. A client that names the warehouse NAME@VERSION, NAME@SNAPSHOT or NAME@TIME
+reads the whole catalog as it was. /healthz answers while the process lives, /metrics has figures for Prometheus. The
+endpoint keeps no state: stop or kill it at any moment.""",
 )
 def serve(call: Call) -> Result:
     """Serve lakehouses until SIGTERM or SIGINT."""

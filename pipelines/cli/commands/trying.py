@@ -83,10 +83,10 @@ def try_(call: Call) -> Result:
     ),
     arguments={"FILE": "a lakehouses.yaml; by default the one that is found here or above"},
     details="""\
-Starts Dagster with its daemon on this machine, until Ctrl-C: assets, checks, schedules and jobs of every lakehouse in
-lakehouses.yaml. Runs and their logs are kept in $DAGSTER_HOME, by default in .dagster beside that file. Where there is
-no dagster.yaml, one is written with what a maintenance needs: runs that died are ended and give back their pool, one
-run at a time writes to a lakehouse, and no telemetry is sent. Whoever reaches the port may do everything.""",
+Dagster and its daemon run until Ctrl-C, with assets, checks, schedules and jobs of every lakehouse in the file. Runs
+and their logs are kept in $DAGSTER_HOME, by default in .dagster beside that file. Where there is no dagster.yaml, one
+is written with what a maintenance needs: runs that died are ended and give back their pool, one run at a time writes
+to a lakehouse, and no telemetry is sent. Whoever reaches the port may do everything.""",
 )
 def ui(call: Call) -> Result:
     """Start Dagster."""
