@@ -221,6 +221,21 @@ def test_keys_are_lent_to_those_who_ask_and_kept_for_half_of_their_time(
 
 
 @pytest.mark.s3
+def test_a_load_with_keys_that_are_kept_asks_no_more_than_one_without(
+    lake_on_s3: Lakehouse, moto_server: S3Server
+) -> None:
+    path = lake_on_s3.root.removeprefix("s3:/")
+    with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
+        _make_table(clients["owner"])
+        _load(clients["reader"])
+        asked = [moto_server.requests(path)]
+        for headers in ({}, _ASKS):
+            assert 200 == clients["reader"]("GET", "/v1/lake/namespaces/a/tables/t", **headers).status
+            asked.append(moto_server.requests(path))
+        assert asked[1] - asked[0] == asked[2] - asked[1]
+
+
+@pytest.mark.s3
 def test_a_created_table_and_a_staged_one_come_with_keys(lake_on_s3: Lakehouse, moto_server: S3Server) -> None:
     with _served(lake_on_s3, Lender(_ROLE, endpoint=moto_server.endpoint)) as clients:
         owner = clients["owner"]

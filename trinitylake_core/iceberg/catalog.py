@@ -156,6 +156,11 @@ class TrinityLakeCatalog(MetastoreCatalog):
     # -- how changes are made ------------------------------------------------------------------
 
     @property
+    def root(self) -> str:
+        """The URI below which the lakehouse lies. No request."""
+        return self._places.storage.root
+
+    @property
     def lakehouse(self) -> Lakehouse:
         """A handle of the version that this catalog reads: the newest one, unless it was opened in the past."""
         if self._past is not None:

@@ -230,7 +230,7 @@ def _lend(
     warehouse = request.warehouse
     if warehouse.lender is None:
         return None
-    root = warehouse.catalog.lakehouse.root
+    root = warehouse.catalog.root
     directory = own_directory(root, metadata_location)
     try:
         if directory is None or not warehouse.catalog.is_of_one_table(identifier, directory, staged):
