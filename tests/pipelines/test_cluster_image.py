@@ -61,17 +61,19 @@ def test_the_image_has_what_the_archive_has() -> None:
 
 @pytest.mark.slow
 def test_the_bill_of_materials_names_the_files_that_pip_takes(tmp_path: Path) -> None:
-    """The steps of a release make it; this file and pip, which did not, read it. With the index of packages."""
+    """The steps of a release make it; a validator, this file and pip, which did not, read it. With the index."""
     environment, made = tmp_path / "release", tmp_path / "sbom.cdx.json"
     page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
-    wanted = re.search(r"pip install build '(cyclonedx-bom[^']+)'", page)
+    wanted = re.search(r"pip install build '(cyclonedx-bom[^']+)' '(cyclonedx-editor-validator[^']+)'", page)
     assert wanted is not None
     assert "scripts/sbom.sh dist/" in page
+    assert "cdx-ev validate dist/" in page
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = str(environment / "bin" / "pip")
-    subprocess.run([pip, "install", "--quiet", wanted[1]], check=True)
+    subprocess.run([pip, "install", "--quiet", *wanted.groups()], check=True)
     path = f"{environment / 'bin'}:{os.environ['PATH']}"
     subprocess.run([str(ROOT / "scripts" / "sbom.sh"), str(made)], check=True, env={**os.environ, "PATH": path})
+    subprocess.run([str(environment / "bin" / "cdx-ev"), "validate", str(made)], check=True)
     lines = {each["name"]: _requirement(each) for each in json.loads(made.read_text())["components"]}
     assert sorted(_pinned("constraints-hashes.txt")) == sorted(lines.values())
     small = "\n".join(lines[name] for name in ("mmh3", "fsspec", "h11"))
