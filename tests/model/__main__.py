@@ -25,9 +25,12 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="directory for the lists of operations that found something")
     parser.add_argument("--again", type=Path, nargs="*", help="do such lists again")
     parser.add_argument("--processes", action="store_true", help="several processes, which are killed and stopped")
-    parser.add_argument("--storage", nargs="*", choices=("memory", "disk", "s3"), default=["memory"], help="of these")
+    parser.add_argument(
+        "--storage", nargs="*", choices=("memory", "disk", "s3", "lossy"), default=["memory"], help="of these"
+    )
     parser.add_argument("--each", type=float, default=60, help="seconds for each lakehouse of several processes")
     parser.add_argument("--older", help="a revision, such as v0.1.0: its command line runs all commands")
+    parser.add_argument("--spark", type=float, default=0.05, help="share of small worlds whose jobs run on Spark")
     options = parser.parse_args()
     if options.again:
         sentences = [again((one := Found.load(path)).size, one.steps) for path in options.again]
@@ -46,6 +49,7 @@ def main() -> int:
         first=options.first,
         sizes=SIZES if options.tested else (),
         older=Older(options.older) if options.older else None,
+        spark=options.spark,
     )
     began = time.monotonic()
     spent, found = run(budget, lambda line: print(line, flush=True), options.keep)

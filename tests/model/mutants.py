@@ -45,6 +45,7 @@ _REWRITE: Final = "trinitylake_core/tree/rewrite.py"
 _SUBTREE: Final = "trinitylake_core/tree/subtree.py"
 _SEARCH: Final = "trinitylake_core/tree/search.py"
 _REPLACING: Final = "trinitylake_core/iceberg/replacing.py"
+_SNAPSHOTS: Final = "trinitylake_core/iceberg/snapshot_expiration.py"
 _KEPT: Final = "pipelines/sweep/kept_roots.py"
 _CLEAN: Final = "pipelines/clean.py"
 _EXPIRE: Final = "pipelines/expire.py"
@@ -126,8 +127,8 @@ MUTANTS: Final = (
     Mutant("rows: a rewrite leaves the old files", _REPLACING,
            "border.new_entry(border.STATUS_DELETED, self._number, entry)",
            "border.new_entry(border.STATUS_EXISTING, entry.snapshot_id, entry)"),
-    Mutant("rows: another table has the name of the rewritten one", _REPLACING,
-           "if str(self._metadata.table_uuid) != self._rewrite.uuid:", "if not self._rewrite.uuid:"),
+    Mutant("rows: the snapshot of a tag expires", _SNAPSHOTS,
+           "            kept.add(ref.snapshot_id)\n            referenced.add", "            referenced.add"),
     # cleanings and expiration
     Mutant("files: those of snapshots go", _KEPT,
            "return versions + [Start(path, FOREVER, FOREVER)", "return versions or [Start(path, FOREVER, FOREVER)"),
@@ -153,7 +154,7 @@ def texts_of(mutant: Mutant) -> tuple[str, str]:
 
 def run_judge(directory: Path, words: list[str], seconds: float) -> str:
     """Run the judge in a copy until it finds something; return what it found, or nothing."""
-    command = [sys.executable, "-m", "tests.model", "--first", "--shorten", "0", *words]
+    command = [sys.executable, "-m", "tests.model", "--first", "--shorten", "0", "--spark", "0", *words]
     environment = {**os.environ, "PYTHONPATH": str(directory)}
     try:
         ran = subprocess.run(

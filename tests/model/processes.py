@@ -10,11 +10,15 @@ and not who is faster: where something is found, the directory stays.
 
 from __future__ import annotations
 
+import http.client
 import json
 import multiprocessing
 import random
+import signal
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -27,18 +31,25 @@ from pipelines import clean, compaction, expire, export, load, rollback, touch
 from tests.model import files, tree, wire
 from tests.model.operations.base import Finding
 from tests.model.world import meaning_of
+from tests.support.icebergs import request_key
 from tests.support.lakes import in_memory
 from tests.support.mayhem import disturb
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import AlreadyExists, Lakehouse, ObjectNotFound
 from trinitylake_core.definitions import key_table_max_bytes, new_lakehouse_def
 from trinitylake_core.errors import NamespaceNotEmpty, OutcomeUnknown, StorageError, TrinityLakeError
+from trinitylake_core.rest import endpoint
 
-WRITERS, JOBS = 3, 2
+WRITERS, JOBS, ENDPOINTS = 3, 2, 2
 NAMES: Final = 40
 SPACES: Final = ("n0", "n1")
 KEPT: Final = 40
 TTL_MILLIS: Final = 4000
+ATTEMPTS: Final = 4
+"""How often a request is sent whose answer is lost, to one endpoint and the other."""
+LOST: Final = 0.002
+"""Of so many requests the answer is lost, or late, ..., on the storage that loses answers: of each kind of fault."""
+PATIENCE_SECONDS: Final = 3.0
 STALL_SECONDS: Final = 6.0
 """Processes are stopped for up to so long: longer than a transaction lives."""
 QUIET: Final = frozenset({"compact", "expire", "clean", "snapshot", "alter", "abort", "create"})
@@ -68,6 +79,7 @@ class Process:
         self.name = f"{number}.{life}"
         self.count = 0
         self.copies = log.parent
+        self.spaces = 0
         self.lake = Lakehouse.open(root, storage_options=options)
 
     def note(self, **about: Any) -> None:
@@ -156,6 +168,48 @@ class Process:
             return
         self.note(tag=tag, version=version)
 
+    def send(self) -> None:
+        """Create a namespace of its own by the endpoints, change it and drop it; stop where an answer stays unknown."""
+        number, life = self.name.split(".")
+        name = f"e{number}{int(life) % 100:02}{self.spaces % 10_000:04}"
+        self.spaces += 1
+        path, key = f"/v1/lake/namespaces/{name}", key_of("namespace", name)
+        for method, at, drops in (("POST", "/v1/lake/namespaces", False), ("POST", f"{path}/properties", False),
+                                  ("DELETE", path, True)):  # fmt: skip
+            tag = self.new_tag()
+            mark = f"{tag} 0"
+            body: dict[str, Any] = {"updates": {"mark": mark}} if at != "/v1/lake/namespaces" else {}
+            body = body or {"namespace": [name], "properties": {"mark": mark}}
+            self.note(tag=tag, sent=method, writes={key: None if drops else mark})
+            status, unknown = self._ask(method, at, None if drops else body)
+            if status is None or (unknown and status >= 400):
+                return
+            if status >= 400:
+                self.note(tag=tag, refused=f"{status}")
+                return
+            self.note(tag=tag, done=status)
+
+    def _ask(self, method: str, path: str, body: Any) -> tuple[int | None, bool]:
+        """Send a request, again with its key where an answer is lost; return the status, and whether one was lost."""
+        key, unknown = request_key(), False
+        for _ in range(ATTEMPTS):
+            about = json.loads(self.chance.choice(endpoints_below(self.copies)).read_text(encoding="utf-8"))
+            headers = {"Authorization": f"Bearer {about['token']}", "Idempotency-Key": key}
+            headers["Content-Type"] = "application/json"
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(about["uri"] + path, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+                    return answer.status, unknown
+            except urllib.error.HTTPError as error:
+                with error:
+                    if error.code < 500:
+                        return error.code, unknown
+            except (OSError, http.client.HTTPException):  # nobody listens, or it was killed, or stopped
+                time.sleep(0.1)
+            unknown = True
+        return None, unknown
+
     def compact(self) -> None:
         """Compact, or compact all."""
         compaction.run(self.lake, compaction.Config(engine="local", full=self.chance.random() < 0.5))
@@ -225,11 +279,34 @@ class Process:
         jobs = [self.compact] * 6 + [self.expire] * 3 + [self.clean] * 3
         jobs += [self.snapshot, self.roll_back, self.load, self.load, self.touch, self.export]
         while True:
-            yield self.write if role == "writer" else self.chance.choice(jobs)
+            if role != "writer":
+                yield self.chance.choice(jobs)
+            elif self.chance.random() < 0.1 and len(endpoints_below(self.copies)) == ENDPOINTS:
+                yield self.send
+            else:
+                yield self.write
+
+
+def endpoints_below(logs: Path) -> list[Path]:
+    """Return the files in which endpoints say where they are; those that were killed may be among them."""
+    return sorted(logs.glob("endpoint-*.json"))
+
+
+def serve(root: str, options: dict[str, Any], log: Path, number: int) -> None:
+    """Be an endpoint until killed."""
+    log.touch()
+    with endpoint(Lakehouse.open(root, storage_options=options)) as at:
+        new = log.with_suffix(".new")
+        new.write_text(json.dumps({"uri": at.uri, "token": at.token}), encoding="utf-8")
+        new.rename(log.parent / f"endpoint-{number}.json")
+        while True:
+            signal.pause()
 
 
 def live(root: str, options: dict[str, Any], log: Path, number: int, life: int, seed: int) -> None:
     """Act until killed."""
+    if number >= WRITERS + JOBS:
+        serve(root, options, log, number)
     process = Process(root, options, log, number, life, seed)
     for act in process.acts("writer" if number < WRITERS else "job"):
         name = act.__name__
@@ -292,8 +369,12 @@ class Chain:
     newest: int = 0
     contents: dict[int, dict[str, str]] = field(default_factory=lambda: {0: {}})
     by_tag: dict[str, int] = field(default_factory=dict)
+    written: dict[int, set[str]] = field(default_factory=dict)
+    """The keys that each version wrote, by its notes."""
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: list[dict[str, Any]] = field(default_factory=list)
+    sent: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    """The tags of what endpoints were asked for, by key and mark."""
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     gaps: int = 0
     judged: int = 0
@@ -327,10 +408,13 @@ class Chain:
                     raise Finding(about["finding"])
                 if "act" in about:
                     self.outcomes[about["act"], about["outcome"]] += 1
-                elif "version" in about or "refused" in about:
+                elif "version" in about or "refused" in about or "done" in about:
                     self.told.append(about)
-                    self.outcomes["told", "version" if "version" in about else about["refused"].partition(":")[0]] += 1
+                    what = about.get("refused", "done" if "done" in about else "version")
+                    self.outcomes["told", what.partition(":")[0]] += 1
                 else:
+                    if "sent" in about:
+                        self.sent |= dict.fromkeys(about["writes"].items(), about["tag"])
                     self.notes[about["tag"]] = about
 
     def follow(self) -> None:
@@ -368,7 +452,7 @@ class Chain:
         tree.refuse(int(rows["version"]) != number, "I13", path, rows["version"])
         found = {key: self._means(key, at) for key, at in node.content().items()}
         before = self.contents.get(number - 1)
-        expected = self._explain(number, rows, before)
+        expected = self._explain(number, rows, before, found)
         if expected is not None and expected != found:
             raise Finding(f"version {number}, {rows['operation']}: {tree.differences(found, expected)}")
         if "tables" in rows:
@@ -378,18 +462,22 @@ class Chain:
         self.contents.pop(number - 500, None)
         self.judged += 1
 
-    def _explain(self, number: int, rows: dict[str, str], before: dict[str, str] | None) -> dict[str, str] | None:
+    def _explain(
+        self, number: int, rows: dict[str, str], before: dict[str, str] | None, found: dict[str, str]
+    ) -> dict[str, str] | None:
         """Return what a version must hold, by its note; nothing where the version before it was not seen."""
         operation = rows["operation"]
         if operation in QUIET:
             return before
         tag = str(wire.read_json(rows.get("summary")).get("reason"))
         about = self.notes.get(tag)
+        if about is None and before is not None and operation in {"commit", "bulk"}:
+            return self._explain_requests(number, before, found)
+        if about is None and before is None:
+            return None
         if about is None:
             raise Finding(f"version {number}, {operation}, has the reason {tag!r}, which nobody noted")
-        if tag in self.by_tag:
-            raise Finding(f"{tag} is version {self.by_tag[tag]}, and version {number} too")
-        self.by_tag[tag] = number
+        self._note_version(tag, number)
         if "rollback" in about:
             return self.contents.get(about["rollback"])
         if before is None:
@@ -406,9 +494,26 @@ class Chain:
                 content.pop(key, None)
         return content
 
+    def _explain_requests(self, number: int, before: dict[str, str], found: dict[str, str]) -> dict[str, str]:
+        """Return what a version must hold that an endpoint made of requests, of which each changes one namespace."""
+        changed = [key for key in found.keys() | before.keys() if found.get(key) != before.get(key)]
+        if not changed:
+            raise Finding(f"version {number} changes nothing, and nobody noted it")
+        for key in sorted(changed):
+            tag = self.sent.get((key, found.get(key)))
+            if tag is None:
+                raise Finding(f"version {number} makes {found.get(key)!r} of {key.rstrip()!r}, which nobody sent")
+            self._note_version(tag, number)
+        return found
+
+    def _note_version(self, tag: str, number: int) -> None:
+        if tag in self.by_tag:
+            raise Finding(f"{tag} is version {self.by_tag[tag]}, and version {number} too")
+        self.by_tag[tag] = number
+        self.written.setdefault(number, set()).update(self.notes[tag].get("writes", {}))
+
     def _writes_of(self, number: int) -> set[str]:
-        tags = {version: tag for tag, version in self.by_tag.items()}
-        return set(self.notes[tags[number]].get("writes", {})) if number in tags else set()
+        return self.written.get(number, set())
 
     def finish(self) -> None:
         """Judge what is left, what the processes were told, and every retained version and its files once more."""
@@ -422,6 +527,8 @@ class Chain:
                 raise Finding(f"{tag} was told that it is version {each['version']}; that is {self.by_tag.get(tag)}")
             if "version" in each and each["version"] > self.newest:
                 raise Finding(f"{tag} was told that it is version {each['version']}, and {self.newest} is the newest")
+            if "done" in each and tag not in self.by_tag and not self.gaps:
+                raise Finding(f"{tag} was told that it is done, and no version says so")
             if "refused" in each and tag in self.by_tag:
                 raise Finding(f"{tag} was refused ({each['refused']}), and is version {self.by_tag[tag]}")
         self.judge.nodes.clear()
@@ -449,8 +556,9 @@ def run(seconds: float, seed: int, storage: str) -> str:
     least = key_table_max_bytes(new_lakehouse_def(order=order, **sizes)) + 1
     node_bytes = least + chance.choice((0, 2000, 20_000))
     with ExitStack() as stack:
-        if storage == "s3":
+        if storage in {"s3", "lossy"}:
             server = stack.enter_context(run_slow_s3(directory))
+            server.set(share=LOST if storage == "lossy" else 0, seed=seed)
             root, options = server.new_root(), server.options
             at: files.Files = Bucket(server.client(), server.bucket, root.split("/", 3)[3])
         else:
@@ -483,7 +591,11 @@ def run(seconds: float, seed: int, storage: str) -> str:
 
         try:
             disturbed = disturb(
-                start, WRITERS + JOBS, enough, stall=STALL_SECONDS, spared=lambda number: not lives[number].exists()
+                start,
+                WRITERS + JOBS + ENDPOINTS,
+                enough,
+                stall=STALL_SECONDS,
+                spared=lambda number: not lives[number].exists(),
             )
             chain.finish()
         except BaseException:

@@ -61,8 +61,8 @@ class Found:
         return cls(Size(**about["size"]), [(name, args) for name, args in about["steps"]], about["finding"])
 
 
-def draw_size(chance: random.Random, storages: Sequence[str] = ("memory", "memory", "memory", "disk")) -> Size:
-    """Return the size of a world."""
+def draw_size(chance: random.Random, spark: float = 0.0) -> Size:
+    """Return the size of a world; ``spark`` is the share of those whose jobs run on Spark."""
     order = chance.choice(ORDERS)
     objects = chance.choice((30,) * 7 + (3000,)) if order < 100 else chance.choice(MANY)
     room = chance.choice((0, 1500, 4000, 20_000, None))
@@ -71,9 +71,10 @@ def draw_size(chance: random.Random, storages: Sequence[str] = ("memory", "memor
         room=room,
         objects=objects,
         names=chance.choice((8, 8, 100)),
-        storage=chance.choice(storages),
+        storage=chance.choice(("memory", "memory", "memory", "disk")),
         durable=chance.random() < 0.02,
         tables=objects == 30 and chance.random() < 0.4,
+        engine="spark" if objects == 30 and chance.random() < spark else "local",
     )
 
 
@@ -85,6 +86,10 @@ def first_steps(size: Size) -> list[Step]:
     for number in range(3):
         edit = ["many", "create", "table" if number else "view", f"n{number}", number / 9, size.objects // 3]
         steps.append(("transact", {"edits": [edit], "end": "commit"}))
+    if size.tables:
+        for number, what in enumerate(("create", "append", "append")):
+            args = {"what": what, "name": "t0", "by": "library", "start": 40 * number, "count": 5, "version": 2}
+            steps.append(("table", args))
     return steps
 
 
@@ -200,6 +205,8 @@ class Budget:
     """Whether the first finding ends it."""
     older: Older | None = None
     """Runs all commands; then no finding is made shorter."""
+    spark: float = 0.0
+    """The share of small worlds whose jobs run on Spark."""
 
 
 def play_new(
@@ -224,9 +231,14 @@ def run(budget: Budget, say: Callable[[str], Any] = print, keep: Path | None = N
     while time.monotonic() - began < budget.seconds and number != budget.worlds and not (found and budget.first):
         seed = f"{budget.seed}/{number}"
         number += 1
-        size = budget.sizes[(number - 1) % len(budget.sizes)] if budget.sizes else draw_size(random.Random(seed))
+        size = (
+            budget.sizes[(number - 1) % len(budget.sizes)]
+            if budget.sizes
+            else draw_size(random.Random(seed), budget.spark)
+        )
         spent.worlds[str(size)] += 1
-        steps, slower = list[Step](), 1 + (size.objects > 1000) + 8 * (size.objects > 10_000)
+        steps = list[Step]()
+        slower = 1 + (size.objects > 1000) + 8 * (size.objects > 10_000) + 9 * (size.engine == "spark")
         count = budget.operations // slower
         _, sentence = play_new(seed, size, spent, steps, count, budget.older)
         if sentence is not None:

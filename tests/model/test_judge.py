@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,6 +123,16 @@ def test_a_seed_repeats_every_operation_and_outcome(size: Size) -> None:
 
 
 @pytest.mark.slow
-def test_the_judge_of_processes_finds_nothing() -> None:
-    """Three writers and two jobs, killed and stopped for longer than a transaction lives."""
-    run_processes(seconds=60, seed=1, storage="memory")
+@pytest.mark.parametrize("storage", ["memory", "s3", "lossy"])
+def test_the_judge_of_processes_finds_nothing(storage: str) -> None:
+    """Three writers, two jobs and two endpoints, killed and stopped for longer than a transaction lives."""
+    told = run_processes(seconds=40, seed=1, storage=storage)
+    assert "told done" in told, "no request to an endpoint was answered"
+
+
+@pytest.mark.slow
+def test_the_judge_on_spark_finds_nothing() -> None:
+    """In a process of its own, for its session has Iceberg from the start; with Maven Central."""
+    words = ("--spark", "1", "--worlds", "2", "--seed", "3", "--minutes", "60", "--operations", "200")
+    ran = subprocess.run((sys.executable, "-m", "tests.model", *words), capture_output=True, text=True, check=False)
+    assert "0 findings" in ran.stdout, ran.stdout + ran.stderr

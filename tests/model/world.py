@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pipelines.session import SessionConfig, get_session
 from tests.model import files, tree, wire
 from tests.model.model import Content, Model, Version
 from tests.model.older import Older
@@ -19,6 +20,15 @@ from tests.support.lakes import in_memory
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import key_table_max_bytes, new_lakehouse_def
 
+SPARK: Final = SessionConfig(
+    master="local[2]",
+    iceberg="1.12.0",
+    conf={
+        "spark.sql.codegen.wholeStage": "false",  # of so few rows most of the time would go into compiling
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": "2",
+    },
+)
 FREEZE: Final = "maintenance.freeze"
 PREFIX: Final = {"namespace": "B===", "table": "C===", "view": "D==="}
 KIND_OF: Final = {"B": "namespace", "C": "table", "D": "view"}
@@ -40,6 +50,7 @@ class Size:
         storage: ``memory``, ``disk``, ...
         durable: whether the product waits for the disk.
         tables: whether there are Iceberg tables.
+        engine: of jobs that are not run by the command line: ``local``, or ``spark``, one for all worlds.
     """
 
     order: int = 4
@@ -49,11 +60,12 @@ class Size:
     storage: str = "memory"
     durable: bool = False
     tables: bool = False
+    engine: str = "local"
 
     def __str__(self) -> str:
         room = "default" if self.room is None else f"+{self.room}"
-        tables = ", tables" if self.tables else ""
-        return f"order {self.order}, nodes {room}, {self.objects} objects, {self.storage}{tables}"
+        more = (", tables" if self.tables else "") + (", Spark" if self.engine == "spark" else "")
+        return f"order {self.order}, nodes {room}, {self.objects} objects, {self.storage}{more}"
 
     def definition(self) -> dict[str, Any]:
         """Return the options of the lakehouse."""
@@ -84,6 +96,7 @@ class World:
         self.size = size
         self.older = older
         self.spent = spent or Spent()
+        self.spark = get_session(SPARK) if size.engine == "spark" else None
         where = in_memory() if size.storage == "memory" else None
         self.directory = Path(tempfile.mkdtemp(prefix="judge-", dir=where))
         self.options = {"durable": size.durable}

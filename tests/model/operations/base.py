@@ -11,7 +11,7 @@ import io
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from pipelines import cli
@@ -83,11 +83,12 @@ def perform(world: World, step: Step, *, nested: bool = False) -> str:
 
 
 class Between:
-    """A hook of a job or a commit: does some operations the first time it is called."""
+    """A hook of a job or a commit: does some operations the first time it is called, or after some calls."""
 
-    def __init__(self, world: World, steps: list[Step] | None) -> None:
+    def __init__(self, world: World, steps: list[Step] | None, calls: int = 0) -> None:
         self.world = world
         self.steps = [(name, args) for name, args in steps or []]
+        self.calls = calls
         self.found: Finding | None = None
         self.happened = False
 
@@ -96,6 +97,9 @@ class Between:
 
     def check(self) -> None:
         """Be the ``cancel`` of a job, or the ``before_commit`` of a commit."""
+        self.calls -= 1
+        if self.calls >= 0:
+            return
         steps, self.steps = self.steps, []
         if not steps:
             return
@@ -113,10 +117,11 @@ class Between:
 
 def hooks(world: World, args: Args) -> tuple[Between, dict[str, Any]]:
     """Return what happens between plan and commit, and the arguments that have a job call it."""
-    between = Between(world, args.get("between"))
-    if not between:
-        return between, {}
-    return between, {"review": between.review} if args.get("when") == "review" else {"cancel": between}
+    between = Between(world, args.get("between"), args.get("calls", 0))
+    given: dict[str, Any] = {"spark": world.spark}
+    if between:
+        given |= {"review": between.review} if args.get("when") == "review" else {"cancel": between}
+    return between, given
 
 
 @contextlib.contextmanager
@@ -263,8 +268,9 @@ class Draw:
 
     def object(self) -> list[str | None]:
         """Return kind, namespace and name of something to change."""
-        if self.focus and self.share(0.4):
-            kind, namespace, name = self.chance.choice(self.focus)
+        near = [each for each in self.focus if each[1] != ICE]
+        if near and self.share(0.4):
+            kind, namespace, name = self.chance.choice(near)
             return [*self.world.name_of(self.related(self.world.key(f"{kind}", f"{namespace}", name)))]
         how = self.pick(
             {
@@ -284,6 +290,13 @@ class Draw:
         self.used.append([*self.world.name_of(key)])
         return self.used[-1]
 
+    def in_doubt(self) -> int | None:
+        """Return which open transaction has been sent, and is no version."""
+        for at, pending in enumerate(self.world.open_transactions.values()):
+            if pending.in_doubt:
+                return at
+        return None
+
     def namespace(self) -> str:
         """Return the name of a namespace, mostly of one that exists."""
         names = [key for key in self.world.tree.newest if key.startswith("B")]
@@ -300,10 +313,13 @@ class Draw:
         model = self.world.model
         return self.chance.randrange(min(self.chance.choice((2, 5, 1000)), model.newest - model.boundary + 1))
 
-    def between(self, *without: str, often: float = 0.2, prefer: str | None = None) -> Args:
+    def between(
+        self, *without: str, often: float = 0.2, prefer: str | None = None, calls: Sequence[int] = (0,)
+    ) -> Args:
         """Return the arguments for what happens between plan and commit; mostly nothing.
 
-        Half of it is the operation that is preferred: one that changes what the job is about.
+        Half of it is the operation that is preferred: one that changes what the job is about. It happens after one of
+        so many calls, where the job asks more than once whether it is to go on.
         """
         if self.nested or not self.share(often):
             return {}
@@ -314,7 +330,11 @@ class Draw:
             step = draw_step(self.world, self.chance, nested=True, without=without, focus=self.used)
             if step is not None:
                 steps.append(step)
-        return {"between": steps, "when": self.chance.choice(("review", "commit"))} if steps else {}
+        when = self.chance.choice(("review", "commit", *("commit" for _ in calls[1:])))
+        found: Args = {"between": steps, "when": when} if steps else {}
+        if found and when == "commit" and len(calls) > 1:
+            found["calls"] = self.chance.choice(calls)
+        return found
 
 
 def draw_step(
@@ -332,6 +352,8 @@ def draw_step(
         draw = Draw(world, chance, nested=nested, focus=focus)
         names = new if new and draw.share(1 / 3) else every
         name = chance.choices(names, [OPERATIONS[each].weight for each in names])[0]
+        if world.model.now.frozen and not nested and draw.share(0.2):
+            name = "freeze"  # most of what follows would only be refused
         args = OPERATIONS[name].draw(draw)
         if args is not None:
             return name, args

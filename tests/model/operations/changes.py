@@ -37,6 +37,8 @@ class Pending:
     touched: set[str] = field(default_factory=set)
     spaces: set[str] = field(default_factory=set)
     met_freeze: bool = False
+    in_doubt: bool = False
+    """Whether it was sent, and the storage failed: it is sent again later."""
 
     @property
     def id(self) -> str:
@@ -264,6 +266,10 @@ def _many(world: World, pending: Pending, how: str, kind: str, namespace: str, s
             _alter(world, pending, kind, space, name)
 
 
+class Unsent(Exception):
+    """The storage failed, and no version came of it."""
+
+
 EDITS: dict[str, Any] = {
     "create": _create,
     "alter": _alter,
@@ -306,11 +312,16 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
     try:
         with timed(world):
             version = send(world, pending, hook, options)
+    except Unsent:
+        pending.in_doubt = True
+        world.open_transactions[pending.id] = pending
+        return "in doubt"
     except (CommitConflict, *GONE, LakehouseFrozen) as error:
         expected = verdict(world, pending)
         is_kept = pending.base >= world.model.boundary  # else a frozen lakehouse, too, may tell it that it has expired
         is_gone = isinstance(error, GONE)
         is_open = expected is None and not isinstance(error, OutcomeUnknown)
+        is_open = is_open or (pending.in_doubt and isinstance(error, OutcomeUnknown))  # it may not deny
         if expected is True or (is_gone and is_kept and not is_open):
             raise Finding(f"a commit based on version {pending.base} was refused: {error}") from error
         if isinstance(error, LakehouseFrozen):
@@ -345,6 +356,8 @@ def send(world: World, pending: Pending, hook: Any, options: dict[str, Any]) -> 
         ours = found and world.root_rows(world.model.newest + 1).get("txn") == pending.id
         if found and not ours:
             raise Finding(f"version {world.model.newest + 1} is of a transaction that nobody sent: {error}") from error
+        if fault.get("later") and not found:
+            raise Unsent from error
         version = int(pending.txn.commit())
         if version != world.model.newest + 1:
             raise Finding(f"after {type(error).__name__} the same commit became version {version}") from error
@@ -393,7 +406,7 @@ def end(
         return "saved"
     options = {} if fault is None else {"fault": fault}
     outcome = commit(world, pending, between, **options)
-    if how == "twice" and outcome != "frozen":
+    if how == "twice" and outcome not in {"frozen", "in doubt"}:
         try:
             txn.commit()
         except InvalidInput:
@@ -471,6 +484,8 @@ def draw_large(draw: Draw) -> list[Edit]:
 
 def draw_fault(draw: Draw) -> Args:
     """Return what goes wrong during the commit; mostly nothing."""
+    if draw.share(0.03):  # what it has written stays there, and no version names it
+        return {"fault": {"mode": "fail_permanently", "at": 1, "kinds": ["create"], "later": True}}
     if not draw.share(0.03):
         return {}
     mode = draw.pick({"lose": 6, "lose_from": 1, "fail": 2, "fail_from": 1})  # those that go on cost seconds
@@ -542,7 +557,10 @@ class GoOn(Operation):
             return None
         edits = [each for each in draw_edits(draw, 2) if each[0] != "put"] if draw.share(0.3) else []
         how = draw.pick({"commit": 8, "abort": 1, "save": 1, "twice": 1})
-        return {"which": draw.chance.randrange(9), "edits": edits, "end": how, **(draw.between() or draw_fault(draw))}
+        which, doubtful = draw.chance.randrange(9), draw.in_doubt()
+        if doubtful is not None and draw.share(0.5):
+            which = doubtful
+        return {"which": which, "edits": edits, "end": how, **(draw.between() or draw_fault(draw))}
 
     def do(self, world: World, args: Args) -> str:
         """Change it, and end it."""
@@ -550,12 +568,15 @@ class GoOn(Operation):
         if not waiting:
             return "none"
         pending = world.open_transactions.pop(waiting[args["which"] % len(waiting)])
-        if not pending.met_freeze:  # one that met a freeze takes no more changes
+        how = args["end"]
+        if not (pending.met_freeze or pending.in_doubt):  # one that was sent takes no more changes
             for edit in args["edits"]:
                 make_edit(world, pending, edit)
-        elif args["end"] == "save":
-            return end(world, pending, "abort")
-        return end(world, pending, args["end"], Between(world, args.get("between")), args.get("fault"))
+        elif how == "save":
+            how = "abort"
+        if pending.in_doubt and how == "abort":
+            how = "commit"  # to abort it would be a version, too
+        return end(world, pending, how, Between(world, args.get("between")), args.get("fault"))
 
 
 class Resume(Operation):

@@ -59,7 +59,9 @@ class Compact(Operation):
         else:
             between, hook = hooks(world, args)
             with timed(world):
-                report = compaction.run(world.lake, compaction.Config(engine="local", full=full, reason=REASON), **hook)
+                report = compaction.run(
+                    world.lake, compaction.Config(engine=world.size.engine, full=full, reason=REASON), **hook
+                )
             after, quiet = report.version_after, not between.happened
         if after is None:
             messages, bounds = world.tree.all_messages, world.tree.system.get("count_bounds")
@@ -94,7 +96,7 @@ class Expire(Operation):
             return "nothing"
         before = model.newest
         between, hook = hooks(world, args)
-        config = expire.Config(engine="local", keep_last=keep, now_millis=now_millis() + MONTH)
+        config = expire.Config(engine=world.size.engine, keep_last=keep, now_millis=now_millis() + MONTH)
         with timed(world):
             report = expire.run(world.lake.refresh(), config, **hook)
         after = report.boundary_after
@@ -111,11 +113,15 @@ class Expire(Operation):
 class Clean(Operation):
     """Removal of orphans at age zero: what is needed stays, and nothing else."""
 
-    weight = 2
+    weight = 4
     uses = ("clean.run", "trinitylake clean")
 
-    def draw(self, draw: Draw) -> Args:
-        """At age zero."""
+    def draw(self, draw: Draw) -> Args | None:
+        """At age zero, and oftener while something was written that no version names, and that may become one."""
+        if draw.in_doubt() is not None and draw.share(0.8):
+            return {"by": "job", **draw.between("expire", "clean", often=0.8, prefer="go_on")}
+        if draw.share(0.5):
+            return None
         by = draw.pick({"job": 4, "command": 1})
         return {"by": by} if by == "command" else {"by": by, **draw.between("expire", "clean", often=0.1)}
 
@@ -129,7 +135,7 @@ class Clean(Operation):
             after, young, failed = document["version_after"], document["young"]["files"], document["failed"]
         else:
             between, hook = hooks(world, args)
-            config = clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+            config = clean.Config(engine=world.size.engine, older_than_seconds=0, allow_recent=True)
             with timed(world):
                 report = clean.run(world.lake.refresh(), config, **hook)
             after, young, failed, quiet = report.version_after, report.young.files, report.failed, not between.happened
@@ -200,7 +206,7 @@ class Rollback(Operation):
                     after = world.lake.refresh().rollback(**named, reason=REASON, force=force).version_after
             else:
                 _, hook = hooks(world, args)
-                config = rollback.Config(**named, reason=REASON, force=force, engine="local")
+                config = rollback.Config(**named, reason=REASON, force=force, engine=world.size.engine)
                 with timed(world):
                     after = rollback.run(world.lake.refresh(), config, **hook).version_after
         except InvalidInput:
@@ -247,8 +253,8 @@ class Undo(Operation):
             after = document["rollback"]["version_after"] if "rollback" in document else document["version_after"]
         else:
             with timed(world):
-                config = undo.Config(last=True, reason=REASON, engine="local")
-                after = undo.run(world.lake.refresh(), config).rollback.version_after
+                config = undo.Config(last=True, reason=REASON, engine=world.size.engine)
+                after = undo.run(world.lake.refresh(), config, world.spark).rollback.version_after
         roll_back(world, after, model.versions[last - 1])
         return "done"
 
@@ -323,7 +329,7 @@ class Restore(Operation):
                 after = plan.version_after
             else:
                 between, hook = hooks(world, args)
-                config = restore.Config(only=only, **named, reason=REASON, exact=exact, engine="local")
+                config = restore.Config(only=only, **named, reason=REASON, exact=exact, engine=world.size.engine)
                 with timed(world):
                     after = restore.run(world.lake.refresh(), config, **hook).version_after
                 happened = between.happened
@@ -537,7 +543,7 @@ class Load(Operation):
                 )
             else:
                 between, hook = hooks(world, args)
-                config = load.Config(existing=existing, engine="local", reason=REASON)
+                config = load.Config(existing=existing, engine=world.size.engine, reason=REASON)
                 with timed(world):
                     report = load.run(world.lake, source.as_uri(), config, **hook)
                 after, happened = report.version_after, between.happened
@@ -705,9 +711,9 @@ class Export(Operation):
             code, document = command(world, "export", world.root, str(target), *words, *options, *LOCAL)
             refuse_unless(code == 0, f"export ended with {code}: {document}")
         else:
-            config = export.Config(version=None if history else number, history=history, engine="local")
+            config = export.Config(version=None if history else number, history=history, engine=world.size.engine)
             with timed(world):
-                export.run(world.lake.refresh(), target.as_uri(), config, storage_options=world.options)
+                export.run(world.lake.refresh(), target.as_uri(), config, world.spark, storage_options=world.options)
         if history:
             world.copies["history"] = model.newest
         for each in range(model.boundary, model.newest + 1) if history else (number,):
@@ -717,8 +723,8 @@ class Export(Operation):
 
     def _upgrade(self, world: World, target: Path) -> str:
         with timed(world):
-            report = upgrade.run(world.lake.refresh(), target.as_uri(), upgrade.Config(engine="local"),
-                                 storage_options=world.options)  # fmt: skip
+            report = upgrade.run(world.lake.refresh(), target.as_uri(), upgrade.Config(engine=world.size.engine),
+                                 world.spark, storage_options=world.options)  # fmt: skip
         assert report.version is not None
         world.judge_copy(target, report.version, world.model.now.content)
         return "upgraded"

@@ -117,7 +117,8 @@ class Compare(Operation):
             return "counted"
         with timed(world):
             if args["by"] == "job":
-                changes = [*diff.run(lake.at(version=a), lake.at(version=b), diff.Config(engine="local"))]
+                config = diff.Config(engine=world.size.engine)
+                changes = [*diff.run(lake.at(version=a), lake.at(version=b), config, world.spark)]
             else:
                 changes = [*lake.diff(a, b)]
         old, new = model.versions[a].content, model.versions[b].content
@@ -163,7 +164,7 @@ class Verify(Operation):
 
     def draw(self, draw: Draw) -> Args:
         """One version or all."""
-        return {"what": draw.pick({"check": 3, "all": 1, "command": 1, "deep": 1, "backup": 1})}
+        return {"what": draw.pick({"check": 3, "all": 3, "command": 1, "deep": 1, "backup": 1})}
 
     def do(self, world: World, args: Args) -> str:
         """Verify."""
@@ -173,7 +174,8 @@ class Verify(Operation):
                 found: list[Any] = [*lake.check(definitions=True)]
         elif what == "all":
             with timed(world):
-                found = verify.run(lake, verify.Config(versions="all", definitions=True, engine="local")).findings
+                config = verify.Config(versions="all", definitions=True, engine=world.size.engine)
+                found = verify.run(lake, config, world.spark).findings
         elif what == "deep":
             with timed(world):
                 deep = stats.deep(lake)
@@ -185,7 +187,8 @@ class Verify(Operation):
             if not target.exists():
                 return "none"
             with timed(world):
-                report = backup.run(lake, target.as_uri(), backup.Config(engine="local"), storage_options=world.options)
+                of = backup.Config(engine=world.size.engine)
+                report = backup.run(lake, target.as_uri(), of, world.spark, storage_options=world.options)
             found = [] if report.ok else [each for each in report.problems if "version" not in each]
         else:
             code, document = command(world, "verify", world.root, "--definitions", "--engine", "local")
