@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Final
 
 _LATER: Final = (
+    "PIL.GifImagePlugin",  # what Pillow loads when it writes its first picture
+    "PIL.JpegImagePlugin",
+    "PIL.PpmImagePlugin",
     "dagster._grpc.impl",  # what Dagster calls in the process of a run
     "dagster._core.execution.api",
+    "dagster._core.executor.in_process",
+    "dagster._core.instance.factory",
+    "dagster._core.instance.runs.run_domain",
+    "dagster._core.secrets",
+    "dagster._core.storage.local_compute_log_manager",
+    "dagster._core.storage.root",
     "dagster_project.processes.connections",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
@@ -26,7 +35,7 @@ _LATER: Final = (
     "pyarrow.parquet",
     "trinitylake_core.iceberg.health",  # PyIceberg: 0.3 s of CPU for each run on tables
     "trinitylake_core.iceberg.references",
-    "upath",
+    "upath.implementations.local",
 )
 """What runs import when they get there. None is needed here: what is missing, a run imports itself, or never."""
 _TASKS: Final = Path("/proc/self/task")

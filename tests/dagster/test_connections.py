@@ -142,6 +142,30 @@ def test_of_a_server_that_went_only_one_connection_is_asked(
     assert 1 == len(asked)
 
 
+def test_a_query_that_follows_another_sends_nothing_else(
+    engine: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(connections.KeptConnections, "do_ping", lambda _, connection: asked.append(connection))
+    monkeypatch.setattr(connections, "_MOMENT_SECONDS", 300.0)
+    first = backend(engine)
+    assert [first, first] == [backend(engine), backend(engine)]
+    assert not asked
+    monkeypatch.setattr(connections, "_MOMENT_SECONDS", -1.0)
+    assert first == backend(engine)
+    assert 1 == len(asked)
+
+
+def test_one_that_the_server_ended_a_moment_ago_is_not_used(
+    engine: sqlalchemy.Engine, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_MOMENT_SECONDS", 300.0)
+    first = backend(engine)
+    with made(server, "two").connect() as other:
+        other.execute(sqlalchemy.text(f"SELECT pg_terminate_backend({first}, 60000)"))
+    assert first != backend(engine)
+
+
 def test_a_machine_that_confirms_nothing_is_not_waited_for_as_long_as_linux_would(engine: sqlalchemy.Engine) -> None:
     with engine.connect() as connection:
         raw = connection.connection.dbapi_connection
