@@ -14,6 +14,7 @@ _ON_REQUEST = {
     "endpoints",
     "fleet",
     "large",
+    "nights",
     "private",
     "recovery",
     "sizes",

@@ -219,7 +219,7 @@ _OF_CATALOG: Final = ("expire, clean", "deltalake VACUUM FULL", "deltalake VACUU
 _OF_TABLES: Final = ("tables clean, this process", "tables clean, Spark", _ORPHANS)
 
 
-def _in_process(act: Callable[..., Any], *arguments: Any) -> Any:
+def in_process(act: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function returns in a new process: CPU of one way is not that of another."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(act, *arguments).result()
@@ -291,8 +291,8 @@ def main(arguments: list[str]) -> None:
             fill = fill_table if way in _OF_TABLES else _HERE[way][0]
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name) / "files"
-                _in_process(fill, folder, files)
-                found[way].append(_in_process(measure, way, folder, files))
+                in_process(fill, folder, files)
+                found[way].append(in_process(measure, way, folder, files))
     figures = {}
     for way, files in ways.items():
         row: dict[str, Any] = {"needed": files, "not needed": files}

@@ -69,20 +69,8 @@ class Round:
         fresh = [f"{key[:-8]}~{number:07}" for number, key in enumerate(some)]
         self._turn(times, "small commit", _COMMITS, lambda rival, number: rival.commit(fresh[number], "a/path"))
         for work, part in _MERGED.items():
-            changes = self._changes(len(rows) // part)
+            changes = draw_changes(rows, len(rows) // part, self.pick)
             self._turn(times, work, 1, lambda rival, _, merged=changes: rival.merge(merged))
-
-    def _changes(self, count: int) -> Changes:
-        """Return changes of so many of the rows: a third sets, a third deletes, a third inserts."""
-        numbers = sorted(self.pick.sample(range(len(self.rows)), count))
-        keys = self.rows.column("key").take(pa.array(numbers)).to_pylist()
-        kinds: list[Callable[[str], Change]] = [
-            lambda key: (key, f"new/{key[-30:].strip()}"),
-            lambda key: (key, None),
-            lambda key: (f"{key[:-1]}x", f"new/{key[-30:].strip()}"),
-        ]
-        changes = dict(kinds[number % 3](key) for number, key in enumerate(keys))
-        return Changes.of(sorted(changes.items()))
 
     def _turn(self, times: Times, work: str, repeats: int, action: Callable[[Rival, int], None]) -> None:
         names = list(self.rivals)
@@ -101,6 +89,19 @@ class Round:
                 each.append(time.perf_counter() - start)
             seconds = statistics.median(each)
             times.setdefault(work, {}).setdefault(name, []).append((seconds, (_cpu() - cpu) / count))
+
+
+def draw_changes(rows: pa.Table, count: int, pick: random.Random) -> Changes:
+    """Return changes of so many of the rows: a third sets, a third deletes, a third inserts."""
+    numbers = sorted(pick.sample(range(len(rows)), count))
+    keys = rows.column("key").take(pa.array(numbers)).to_pylist()
+    kinds: list[Callable[[str], Change]] = [
+        lambda key: (key, f"new/{key[-30:].strip()}"),
+        lambda key: (key, None),
+        lambda key: (f"{key[:-1]}x", f"new/{key[-30:].strip()}"),
+    ]
+    changes = dict(kinds[number % 3](key) for number, key in enumerate(keys))
+    return Changes.of(sorted(changes.items()))
 
 
 def _folder(folder: Path, name: str) -> Path:
