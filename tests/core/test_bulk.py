@@ -57,8 +57,7 @@ def prove(lake: Lakehouse) -> None:
         assert str(target) == node.system[spec.FITS]
 
 
-@pytest.mark.parametrize("order", [3, 4, 8])
-@pytest.mark.parametrize("tables", [0, 3, 60, 400])
+@pytest.mark.parametrize(("order", "tables"), [(3, 0), (4, 3), (8, 60), (4, 400)])
 def test_any_transaction_leaves_a_root_that_fits(tmp_path: Path, order: int, tables: int) -> None:
     """Into an empty lakehouse, a leaf, and trees; sets and deletions, over one another."""
     lake = new_lake(tmp_path, order=order)
@@ -331,8 +330,7 @@ def _shape(lake: Lakehouse) -> list[list[tuple[list[str], list[str]]]]:
     return levels
 
 
-@pytest.mark.parametrize("tables", [500, 1000])
-@pytest.mark.parametrize("size", [7, 64, 333, 10_000])
+@pytest.mark.parametrize(("size", "tables"), [(7, 500), (64, 1000), (333, 500), (10_000, 1000)])
 def test_batches_that_fill_an_empty_lakehouse_make_the_tree_that_their_messages_make(
     tmp_path: Path, tables: int, size: int
 ) -> None:

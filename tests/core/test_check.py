@@ -22,7 +22,7 @@ from trinitylake_core.versions import Root
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a lakehouse with four levels and messages in inner nodes, and return its directory."""
-    lake = filled(new_lake(tmp_path_factory.mktemp("template"), ORDER), tables=120, changes=8)
+    lake = filled(new_lake(tmp_path_factory.mktemp("template"), ORDER), tables=72, changes=8)
     surgery = Surgery(lake.root, ORDER)
     below = [node for _, node in surgery.tree(lake.version)[1:]]
     assert 3 == lake.stats().height

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import mmh3
+
 from pipelines import backup, diff, history, stats, verify
 from tests.model.operations.base import Args, Draw, Operation, World, command, refuse_unless, timed
 from trinitylake_core import Lakehouse, ObjectNotFound
@@ -51,10 +53,14 @@ class Look(Operation):
             )
         if args["whole"]:
             with timed(world):
-                keys = [entry.key for entry in lake.objects()]
+                entries, digest = list(lake.objects()), lake.digest()
+            keys = [entry.key for entry in entries]
             refuse_unless(
                 keys == sorted(content), f"objects() of version {number}: {sorted(set(keys) ^ set(content))[:5]}"
             )
+            parts = [f"{each.kind}\0{each.namespace}\0{each.name or ''}\0{each.path}" for each in entries]
+            total = sum(mmh3.hash128(each, signed=False) for each in parts) % 2**128
+            refuse_unless(digest == f"{total:032x}", f"digest() of version {number}: {digest}")
         if args["command"] and number == model.newest:
             self._by_command(world, content)
         return "whole" if args["whole"] else "done"
