@@ -262,7 +262,7 @@ INCIDENTS: dict[str, Callable[[Night], None]] = {
 } | {"definition is missing": lambda night: _a_definition(night, None)}
 
 
-ON_S3 = {"root that the backup has", "bucket that was set back"}
+ON_S3 = {"root that the backup has"}
 """What is tried there each time, and the rest on a disk; everything in both places in `make test-all`."""
 
 
