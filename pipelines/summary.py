@@ -7,7 +7,7 @@ Dagster stores them. Neither escapes control characters; what prints them does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -75,6 +75,13 @@ def tables_of(report: Summarised) -> Iterable[Table]:
         return ()
     found: Iterable[Table] = report.summary_tables()
     return found
+
+
+def items_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, or the items of a mapping, by name."""
+    if not is_dataclass(value):
+        return {str(name): each for name, each in value.items()}
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 class ByteCount(int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from pyarrow import compute, parquet
 from dagster_project.metadata import pictures
 from pipelines import compaction_policy, expire, mend, restore, rollback, snapshot, tables_compact, tables_health, undo
 from pipelines.stats import Deep
-from pipelines.summary import ByteCount, Summarised, Table, count, history_table, human_bytes, tables_of, utc
+from pipelines.summary import ByteCount, Summarised, Table, count, history_table, human_bytes, items_of, tables_of, utc
 from pipelines.sweep.plans import TABLE
 from pipelines.tables.compact.model import DONE, LOST, VOID
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
@@ -87,7 +87,7 @@ def text_of(report: Summarised, rows: int = _LOGGED) -> str:
 
 def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every figure of a report by its name, one of a part by both names: ``plan_nodes``. Lists are counted."""
-    for name, each in _items_of(value).items():
+    for name, each in items_of(value).items():
         label = f"{prefix}{name}"
         if name == "seconds":
             yield label, round(sum(each.values()), 3)
@@ -101,16 +101,6 @@ def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from figures(each, prefix)
         elif is_dataclass(each) or (isinstance(each, Mapping) and name != "failures"):
             yield from figures(each, f"{label}_")
-
-
-def _items_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a report, or the items of a mapping."""
-    if not is_dataclass(value):
-        return dict(value)
-    items = {}
-    for field in fields(value):
-        items[field.name] = getattr(value, field.name)
-    return items
 
 
 # -- tables ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from pipelines import summary
-from pipelines.summary import SHOWN, ByteCount, Summarised, aware, human_bytes, utc
+from pipelines.summary import SHOWN, ByteCount, Summarised, aware, human_bytes, items_of, utc
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -56,7 +56,7 @@ def to_json(value: Any) -> Json:
 
 def _structure_to_json(value: Any) -> Json:
     if _is_dataclass(value):
-        return _object_to_json((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+        return _object_to_json(items_of(value).items())
     if hasattr(value, "DESCRIPTOR"):
         from trinitylake_core.definitions import to_dict  # a help text must not wait for protobuf
 
@@ -271,10 +271,10 @@ def _align(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -
 
 def fields(value: Any, indent: str = "") -> Iterator[str]:
     """Yield the fields of a dataclass or mapping as aligned lines, nested ones indented below their name."""
-    items = _items(value)
-    names = [name for name, each in items if not _is_nested(each)]
+    items = items_of(value)
+    names = [name for name, each in items.items() if not _is_nested(each)]
     width = max(map(width_of, names), default=0)
-    for name, each in items:
+    for name, each in items.items():
         if _is_nested(each):
             yield f"{indent}{plain(name)}"
             yield from _nested_lines(each, indent + "  ")
@@ -283,15 +283,9 @@ def fields(value: Any, indent: str = "") -> Iterator[str]:
             yield f"{indent}{plain(name)}{space}  {_field_text(name, each)}".rstrip()
 
 
-def _items(value: Any) -> list[tuple[str, Any]]:
-    if dataclasses.is_dataclass(value):
-        return [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value)]
-    return [(str(name), each) for name, each in value.items()]
-
-
 def _is_nested(value: Any) -> bool:
     if _is_mapping(value):
-        return bool(_items(value))
+        return bool(items_of(value))
     return isinstance(value, list | tuple) and any(map(_is_mapping, value))
 
 

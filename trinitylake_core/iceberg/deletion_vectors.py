@@ -169,7 +169,7 @@ class _Comparison:
 
     def _manifests(self, snapshot: Snapshot) -> _Manifests | None:
         uri = full_uri(snapshot.manifest_list)
-        found = self._read({uri: 0}, refer.described_in)
+        found = self._read({uri: 0}, refer.listed_in)
         if found is None:
             return None
         data = {each.uri: each.size for each in found if not each.content}

@@ -15,7 +15,7 @@ from trinitylake_core.table_places import Located
 from trinitylake_core.tables import full_uri
 
 _MOST_BYTES: Final = (1 << 63) - 1
-_Manifests = Mapping[str, refer.DescribedManifest]
+_Manifests = Mapping[str, refer.ListedManifest]
 """Manifests by their URIs; of one that a snapshot names itself its size is 0: nothing tells it."""
 
 
@@ -165,7 +165,7 @@ def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Man
     def read(uri: str) -> tuple[str, _Manifests]:
         storage, path = located.find(uri)
         data = read_file(storage, path, uri)
-        return uri, {each.uri: each for each in refer.described_in(data, uri)}
+        return uri, {each.uri: each for each in refer.listed_in(data, uri)}
 
     return dict(located.storage.map(sorted(uris), read))
 
@@ -183,10 +183,10 @@ def manifests_of_snapshot(
     return _manifests_without_figures(snapshot.get("manifests", ()))
 
 
-def _manifests_without_figures(paths: Iterable[str]) -> dict[str, refer.DescribedManifest]:
+def _manifests_without_figures(paths: Iterable[str]) -> dict[str, refer.ListedManifest]:
     """Return manifests of which nothing but their URIs is known."""
     uris = [full_uri(each) for each in paths]
-    return {uri: refer.DescribedManifest(uri, 0, 0) for uri in uris}
+    return {uri: refer.ListedManifest(uri) for uri in uris}
 
 
 def _manifests_but(now: _Manifests, named: Iterable[str], lists: Mapping[str, _Manifests]) -> _Manifests:
@@ -209,10 +209,10 @@ def _files_of(located: Located, manifests: _Manifests) -> Iterator[refer.TableFi
         yield from files
 
 
-def _described_files(read: CurrentFiles) -> Iterator[tuple[refer.DescribedManifest, refer.DescribedFile]]:
+def _described_files(read: CurrentFiles) -> Iterator[tuple[refer.ListedManifest, refer.DescribedFile]]:
     """Yield the files of the current snapshot, each with its manifest. One ``get`` for each manifest."""
 
-    def describe(uri: str) -> tuple[refer.DescribedManifest, list[refer.DescribedFile]]:
+    def describe(uri: str) -> tuple[refer.ListedManifest, list[refer.DescribedFile]]:
         manifest = read.manifests[uri]
         return manifest, list(refer.described_files_in(content_of(read.located, manifest), uri))
 
@@ -221,7 +221,7 @@ def _described_files(read: CurrentFiles) -> Iterator[tuple[refer.DescribedManife
             yield manifest, file
 
 
-def content_of(located: Located, manifest: refer.DescribedManifest) -> bytes:
+def content_of(located: Located, manifest: refer.ListedManifest) -> bytes:
     """Return a manifest as it is stored, no shorter than its list says. One ``get``. Raises as :func:`figures`."""
     storage, path = located.find(manifest.uri)
     return read_file(storage, path, manifest.uri, least=manifest.size)

@@ -22,7 +22,6 @@ __all__ = [
     "PACKED",
     "WRITTEN_PATHS",
     "DescribedFile",
-    "DescribedManifest",
     "ListedManifest",
     "References",
     "TableFile",
@@ -31,7 +30,6 @@ __all__ = [
     "current_snapshot",
     "decode_metadata",
     "described_files_in",
-    "described_in",
     "files_in",
     "forbids_deletes",
     "listed_in",
@@ -53,12 +51,13 @@ _ADDED_OR_EXISTING: Final = (0, 1)
 _DELETED: Final = 2
 _CONTENTS: Final = (0, 1, 2)
 """Of a data file: data, position deletes and deletion vectors, equality deletes."""
-_LIST: Final = (Column(500), Column(501))
-"""``manifest_path`` and ``manifest_length``, by the IDs that the Iceberg specification gives to columns."""
+_LIST: Final = (Column(500), Column(501), Column(502, optional=True), Column(517, optional=True))
+"""``manifest_path``, ``manifest_length``, ``partition_spec_id``, and ``content``, which version 1 lacks.
+
+By the IDs that the Iceberg specification gives to columns.
+"""
 _MANIFEST: Final = (Column(0), Column(2, (Column(100), Column(104), Column(134, optional=True))))
 """``status``, and of ``data_file``: ``file_path``, ``file_size_in_bytes``, and ``content``, which version 1 lacks."""
-_DESCRIBED_LIST: Final = (*_LIST, Column(502, optional=True), Column(517, optional=True))
-"""The same of a manifest list, ``partition_spec_id``, and ``content``, which version 1 lacks."""
 _OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
 _DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
 """The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
@@ -285,42 +284,30 @@ def _refuse_no_time(millis: Any, where: str) -> None:
 
 
 class ListedManifest(NamedTuple):
-    """A manifest as a manifest list names it: its URI, and its size in bytes."""
+    """A manifest as a manifest list names it, and what that says of the files in it; 0 where nothing tells.
+
+    Attributes:
+        uri: its URI, and its ``size`` in bytes.
+        spec_id: the partition spec of its files.
+        content: 1 if they are delete files.
+    """
 
     uri: str
-    size: int
-
-
-def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
-    """Yield the manifests in a manifest list, by URI and size. Raises ``UnreadableTable``."""
-    for number, (path, size) in enumerate(avro_rows(data, location, _LIST), 1):
-        yield _manifest_in_row(number, path, size, location)
-
-
-class DescribedManifest(NamedTuple):
-    """A manifest, the partition spec of its files, and whether they are delete files; 0 where nothing tells."""
-
-    uri: str
-    size: int
-    spec_id: int
+    size: int = 0
+    spec_id: int = 0
     content: int = 0
 
 
-def described_in(data: bytes, location: str) -> Iterator[DescribedManifest]:
-    """Yield the manifests in a manifest list, each with its partition spec. Raises ``UnreadableTable``."""
-    for number, (path, size, spec_id, content) in enumerate(avro_rows(data, location, _DESCRIBED_LIST), 1):
-        yield DescribedManifest(*_manifest_in_row(number, path, size, location), spec_id or 0, content or 0)
-
-
-def _manifest_in_row(number: int, path: Any, size: int | None, location: str) -> ListedManifest:
-    """Return a manifest by the row of its list, which counts from 1."""
-    try:
-        uri = file_uri(path)
-    except Malformed as error:
-        raise UnreadableTable(f"the manifest_path in row {number} {error}", path=location) from None
-    if size is None or size < 0:
-        raise UnreadableTable(f"the manifest_length in row {number} is no size", path=location)
-    return ListedManifest(uri, size)
+def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
+    """Yield the manifests in a manifest list. Raises ``UnreadableTable``."""
+    for number, (path, size, spec_id, content) in enumerate(avro_rows(data, location, _LIST), 1):
+        try:
+            uri = file_uri(path)
+        except Malformed as error:
+            raise UnreadableTable(f"the manifest_path in row {number} {error}", path=location) from None
+        if size is None or size < 0:
+            raise UnreadableTable(f"the manifest_length in row {number} is no size", path=location)
+        yield ListedManifest(uri, size, spec_id or 0, content or 0)
 
 
 def manifests_in(data: bytes, location: str) -> Iterator[str]:
