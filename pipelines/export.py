@@ -27,11 +27,11 @@ from pipelines.engine_choice import choose_engine, work_in
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
+    JobRun,
     Meter,
     Progress,
     Review,
     Session,
-    Stopwatch,
     refuse_unknown,
     silent,
 )
@@ -279,42 +279,25 @@ def run(
             "meets the files of the other; export beside it"
         )
     require_writable(source.backend, source.root_node)
-    return _Export(
-        spark=spark,
-        source=source,
-        target=target,
-        config=config,
-        cancel=cancel or NEVER_CANCELLED,
-        progress=progress or silent,
-    ).run(review)
+    call = (source, config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
+    return _Export(*call, target=target).run()
 
 
-class _Export:
-    def __init__(
-        self,
-        spark: Session,
-        source: Lakehouse,
-        target: Storage,
-        config: Config,
-        cancel: Cancel,
-        progress: Progress,
-    ) -> None:
-        self.spark = spark
-        self.source = source
-        self.target = target
-        self.config = config
-        self.cancel = cancel
-        self.progress = progress
+@dataclass(eq=False, kw_only=True)
+class _Export(JobRun[Config, Report]):
+    target: Storage
+
+    def __post_init__(self) -> None:
+        source = self.source = self.lake
         self.order = source.definition.order
         self.version = source.version
-        if config.history:
+        if self.config.history:
             self.first = self.boundary()
         else:
             self.first = self.version
-        self.watch = Stopwatch()
         self.root = bytes(source.root_node.data)
         self.definition: tuple[str, bytes] | None = None
-        if source.definition.snapshots and not config.history:
+        if source.definition.snapshots and not self.config.history:
             self.root, self.definition = without_snapshots(source)
         self.requests = 0
         self.lost = source.backend.versions.marked_lost(source.definition, range(self.first, self.version))
@@ -334,9 +317,9 @@ class _Export:
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def run(self, review: Review[Report] | None) -> Report:
+    def run(self) -> Report:
         try:
-            return self.copy_reviewed(review)
+            return self.copy_reviewed()
         except Corrupt as error:
             now = self.source.backend.versions.boundary()
             if now > self.first:
@@ -361,7 +344,7 @@ class _Export:
         gone = (name for name in ours if name not in now or now[name] != ours[name])
         return next(gone, None)
 
-    def copy_reviewed(self, review: Review[Report] | None) -> Report:
+    def copy_reviewed(self) -> Report:
         meter = Meter(self.source.storage, self.target)
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
@@ -372,9 +355,9 @@ class _Export:
             self.requests += todo.requests
             plan = self.make_plan(engine.name, to, todo)
             self.watch.lap("plan")
-            if review is not None:
+            if self.review is not None:
                 planned = self.make_report(plan, meter, dry_run=True)
-                if not review(planned):
+                if not self.review(planned):
                     return planned
             copied = self.act(to, todo)
         return self.make_report(plan, meter, **copied)
