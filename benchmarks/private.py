@@ -1,6 +1,6 @@
 """What authentication and encryption of what travels cost on Spark: a small job and a large one, in one run.
 
-    python -m benchmarks private [--tables 20 20000] [--rounds 3] [--workers 2]
+    python -m benchmarks private [--tables 20 2000] [--rounds 1] [--workers 1]
 
 A standalone cluster of this machine, once with ``spark.authenticate`` and ``spark.network.crypto.enabled`` and once
 without, in turns, each in a process of its own. The commands are ``verify --all`` and ``export``, over a lakehouse of
@@ -38,9 +38,9 @@ Figures = dict[str, list[float]]
 def main(arguments: list[str]) -> None:
     """Run both kinds in turns and print the ratios."""
     parser = argparse.ArgumentParser(prog="benchmarks private", description=__doc__)
-    parser.add_argument("--tables", type=int, nargs="+", default=[20, 20_000])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--tables", type=int, nargs="+", default=[20, 2_000])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--kind", choices=_KINDS, help="run one kind, once: what this command does by itself")
     options = parser.parse_args(arguments)
     if options.kind is not None:

@@ -12,20 +12,23 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from pyiceberg.table import Table
 
 from pipelines import export, tables_clean, tables_compact, tables_expire, tables_health, verify
 from pipelines.tables.compact.decision import GroupRules
+from tests.hostile.lakehouse import with_fields
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
 from tests.support.lakes import FAST
 from tests.support.opened_files import watched
-from tests.support.respelled import local, respell_data, respell_lists, respell_manifests
+from tests.support.respelled import local, respell_data, respell_lists, respell_manifests, rewrite_avro
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.registration import register_all
 from trinitylake_core.storage import open_storage
 from trinitylake_core.table_index import Grounds
 from trinitylake_core.table_places import TablePlaces
@@ -211,6 +214,70 @@ def test_no_job_opens_a_manifest_or_a_list_of_another_place(
     assert (0, True) == (cleaned.deleted, all(each.stops_all for each in cleaned.doubts))
     assert {"a-mine"} == {each.table for each in cleaned.doubts} == set(copied.plan.tables_lacking)
     assert orphan.exists()
+
+
+def _name_statistics(mine: Table, secret: Path, field: str) -> None:
+    entry = {"snapshot-id": mine.metadata.current_snapshot_id, "statistics-path": secret.as_uri()}
+    entry |= {"file-size-in-bytes": secret.stat().st_size, "file-footer-size-in-bytes": 8, "blob-metadata": []}
+    with_fields({field: [entry]})(local(mine.metadata_location))
+
+
+def _name_old_metadata(mine: Table, secret: Path) -> None:
+    log = [{"metadata-file": secret.as_uri(), "timestamp-ms": 1}]
+    with_fields({"metadata-log": log})(local(mine.metadata_location))
+
+
+def _name_deletes(mine: Table, secret: Path) -> None:
+    """Make the first manifest of the newest snapshot name a delete file."""
+
+    def change(row: Any) -> None:
+        row["data_file"]["file_path"], row["data_file"]["content"] = secret.as_uri(), 1
+
+    snapshot = mine.current_snapshot()
+    assert snapshot is not None
+    manifest = local(snapshot.manifests(mine.io)[0].manifest_path)
+    rewrite_avro(manifest, change)
+
+    def resize(row: Any) -> None:
+        if row["manifest_path"] == manifest.as_uri():
+            row["manifest_length"], row["content"] = manifest.stat().st_size, 1
+
+    rewrite_avro(local(snapshot.manifest_list), resize)
+
+
+_NEIGHBOURS: Final[dict[str, Callable[[Table, Path], None]]] = {
+    "statistics": lambda mine, secret: _name_statistics(mine, secret, "statistics"),
+    "statistics of partitions": lambda mine, secret: _name_statistics(mine, secret, "partition-statistics"),
+    "old metadata": _name_old_metadata,
+    "deletes": _name_deletes,
+}
+
+
+@pytest.mark.parametrize("what", _NEIGHBOURS)
+def test_no_job_opens_statistics_deletes_or_old_metadata_of_another_place(what: str, tmp_path: Path) -> None:
+    """Statistics are Puffin files. What is told of the file differs, and that nobody opens it does not."""
+    catalog = new_iceberg(tmp_path)
+    theirs = with_table(catalog, _THEIRS, 1)
+    mine = with_table(catalog, _MINE, 1)
+    mine.append(rows(2))
+    secret = local(theirs.metadata_location) if what == "old metadata" else _secret(catalog)
+    private = tmp_path / "private" / secret.name
+    private.parent.mkdir()
+    shutil.copy(secret, private)
+    _NEIGHBOURS[what](mine, private)
+    lake = catalog.lakehouse.refresh()
+    other = Lakehouse.create((tmp_path / "other").as_uri(), storage_options=FAST)
+    with watched([private]) as opened:
+        tables_compact.run(lake, tables_compact.Config(pattern="a.*", engine="local", rules=_RULES))
+        tables_health.run(lake, tables_health.Config(engine="local"))
+        tables_expire.run(lake, tables_expire.Config(pattern="a.*", older_than_seconds=0))
+        verify.run(lake, verify.Config(tables=1.0, deep=True, versions="all", engine="local"))
+        cleaned = tables_clean.run(lake, _CLEANING)
+        export.run(lake, (tmp_path / "copy").as_uri(), export.Config(engine="local", tables=True, history=True))
+        register_all(other, catalog)
+    assert [] == opened
+    assert private.exists()
+    assert not any(each.stops_all for each in cleaned.doubts)
 
 
 def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tmp_path: Path) -> None:

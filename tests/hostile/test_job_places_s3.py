@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from pipelines import compaction, export, stats, tables_clean, tables_compact, tables_expire, tables_health, verify
+from pipelines.cli import main
+from pipelines.engine import open_engine
+from pipelines.session import SessionConfig, get_session
+from pipelines.session.iceberg import TESTED
 from pipelines.tables.compact.decision import GroupRules
 from tests.support.icebergs import ids, opened, rows, with_table
 from tests.support.opened_files import watched
 from tests.support.respelled import rewrite_avro
-from tests.support.s3_servers import IGNORES_IF_MATCH, S3Server
+from tests.support.s3_servers import IGNORES_IF_MATCH, KEY, SECRET, S3Server
+from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.iceberg.registration import register_all
 
 _RULES: Final = GroupRules(min_files=2)
+_SECONDS: Final = 500
 
 
 def _name_elsewhere(server: S3Server, table: Any, place: str, scratch: Path) -> None:
@@ -49,10 +55,51 @@ def _name_elsewhere(server: S3Server, table: Any, place: str, scratch: Path) -> 
         rewrite(snapshot.manifest_list, change_manifest)
 
 
+class _Done(NamedTuple):
+    """What the jobs said that change something."""
+
+    failures: dict[str, str]
+    files_made: int
+    stops_all: bool
+
+
+def _open(root: str, options: dict[str, Any], engine: str) -> tuple[Lakehouse, Any]:
+    """Return the lakehouse, and a session of a Spark of this process where the engine is that."""
+    lake = Lakehouse.open(root, storage_options=options)
+    if engine == "local":
+        return lake, None
+    os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
+    conf = {"spark.jars.packages": f"org.apache.iceberg:iceberg-aws-bundle:{TESTED}"}
+    return lake, get_session(SessionConfig(master="local[2]", iceberg=TESTED, conf=conf))
+
+
+def _maintain(root: str, options: dict[str, Any], engine: str) -> _Done:
+    lake, spark = _open(root, options, engine)
+    how = tables_compact.Config(pattern="a.*", engine=engine, rules=_RULES)
+    compacted = tables_compact.run(lake, how, spark)
+    tables_health.run(lake, tables_health.Config(pattern="a.*", engine=engine), spark)
+    tables_expire.run(lake, tables_expire.Config(pattern="a.*", older_than_seconds=0))
+    cleaning = tables_clean.Config(engine=engine, older_than_seconds=0, allow_recent=True)
+    cleaned = tables_clean.run(lake, cleaning, spark)
+    stats.deep(lake, open_engine(engine, spark), storage=True)
+    words = [f"--storage-option={name}={value}" for name, value in options.items()]
+    assert 0 == main(["stats", root, "--tables", *words])
+    return _Done(dict(compacted.failures), compacted.files_made, any(each.stops_all for each in cleaned.doubts))
+
+
+def _prove_and_copy(root: str, options: dict[str, Any], engine: str, target: str) -> None:
+    lake, spark = _open(root, options, engine)
+    verify.run(lake, verify.Config(tables=1.0, deep=True, engine=engine), spark)
+    export.run(lake, target, export.Config(engine=engine, tables=True), spark, storage_options=options)
+
+
 @pytest.mark.s3
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "spark"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_no_job_opens_a_file_of_another_place_on_s3(allowed: bool, moto_server: S3Server, tmp_path: Path) -> None:
+def test_no_job_opens_a_file_of_another_place_on_s3(
+    allowed: bool, engine: str, moto_server: S3Server, tmp_path: Path
+) -> None:
     root = moto_server.new_root()
     shared = moto_server.new_root().rstrip("/")
     Lakehouse.create(root, storage_options=moto_server.options)
@@ -95,26 +142,18 @@ def test_no_job_opens_a_file_of_another_place_on_s3(allowed: bool, moto_server: 
     # What a waiting message names is proved and copied for its own table: nothing waits.
     compaction.run(catalog.lakehouse, compaction.Config(engine="local", full=True))
     options = moto_server.options | ({"allowed_locations": shared} if allowed else {})
-    lake = Lakehouse.open(root, storage_options=options)
     asked = [secret, above, elsewhere, in_shared]
     before = {each: moto_server.requests(each.rpartition("/")[2]) for each in asked}
-    with watched([here, pipe]) as opened_here:
-        compacted = tables_compact.run(lake, tables_compact.Config(pattern="a.*", engine="local", rules=_RULES))
-        tables_health.run(lake, tables_health.Config(pattern="a.*", engine="local"))
-        tables_expire.run(lake, tables_expire.Config(pattern="a.*", older_than_seconds=0))
-        cleaned = tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
-        stats.deep(lake, storage=True)
+    with watched([here, pipe]) as opened_here, pool(1) as process:  # a Spark with Iceberg has a process of its own
+        done = process.submit(_maintain, root, options, engine).result(_SECONDS)
         register_all(Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options), catalog)
         asked_before_all = {each: moto_server.requests(each.rpartition("/")[2]) for each in asked}
-        verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local"))
-        target = moto_server.new_root()
-        how = export.Config(engine="local", tables=True)
-        export.run(lake, target, how, storage_options=moto_server.options)
+        process.submit(_prove_and_copy, root, options, engine, moto_server.new_root()).result(_SECONDS)
     assert [] == opened_here
     assert before == asked_before_all
     for each in (secret, above, elsewhere):
         assert before[each] == moto_server.requests(each.rpartition("/")[2]), each
-    assert {f"a.{name}" for name in places} == set(compacted.failures)
-    assert 1 == compacted.files_made
-    assert not any(each.stops_all for each in cleaned.doubts)
+    assert {f"a.{name}" for name in places} == set(done.failures)
+    assert (1, False) == (done.files_made, done.stops_all)
+    lake = Lakehouse.open(root, storage_options=options)
     assert [1, 2] == ids(TrinityLakeCatalog.over(lake).load_table("a.sound"))
