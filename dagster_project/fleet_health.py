@@ -40,6 +40,9 @@ _GROWTH: Final = (
 )  # fmt: skip
 _AS_THEY_ARE: Final = ("messages", "objects", "version", "versions_kept", "snapshots", "backup_lag")
 _ROWS: Final = 500
+"""So many rows a page shows."""
+_FURTHER: Final = "further"
+"""The metadata with the failing lakehouses of which a page shows no row."""
 _NAMED: Final = 10
 _PAGE: Final = 1000
 """So many records are asked for at once; a fleet of a thousand has ten thousand in a week."""
@@ -134,20 +137,23 @@ def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, Reason]
     """Return the result of a check of a fleet, from the reasons of the lakehouses that fail."""
     names = sorted(failing)
     columns = ("lakehouse", "why", STORAGE) if check == checks.REACHABLE else ("lakehouse", "why")
-    rows = [{"lakehouse": name, **asdict(failing[name])} for name in names[:_ROWS]]
+    rows = [{"lakehouse": name, **asdict(failing[name])} for name in names]
     shown = first_of(names, _NAMED)
+    metadata: dict[str, Any] = {"failing": len(names), "lakehouses": table(rows[:_ROWS], columns)}
+    if rows[_ROWS:]:
+        metadata[_FURTHER] = dg.MetadataValue.json(rows[_ROWS:])
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=check,
         passed=not names,
         severity=dg.AssetCheckSeverity.ERROR if check == checks.REACHABLE else dg.AssetCheckSeverity.WARN,
         description=f"{len(names)} of {count} lakehouses fail: {shown}" if names else f"none of {count} fails",
-        metadata={"failing": len(names), "lakehouses": table(rows, columns)},
+        metadata=metadata,
     )
 
 
 def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, Reason]:
-    """Return the recorded reasons for which lakehouses fail a check, by lakehouse, at most 500."""
+    """Return the recorded reasons for which lakehouses fail a check, by lakehouse."""
     last = last_evaluation(instance, asset, check)
     return {} if last is None else reasons_in(last)
 
@@ -155,10 +161,13 @@ def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: st
 def reasons_in(evaluation: dg.AssetCheckEvaluation) -> dict[str, Reason]:
     """Return the reasons that an evaluation of a check of the fleet lists, by lakehouse."""
     shown = evaluation.metadata.get("lakehouses")
-    rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
+    rows = [row.data for row in shown.records] if isinstance(shown, dg.TableMetadataValue) else []
+    further = evaluation.metadata.get(_FURTHER)
+    if isinstance(further, dg.JsonMetadataValue) and isinstance(further.data, list):
+        rows += further.data
     found = {}
     for row in rows:
-        found[str(row.data["lakehouse"])] = Reason(str(row.data["why"]), str(row.data.get(STORAGE) or ""))
+        found[str(row["lakehouse"])] = Reason(str(row["why"]), str(row.get(STORAGE) or ""))
     return found
 
 

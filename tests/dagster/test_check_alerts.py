@@ -247,6 +247,15 @@ def report_unreachable(
         instance.report_runless_asset_event(checks.evaluation(page, found))
 
 
+def test_each_lakehouse_of_a_large_fleet_is_known_to_fail(instance: dg.DagsterInstance) -> None:
+    """A page shows 500 of them; what is sent, and what is not tried, are about all."""
+    page = dg.AssetKey([FLEET, fleet_health.NAME])
+    reasons = {f"lake{number:04}": fleet_health.Reason(f"why {number}", f"s{number % 2}") for number in range(1200)}
+    result = fleet_health.evaluate_fleet(page, checks.REACHABLE, reasons, len(reasons))
+    instance.report_runless_asset_event(checks.evaluation(page, result))
+    assert reasons == fleet_health.recorded_reasons(instance, page, checks.REACHABLE)
+
+
 def test_a_run_that_waits_for_an_hour_is_sent(instance: dg.DagsterInstance) -> None:
     """Whether it waits in the queue, or its step for a pool that another run holds."""
     storage = instance.event_log_storage
