@@ -1,10 +1,10 @@
 """What authentication and encryption of what travels cost on Spark: a small job and a large one, in one run.
 
-    python -m benchmarks private [--tables 20 2000] [--rounds 1] [--workers 1]
+    python -m benchmarks private [--tables 20 5000] [--rounds 1] [--workers 1] [--exports]
 
 A standalone cluster of this machine, once with ``spark.authenticate`` and ``spark.network.crypto.enabled`` and once
-without, in turns, each in a process of its own. The commands are ``verify --all`` and ``export``, over a lakehouse of
-each size. Figures are ratios of the medians, with to without: of the time, and of the CPU of driver, Java and tasks.
+without, in turns, each in a process of its own. The command is ``verify --all`` over a lakehouse of each size, with
+``--exports`` also ``export``. Figures are ratios of the medians, with to without: of the time, and of the CPU of driver, Java and tasks.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ Figures = dict[str, list[float]]
 def main(arguments: list[str]) -> None:
     """Run both kinds in turns and print the ratios."""
     parser = argparse.ArgumentParser(prog="benchmarks private", description=__doc__)
-    parser.add_argument("--tables", type=int, nargs="+", default=[20, 2_000])
+    parser.add_argument("--tables", type=int, nargs="+", default=[20, 5_000])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--exports", action="store_true", help="export, too: it takes three times as long")
     parser.add_argument("--kind", choices=_KINDS, help="run one kind, once: what this command does by itself")
     options = parser.parse_args(arguments)
     if options.kind is not None:
@@ -49,7 +50,9 @@ def main(arguments: list[str]) -> None:
     found: dict[str, Figures] = {kind: {} for kind in _KINDS}
     for number in range(options.rounds):
         for kind in _KINDS if number % 2 == 0 else reversed(_KINDS):
-            for name, values in _run_apart(kind, options).items():
+            measured = _run_apart(kind, options)
+            print(f"{kind}: {measured}", flush=True)
+            for name, values in measured.items():
                 found[kind].setdefault(name, []).extend(values)
     rows: dict[str, dict[str, float]] = {}
     for name, values in found["with"].items():
@@ -62,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 def _run_apart(kind: str, options: argparse.Namespace) -> Figures:
     command = [sys.executable, "-m", "benchmarks", "private", "--kind", kind, "--workers", str(options.workers)]
-    command += ["--tables", *map(str, options.tables)]
+    command += ["--tables", *map(str, options.tables), *(["--exports"] if options.exports else [])]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     (last,) = (line for line in done.stdout.splitlines() if line.startswith(_LAST))
     figures: Figures = json.loads(last.removeprefix(_LAST))
@@ -84,7 +87,7 @@ def _run_kind(options: argparse.Namespace) -> Figures:
             wide = spark().range(0, 64, 1, 2 * session_parallelism(spark()))
             wide.mapInArrow(lambda batches: batches, "id long").count()
             for tables in options.tables:
-                for command, run in _commands(folder / str(tables), tables).items():
+                for command, run in _commands(folder / str(tables), tables, exports=options.exports).items():
                     run(spark)  # warm
                     row = measure_command(cluster, spark, run)
                     found.setdefault(f"{tables:,}: {command}; time", []).append(row["s"])
@@ -93,7 +96,7 @@ def _run_kind(options: argparse.Namespace) -> Figures:
     return found
 
 
-def _commands(folder: Path, tables: int) -> dict[str, Callable[[Any], object]]:
+def _commands(folder: Path, tables: int, *, exports: bool) -> dict[str, Callable[[Any], object]]:
     folder.mkdir()
     lake = Lakehouse.create((folder / "lake").as_uri(), storage_options={"durable": False})
     lines = folder / "lines.jsonl"
@@ -106,4 +109,7 @@ def _commands(folder: Path, tables: int) -> dict[str, Callable[[Any], object]]:
         return export.run(lake, (folder / f"copy{next(copies)}").as_uri(), export.Config(engine="spark"), spark)
 
     how = verify.Config(engine="spark", versions="all", definitions=True)
-    return {"verify --all": lambda spark: verify.run(lake, how, spark), "export": copy}
+    found: dict[str, Callable[[Any], object]] = {"verify --all": lambda spark: verify.run(lake, how, spark)}
+    if exports:
+        found["export"] = copy
+    return found
