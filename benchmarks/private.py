@@ -4,7 +4,8 @@
 
 A standalone cluster of this machine, once with ``spark.authenticate`` and ``spark.network.crypto.enabled`` and once
 without, in turns, each in a process of its own. The command is ``verify --all`` over a lakehouse of each size, with
-``--exports`` also ``export``. Figures are ratios of the medians, with to without: of the time, and of the CPU of driver, Java and tasks.
+``--exports`` also ``export``. Figures are ratios of the medians, with to without: of the time, and of the CPU of
+driver, Java and tasks.
 """
 
 from __future__ import annotations
