@@ -45,6 +45,12 @@ NAMES: Final = 40
 SPACES: Final = ("n0", "n1")
 KEPT: Final = 40
 TTL_MILLIS: Final = 4000
+AT_ONCE: Final = 20
+"""So many versions are judged before a process is stopped or killed again."""
+BEHIND: Final = 30
+"""By so many versions the judge may be behind, before writers wait: versions expire."""
+JUDGED: Final = "judged"
+"""The file in which it says how far it is."""
 ATTEMPTS: Final = 4
 """How often a request is sent whose answer is lost, to one endpoint and the other."""
 LOST: Final = 0.002
@@ -74,13 +80,13 @@ class Process:
     def __init__(self, root: str, options: dict[str, Any], log: Path, number: int, life: int, seed: int) -> None:
         self.root = root
         self.options = options
-        self.log = log.open("a", encoding="utf-8")
         self.chance = random.Random(f"{seed} {number} {life}")
         self.name = f"{number}.{life}"
         self.count = 0
         self.copies = log.parent
         self.spaces = 0
         self.lake = Lakehouse.open(root, storage_options=options)
+        self.log = log.open("a", encoding="utf-8")  # from now on it may be killed: to open S3 takes a while
 
     def note(self, **about: Any) -> None:
         """Write a line; one that is killed has written it, too."""
@@ -126,8 +132,18 @@ class Process:
         except (AlreadyExists, ObjectNotFound, NamespaceNotEmpty):
             pass
 
+    def wait(self) -> None:
+        """Wait a moment if the judge is behind."""
+        try:
+            judged = int((self.copies / JUDGED).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # not yet, or just now
+            return
+        if self.lake.version > judged + BEHIND:
+            time.sleep(0.2)
+
     def write(self) -> None:
         """Commit a transaction, by way of a save now and then; send it again where the outcome is unknown."""
+        self.wait()
         if self.chance.random() < 0.8:
             self.lake.refresh()
         tag, writes = self.new_tag(), dict[str, str | None]()
@@ -294,11 +310,11 @@ def endpoints_below(logs: Path) -> list[Path]:
 
 def serve(root: str, options: dict[str, Any], log: Path, number: int) -> None:
     """Be an endpoint until killed."""
-    log.touch()
     with endpoint(Lakehouse.open(root, storage_options=options)) as at:
         new = log.with_suffix(".new")
         new.write_text(json.dumps({"uri": at.uri, "token": at.token}), encoding="utf-8")
         new.rename(log.parent / f"endpoint-{number}.json")
+        log.touch()
         while True:
             signal.pause()
 
@@ -417,9 +433,10 @@ class Chain:
                         self.sent |= dict.fromkeys(about["writes"].items(), about["tag"])
                     self.notes[about["tag"]] = about
 
-    def follow(self) -> None:
-        """Judge the versions that came since."""
-        while True:
+    def follow(self, most: int | None = None) -> None:
+        """Judge the versions that came since, or so many of them: processes may be faster than the judge."""
+        while most is None or most > 0:
+            most = None if most is None else most - 1
             number = self.newest + 1
             if not self.at.exists(tree.root_path(number)):
                 boundary = self._boundary()
@@ -438,6 +455,7 @@ class Chain:
                 self.judge.nodes.clear()
                 self.contents.pop(number, None)
             self.newest = number
+            (self.logs / JUDGED).write_text(f"{number}", encoding="utf-8")
 
     def _boundary(self) -> int:
         try:
@@ -584,7 +602,7 @@ def run(seconds: float, seed: int, storage: str) -> str:
             return process
 
         def enough() -> bool:
-            chain.follow()
+            chain.follow(AT_ONCE)
             if not until and all(log.exists() for log in lives.values()):  # to import everything may take a while
                 until.append(time.monotonic() + seconds)
             return bool(until) and time.monotonic() > until[0]
