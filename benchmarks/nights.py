@@ -19,8 +19,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -139,12 +138,10 @@ def prepare_run(folder: Path, *, is_empty: bool) -> Act:
     return fork_run
 
 
-@contextmanager
-def _in_environment(server: PostgresServer) -> Iterator[None]:
-    """Let processes that are started find the database."""
+def name_database(server: PostgresServer) -> None:
+    """Let processes that are started from now on find Dagster's database."""
     names = {"HOST": server.host, "PORT": str(server.port), "DB": DATABASE, "USER": USER, "PASSWORD": PASSWORD}
     os.environ |= {f"DAGSTER_PG_{name}": value for name, value in names.items()}
-    yield
 
 
 # -- measuring -------------------------------------------------------------------------------------------
@@ -190,6 +187,17 @@ def _fill(fill: Callable[[Path, int], None], files: int, folder: Path) -> None:
     fill(folder / "files", files)
 
 
+def play_rounds(sides: Mapping[str, Side], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Return what each side took in each round, in turns."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, (fill, prepare) in sides.items():
+            with tempfile.TemporaryDirectory() as folder:
+                jobs.in_process(fill, Path(folder))
+                found[name].append(jobs.in_process(measure, prepare, Path(folder)))
+    return found
+
+
 def figures_of(found: Mapping[str, list[tuple[float, float]]]) -> dict[str, Any]:
     """Return the medians of ours and of the peer, with the spread of CPU, and the ratios."""
     figures: dict[str, Any] = {}
@@ -213,16 +221,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--only", default="", help="only rows whose names contain this")
     options = parser.parse_args(arguments)
     figures = {}
-    for row, sides in rows_of(options.files, options.objects).items():
-        if options.only not in row:
-            continue
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-        with run_postgres() as server, _in_environment(server):
-            for _ in range(options.rounds):
-                for name, (fill, prepare) in sides.items():
-                    with tempfile.TemporaryDirectory() as folder:
-                        jobs.in_process(fill, Path(folder))
-                        found[name].append(jobs.in_process(measure, prepare, Path(folder)))
-        figures[row] = figures_of(found)
-        print(report.table(figures), flush=True)
+    with run_postgres() as server:
+        name_database(server)
+        for row, sides in rows_of(options.files, options.objects).items():
+            if options.only in row:
+                figures[row] = figures_of(play_rounds(sides, options.rounds))
+                print(report.table(figures), flush=True)
     report.save("nights", {"options": vars(options), "figures": figures, "commit": report.commit()})
