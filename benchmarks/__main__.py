@@ -13,6 +13,7 @@ _ON_REQUEST = {
     "cluster",
     "endpoints",
     "fleet",
+    "incidents",
     "large",
     "nights",
     "private",

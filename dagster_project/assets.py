@@ -53,11 +53,6 @@ GATES: Final = {HEALTH: INTEGRITY, BACKUP: BACKUP_VERIFIED}
 
 ``reachable`` is not among them, because each step opens the lakehouse itself, which is newer evidence. What concerns
 single tables is of severity WARN: one damaged table stops the maintenance of no other."""
-REPAIRS: Final = {
-    INTEGRITY: "Look at its findings, repair them (rollback, or restore from an export)",
-    BACKUP_VERIFIED: "Versions that the backup may lack stay until it can be read: repair it, or export to a new place",
-}
-"""What to do about a failed gate."""
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
@@ -247,8 +242,8 @@ def refuse_after_failed_checks(context: dg.AssetExecutionContext, scope: Scope, 
         if last is None or last.passed or last.severity is not dg.AssetCheckSeverity.ERROR:
             continue
         raise dg.Failure(
-            f"nothing was deleted: the last {check} check of this lakehouse failed: {last.description}. "
-            f"{REPAIRS[check]}, and materialise `{asset}` with its check again",
+            f"nothing was deleted: the last {check} check of this lakehouse failed: {last.description}\n"
+            f"When that is repaired, materialise `{asset}` with its check again.",
             allow_retries=False,
         )
 

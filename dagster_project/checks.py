@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 import dagster as dg
 
 from dagster_project import assets, compaction_policy, idle
-from dagster_project.assets import BACKUP_VERIFIED, INTEGRITY, NO_BACKUP, REPAIRS, key, settings_of
+from dagster_project.assets import BACKUP_VERIFIED, INTEGRITY, NO_BACKUP, key, settings_of
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope
 from dagster_project.supervised import (
+    REPAIR,
     RETRY,
     Supervisor,
     advice,
@@ -42,8 +43,13 @@ COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
 REACHABLE: Final = "reachable"
 NOT_FROZEN: Final = "not_frozen"
-_DROP: Final = "Drop the snapshot, or restore its files from an export: the newest version is intact."
-REPAIR: Final = "Run the job `verify`, then `rollback` to an intact version, or restore from an export."
+_DROP: Final = "Drop the snapshot, or put its files back with the job `mend`: the newest version is intact."
+_REPAIR_BACKUP: Final = (
+    "Versions that the backup may lack stay until it can be read. `trinitylake mend BACKUP --from ROOT` puts damaged "
+    "files of the backup back; or export to a new place."
+)
+FAILED_GATE: Final = "failed_gate"
+"""In the metadata of a step's failure: a gate has failed, which the sensor `check_changes` sends."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -193,13 +199,13 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        yield from _judge_gate(found, "nothing expires and nothing is deleted", REPAIRS[BACKUP_VERIFIED])
+        yield from _judge_gate(found, "nothing expires and nothing is deleted", _REPAIR_BACKUP)
 
     return check
 
 
 def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: str) -> Iterator[dg.AssetCheckResult]:
-    """Yield the result of a check that stops what deletes. One that fails names the first findings.
+    """Yield the result of a check that stops what deletes. One that fails names the first findings, and the remedy.
 
     Raises ``dagster.Failure`` then, or Dagster would only report that a blocking check failed.
     """
@@ -208,9 +214,9 @@ def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: 
     if found.ok:
         yield dg.AssetCheckResult(passed=True, metadata=metadata, description=said)
         return
-    text = reports.text_of(found, 3)
+    text = f"{reports.text_of(found, 3)}\n{remedy}"
     yield dg.AssetCheckResult(passed=False, metadata=metadata, description=text)
-    raise dg.Failure(f"{consequence}: {text}\n{remedy}", metadata=metadata, allow_retries=False)
+    raise dg.Failure(f"{consequence}: {text}", metadata=metadata | {FAILED_GATE: True}, allow_retries=False)
 
 
 # -- a lakehouse that cannot be opened -------------------------------------------------------------------

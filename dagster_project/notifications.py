@@ -13,7 +13,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import crash_retry, fleet_health
-from dagster_project.checks import REACHABLE
+from dagster_project.checks import FAILED_GATE, REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.fleet_health import Reason
 from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation
@@ -72,7 +72,8 @@ def failure_sensors(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports every failed run, with its error, to the webhook of lakehouses.yaml. Of a maintenance "
         "that dies and is repeated the first failure, and the last one. None while a storage fails, "
-        "so that its lakehouse cannot be opened, once the sensor check_changes has sent that.",
+        "so that its lakehouse cannot be opened, once the sensor check_changes has sent that. None that failed at a "
+        "gate alone: the sensor check_changes sends that the gate fails.",
     )
     def send(context: dg.RunFailureSensorContext) -> None:
         run = context.dagster_run
@@ -80,6 +81,9 @@ def failure_sensors(
             return
         found = crash_retry.outlook(context.instance, run)
         if found.wanted and found.repeats:
+            return
+        if failed_at_gates(context.get_step_failure_events()):
+            context.log.info("not sent: only gates failed, and `check_changes` sends those")
             return
         storage = find_reported_storage(context.instance, run, pages)
         if storage:
@@ -89,6 +93,15 @@ def failure_sensors(
         post(url, message(context, found, notifications))
 
     return [send]
+
+
+def failed_at_gates(failures: Sequence[dg.DagsterEvent]) -> bool:
+    """Return whether all that failed in a run are gates: each is sent once, and has an end that is sent, too."""
+    gates = 0
+    for event in failures:
+        failure = event.step_failure_data.user_failure_data
+        gates += failure is not None and FAILED_GATE in failure.metadata
+    return 0 < gates == len(failures)
 
 
 def find_reported_storage(instance: dg.DagsterInstance, run: dg.DagsterRun, pages: Mapping[str, dg.AssetKey]) -> str:

@@ -23,7 +23,7 @@ from dagster_project.resources import open_for_poll
 from pipelines.compaction_policy import debt_of
 from pipelines.deadline_pool import DeadlinePool
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.errors import Corrupt, WentBack
+from trinitylake_core.errors import Corrupt, NotALakehouse, WentBack
 from trinitylake_core.versions import RootRows
 
 POLLS: Final = DeadlinePool()
@@ -124,7 +124,7 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
 
     One more where there is a new version. Raises ``TrinityLakeError``.
     """
-    lake = open_for_poll(settings)
+    lake = _open_seen(settings, state)
     state = _remember_seen(lake, state)
     policy = settings.compaction
     debt = debt_of(lake.stats())
@@ -154,6 +154,16 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     return Poll(lake.version, observed, pays, state, results, tables)
 
 
+def _open_seen(settings: LakehouseSettings, state: SensorState) -> Lakehouse:
+    """Open a lakehouse. Raises ``WentBack`` where one was seen and none is: nobody shall create an empty one there."""
+    try:
+        return open_for_poll(settings)
+    except NotALakehouse:
+        if state.seen is None:
+            raise
+        raise WentBack(f"{settings.root} is GONE: version {state.seen} was seen there. Create none there") from None
+
+
 def _remember_seen(lake: Lakehouse, state: SensorState) -> SensorState:
     """Return the state with the version that is seen now. One ``get`` where that is a new one.
 
@@ -181,9 +191,7 @@ def _refuse_older(lake: Lakehouse, seen: int, seen_at: int) -> None:
     if there is None or seen_at not in {0, there.created_at_millis}:
         raise WentBack(
             f"{lake.root} WENT BACK IN TIME: version {seen}, which was seen, is "
-            f"{'gone' if there is None else 'another commit now'}, and the newest one is {lake.version}. Stop the "
-            "writers, remove no copy, delete nothing, and see the runbook, 'A bucket was set back'; "
-            "`trinitylake touch ROOT --accept --reason REASON` accepts the history as it is"
+            f"{'gone' if there is None else 'another commit now'}, and the newest one is {lake.version}"
         )
 
 

@@ -36,6 +36,10 @@ DRY_RUN_TAG: Final = "trinitylake/dry_run"
 """The tag that tells the runs which show a plan from those which act, in Dagster's list of runs."""
 INTERRUPTED: Final = "the run was cancelled"
 """How the failure of a step begins that was cancelled, or whose process received a signal to end."""
+REPAIR: Final = (
+    "Run the job `mend` with the backup as `source`: it puts damaged files back. If the backup does not have them, "
+    "`verify` tells which versions are intact, and `rollback` returns to one."
+)
 _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.NotALakehouse, "Check `root` in lakehouses.yaml."),
     (
@@ -57,7 +61,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.CommitConflict, "Another writer committed first: launch again."),
     (errors.ReadOnly, "First upgrade the lakehouse to another root with the job `upgrade`."),
     (errors.Refused, "The message names what would allow it."),
-    (errors.Corrupt, "Run the job `verify`, then `rollback` to an intact version, or restore from an export."),
+    (errors.Corrupt, REPAIR),
     (errors.StorageDenied, "Check the credentials in `storage_options` of lakehouses.yaml, and their permissions."),
     (errors.UnsafeStorage, "This storage lets two writers win one race, so writing to it is unsafe: use another one."),
     (errors.StorageError, "The storage failed: launch again when it is available."),

@@ -55,7 +55,7 @@ _HINTS: Final = {
     "re-create it",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
     "I18": "another file lies in its place: `trinitylake mend ROOT --from BACKUP` puts it back; or roll back",
-    "I17": "drop the snapshot, or restore its files from an export",
+    "I17": "`trinitylake mend ROOT --from BACKUP` puts its files back; or drop the snapshot",
     "I19": "an engine may have expired it: restore the table from a version whose metadata file exists; if "
     "there is none, register the table again with the one that its engine uses, or drop it",
     "I20": "copy the file back from a backup of the data, or roll back or restore the table to a version that does not "

@@ -231,8 +231,9 @@ class Lakehouse(CatalogView):
         except Corrupt as error:
             if not damaged:
                 raise type(error)(
-                    f"the newest version cannot be opened: {error}; `trinitylake history` lists those before it, and "
-                    f"{_way_back(versions)}",
+                    f"the newest version cannot be opened: {error}; `trinitylake mend {storage.root} --from BACKUP "
+                    "--reason REASON` puts its file back. Without a backup of it, `trinitylake history` lists the "
+                    f"versions before, and {_way_back(versions)}",
                     path=error.path,
                     invariant=error.invariant,
                 ) from error

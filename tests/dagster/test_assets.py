@@ -147,7 +147,7 @@ def test_a_corrupt_root_fails_the_measuring_with_advice(
     (Path(unquote(urlsplit(lake.root).path)) / lake.root_node.path).write_bytes(b"garbage")
     result = measured(settings, instance, monkeypatch)
     (failure,) = result.get_step_failure_events()
-    assert "Run the job `verify`" in str(failure.event_specific_data)
+    assert "Run the job `mend`" in str(failure.event_specific_data)
 
 
 def test_measuring_the_tree_can_be_terminated(

@@ -343,7 +343,7 @@ def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
     advice = {name: each["text"] for each in webhook.messages for name in each["lakehouses"]}
     assert names == advice.keys()
     assert "Check `root` in lakehouses.yaml" in advice["missing"]
-    assert "Run the job `verify`" in advice["damaged"]
+    assert "Run the job `mend`" in advice["damaged"]
     assert "rot: unknown field" in advice["mistake"]
     lakes.later(3600)
     result = lakes.tick()

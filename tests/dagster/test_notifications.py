@@ -23,7 +23,8 @@ from dagster_project import assets, check_alerts, checks, notifications
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import define_lakehouses
 from dagster_project.notifications import failure_sensors
-from trinitylake_core import StorageError
+from tests.dagster.test_assets import node_file
+from trinitylake_core import Lakehouse, StorageError
 
 
 class Received(HTTPServer):
@@ -119,6 +120,28 @@ def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
             tell(told, result, instance, sales_eu=page)
             errors = [message for message in webhook.messages if message["severity"] == "error"]
             assert [sent == "run"] == ["run_id" in message for message in errors]
+
+
+def test_a_failed_gate_is_one_message_with_the_remedy_and_one_when_it_is_over(
+    webhook: Received, local: LakehouseSettings, lake: Lakehouse, memory: str
+) -> None:
+    """The run was a message beside that of the check, and advised to roll back before `mend` was tried."""
+    told = Notifications.model_validate({"webhook": webhook.url})
+    defs = define_lakehouses((local,), told)
+    job, repository = defs.resolve_job_def("sales_eu_maintenance"), defs.get_repository_def()
+    health, broken = assets.key(local, assets.HEALTH), node_file(lake)
+    cursor: str | None = None
+    with dg.DagsterInstance.local_temp(memory) as instance:
+        for data, sent in ((b"garbage", ["error"]), (broken.read_bytes(), ["error", "info"])):
+            broken.write_bytes(data)
+            result = job.execute_in_process(instance=instance, raise_on_error=False, asset_selection=[health])
+            if not result.success:
+                tell(told, result, instance)
+            cursor = tick_of(repository, instance, cursor, seconds=0.0)
+            assert sent == [message["severity"] for message in webhook.messages]
+    first = webhook.messages[0]
+    assert ("integrity", True) == (first["check"], broken.name in first["text"])
+    assert "Run the job `mend` with the backup as `source`" in first["text"]
 
 
 def tick_of(

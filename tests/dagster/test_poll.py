@@ -14,7 +14,7 @@ import pytest
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
 from dagster_project import assets, checks, poll, resources
-from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
@@ -22,12 +22,9 @@ from dagster_project.sensor import LakehouseTick
 from pipelines import touch
 from pipelines.deadline_pool import DeadlinePool
 from tests.dagster.test_assets import node_file, run
-from tests.dagster.test_notifications import Received, webhook
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
 from trinitylake_core.errors import WentBack
-
-__all__ = ["webhook"]  # a fixture
 
 
 def tick(
@@ -105,7 +102,7 @@ def test_a_damaged_newest_version_is_told_with_what_to_do(
 ) -> None:
     broken_root(settings, lake)
     failed, _, reason = tick(settings, instance, None)
-    assert ([("reachable", False)], True) == (failed, "Run the job `verify`" in reason)
+    assert ([("reachable", False)], True) == (failed, "Run the job `mend`" in reason)
 
 
 @pytest.fixture
@@ -175,7 +172,7 @@ def test_the_check_can_be_executed_by_hand(
 
     assert verdict().passed
     broken_root(settings, lake)
-    assert "Run the job `verify`" in str(verdict().description)
+    assert "Run the job `mend`" in str(verdict().description)
 
 
 def test_the_job_that_observes_says_what_to_do_and_tries_again_when_the_storage_fails(
@@ -199,20 +196,16 @@ def test_measuring_the_tree_is_tried_again_when_the_storage_fails(settings: Lake
     assert asset.op.retry_policy == assets.RETRY
 
 
-def test_a_corrupt_node_is_named_by_the_step_and_by_the_webhook(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, webhook: Received
+def test_a_corrupt_node_is_named_by_the_step(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     """Not as one blocking check that failed: file, invariant, and what to do."""
-    from tests.dagster.test_notifications import tell
-
     damaged = node_file(lake)
     damaged.write_bytes(b"garbage")
     result = run(define_lakehouses((settings,)), "maintenance", instance)
-    tell(Notifications.model_validate({"webhook": webhook.url}), result, instance)
-    (message,) = webhook.messages
-    assert str(lake.root_node.node.children[0]) in message["text"]
-    assert "Run the job `verify`, then `rollback`" in message["text"]
     (failure,) = result.get_step_failure_events()
+    assert str(lake.root_node.node.children[0]) in str(failure.event_specific_data)
+    assert "Run the job `mend` with the backup" in str(failure.event_specific_data)
     assert "blocking asset check" not in str(failure.event_specific_data)
     assert [False] == [each.passed for each in result.get_asset_check_evaluations()]
 
@@ -263,6 +256,9 @@ def test_a_lakehouse_that_goes_back_in_time_is_told_until_somebody_accepts_it(
     touch.run(Lakehouse.open(lake.root), touch.Config(reason="incident", accept=True))
     accepted = poll.poll_lakehouse(settings, state, 0.0)
     assert seen + 2 == accepted.version == poll.poll_lakehouse(settings, accepted.state, 0.0).version
+    lake.storage.delete_many([each.path for each in lake.storage.list()])
+    with pytest.raises(WentBack, match=f"is GONE: version {seen + 2} was seen there"):
+        poll.poll_lakehouse(settings, accepted.state, 0.0)
 
 
 _CURSOR_OF_0_1: Final = (
