@@ -95,7 +95,7 @@ def _prove_and_copy(root: str, options: dict[str, Any], engine: str, target: str
 
 @pytest.mark.s3
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["local"])
+@pytest.mark.parametrize("engine", ["local", "spark"])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_no_job_opens_a_file_of_another_place_on_s3(
     allowed: bool, engine: str, moto_server: S3Server, tmp_path: Path
