@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import struct
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -19,29 +20,33 @@ _FLOATS: Final = (math.nan, 0.0, -0.0, math.inf, -math.inf, 1.5, -2.25)
 _DEPTH: Final = 3
 
 
-def any_schema(chance: random.Random, *, by_duckdb: bool) -> pa.Schema:
-    """Return a schema of a few columns; DuckDB inserts no map below something that is NULL."""
+def any_schema(chance: random.Random, *, by_duckdb: bool = False, on_spark: bool = False) -> pa.Schema:
+    """Return a schema of a few columns.
+
+    DuckDB inserts no map below something that is NULL; Spark neither writes nor merges times of day.
+    """
+    leaves = tuple(each for each in _LEAVES if not (on_spark and pa.types.is_time(each)))
     names = chance.sample(["a", "b", "c d", "é", "e", "f", "Group", "h"], chance.randint(1, 5))
     if by_duckdb:
         names = [each.replace(" ", "_") for each in names]
     return pa.schema(
-        [pa.field("id", pa.int64()), *(pa.field(each, _any_type(chance, _DEPTH, by_duckdb)) for each in names)]
+        [pa.field("id", pa.int64()), *(pa.field(each, _any_type(chance, _DEPTH, by_duckdb, leaves)) for each in names)]
     )
 
 
-def _any_type(chance: random.Random, depth: int, by_duckdb: bool) -> pa.DataType:
+def _any_type(chance: random.Random, depth: int, by_duckdb: bool, leaves: Sequence[pa.DataType]) -> pa.DataType:
     kind = chance.randrange(6) if depth else 0
     if by_duckdb and kind == 4 and depth < _DEPTH:
         kind = 3
     if kind <= 2:
-        return chance.choice(_LEAVES)
+        return chance.choice(leaves)
     if kind == 3:
-        return pa.list_(pa.field("element", _any_type(chance, depth - 1, by_duckdb)))
+        return pa.list_(pa.field("element", _any_type(chance, depth - 1, by_duckdb, leaves)))
     if kind == 4:
         key = chance.choice([pa.string(), pa.int32(), pa.int64()])
-        return pa.map_(key, _any_type(chance, depth - 1, by_duckdb))
+        return pa.map_(key, _any_type(chance, depth - 1, by_duckdb, leaves))
     names = chance.sample(["x", "y", "z"], chance.randint(1, 3))
-    return pa.struct([pa.field(each, _any_type(chance, depth - 1, by_duckdb)) for each in names])
+    return pa.struct([pa.field(each, _any_type(chance, depth - 1, by_duckdb, leaves)) for each in names])
 
 
 def any_rows(chance: random.Random, schema: pa.Schema, rows: int, first: int = 0) -> pa.Table:
