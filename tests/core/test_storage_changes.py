@@ -127,6 +127,7 @@ def write_on(root: str, options: dict[str, Any], number: int, log: Path) -> None
     ("kind", "seconds"),
     [
         pytest.param(LAWLESS, 1.0, id="for a while"),
+        pytest.param(LAWLESS, 30.0, id="for half a minute", marks=pytest.mark.slow),
         pytest.param(LAWLESS, math.inf, id="for ever", marks=pytest.mark.slow),
         pytest.param(OVERWRITING, math.inf, id="replacements only", marks=pytest.mark.slow),
     ],
@@ -151,7 +152,7 @@ def test_a_store_that_decides_no_more_loses_nothing_after_the_first_evidence(
     while len(_commits(tmp_path)) < 10 * len(processes):
         time.sleep(0.05)
     server.set(kind=kind)
-    time.sleep(min(seconds, 5.0))
+    time.sleep(5.0 if seconds == math.inf else seconds)
     if seconds < math.inf:
         server.set(kind=PLAIN)
         time.sleep(1.0)
