@@ -148,6 +148,8 @@ def test_roots_have_one_spelling(uri: str, normal: str) -> None:
         ("file:///a/../b", "segment"),
         ("file:///a/%2e%2e/b", "segment"),
         ("s3:///key", "names no bucket"),
+        ("s3://arn:aws:s3:eu-west-1:1:accesspoint/lake/key", "write the alias of the access point"),
+        ("s3a://arn:aws:s3:eu-west-1:1:accesspoint:lake/key", "write the alias of the access point"),
         ("s3:bucket/key", "lacks '//'"),
         ("s3://bucket/a//b", "segment"),
         ("s3://bucket/../b", "segment"),

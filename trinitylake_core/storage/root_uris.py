@@ -98,6 +98,12 @@ def _normalise_remote(scheme: str, rest: str) -> str:
     authority, _, path = rest.partition("/")
     if not authority and (scheme == "s3" or not path.strip("/")):
         raise InvalidLocation(f"root URI '{scheme}://{rest}' names no bucket; write {scheme}://bucket/path")
+    if scheme == "s3" and authority.startswith("arn:"):
+        # Nothing in a URI tells where the ARN ends, and what reads tables takes all before the slash for a name.
+        raise InvalidLocation(
+            f"root URI '{scheme}://{rest}' names a bucket by an ARN; write the alias of the access point, which is a "
+            f"name as those of buckets are: {scheme}://name-…-s3alias/path"
+        )
     path = path.rstrip("/")
     if path:
         _refuse_dots(path.split("/"), f"{scheme}://{rest}")
