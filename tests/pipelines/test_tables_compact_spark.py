@@ -299,12 +299,15 @@ def _run_the_job(root: str) -> None:
         spark.run("CREATE TABLE l.a.small (x INT)")
         for number in range(3):
             spark.run(f"INSERT INTO l.a.small VALUES ({number})")
-        before = {name: spark.rows(name) for name in ("v3", "small")}
+        _with_deletes(spark, "`v3.day`", 3)
+        names = ("v3", "`v3.day`", "small")
+        before = {name: spark.rows(name) for name in names}
         config = tables_compact.Config(rules=GroupRules(min_files=2), settings=Settings(prove=model.HASH))
         done = tables_compact.run(spark.lake.refresh(), config, spark.spark)
         engines = {each.table: (each.engine, each.outcome) for each in done.outcomes}
-        assert {"a.v3": ("spark", model.DONE), "a.small": ("local", model.DONE)} == engines, done
-        assert before == {name: spark.rows(name) for name in ("v3", "small")}
+        by_spark = dict.fromkeys(("a.v3", "a.v3.day"), ("spark", model.DONE))
+        assert by_spark | {"a.small": ("local", model.DONE)} == engines, done
+        assert before == {name: spark.rows(name) for name in names}
         assert not tables_compact.run(spark.lake.refresh(), config, spark.spark).planned
 
 

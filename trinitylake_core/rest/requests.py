@@ -75,14 +75,16 @@ class Request:
 
     @property
     def namespace(self) -> Identifier:
-        """The namespace in the path. Raises ``Problem`` (400)."""
+        """The namespace in the path. Raises ``Problem`` (400, 404)."""
         return levels(self.path["namespace"])
 
     @property
     def identifier(self) -> Identifier:
-        """The table or view in the path. Raises ``Problem`` (400)."""
-        name = self.path.get("table") or self.path["view"]
-        return (*self.namespace, addressable(name))
+        """The table or view in the path. Raises ``Problem`` (400, 404)."""
+        view = self.path.get("view")
+        name = addressable(view or self.path["table"])
+        namespace = levels(self.path["namespace"], "View" if view else "Table")
+        return (*namespace, name)
 
     def require(self, right: str, identifier: Sequence[str]) -> None:
         """Refuse a request whose principal does not have a right on an object.
@@ -140,9 +142,20 @@ def names(value: Any) -> list[str]:
     return _NAMES.validate_python(value or [])
 
 
-def levels(text: str) -> Identifier:
-    """Return the levels of a namespace in a path or a query. Raises ``Problem`` (400)."""
-    return namespace_of(text.split(SEPARATOR))
+def levels(text: str, sought: str = "Namespace") -> Identifier:
+    """Return the levels of a namespace in a path or a query, in which a client looks for something.
+
+    Iceberg asks for ``a``, ``b.c``, ``files`` first where a person asks for the files of the table ``b.c``, and goes on
+    only if there is no such table.
+
+    Raises ``Problem``: a name that no path can hold (400), a level with a dot, which no namespace here has (404).
+    """
+    found = text.split(SEPARATOR)
+    for level in found:
+        if "." in addressable(level):
+            why = f"no namespace has a level {level!r} here: a dot joins levels"
+            raise Problem(404, f"NoSuch{sought}Exception", why)
+    return namespace_of(found)
 
 
 def namespace_of(found: Sequence[str]) -> Identifier:

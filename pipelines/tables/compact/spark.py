@@ -255,7 +255,8 @@ class _TableRewrite:
                 yield replace(self._table, groups=some)
 
     def _call(self, procedure: str, *arguments: str) -> None:
-        name = ".".join(self._table.identifier)
+        # Of two parts Iceberg takes the first for a catalog if there is one of that name, so ours is named, too.
+        name = self._catalog.table(self._table.identifier)
         given = ", ".join((f"table => {quote_text(name)}", *arguments))
         self._catalog.run(f"CALL {self._catalog.name}.system.{procedure}({given})")
 
