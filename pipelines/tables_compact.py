@@ -347,6 +347,10 @@ class _TablesCompaction(TablesRun[Policy, Report]):
         for each in tables:
             part, why = self.engines.able_part(each)
             if why is not None:
+                # A large file does no harm: where no engine can split it, it stays, and that is no failure.
+                merged = each.without_splits()
+                part, why = self.engines.able_part(merged) if merged.groups or merged.manifests else (None, None)
+            if why is not None:
                 self.failures[each.name] = why
             if part is not None:
                 able.append(part)

@@ -269,6 +269,46 @@ def test_large_targets_make_several_files_of_about_that_size(catalog: TrinityLak
     assert max(sizes) - min(sizes) < 150
 
 
+def test_rows_that_take_less_when_they_are_written_become_fewer_files(catalog: TrinityLakeCatalog) -> None:
+    """Two of half the size that was asked for would count as small, and be merged again."""
+    wide = pa.table({"id": range(40_000), "name": [f"{number:08}" for number in range(40_000)]}, rows(0).schema)
+    table = with_table(catalog, "sales.orders", properties={"write.parquet.compression-codec": "uncompressed"})
+    for number in range(20):
+        table.append(wide.slice(2000 * number, 2000))
+    size = sum(each.file.file_size_in_bytes for each in table.scan().plan_files())
+    with table.transaction() as change:
+        change.set_properties(
+            {
+                "write.parquet.compression-codec": "zstd",
+                "write.parquet.row-group-size-bytes": str(size // 8),
+                "write.target-file-size-bytes": str(size * 10 // 19),
+            }
+        )
+    before = contents(table)
+    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
+    assert ({}, 20, 2, 1) == (report.failures, report.files_before, report.after, report.files_made)
+    assert before == contents(catalog.load_table("sales.orders"))
+
+
+def test_large_files_become_several_and_stay_where_no_engine_can_split_them(catalog: TrinityLakeCatalog) -> None:
+    """One of 256 MiB and more is Spark's, and so are all partitions of a table of format version 3."""
+    table = with_table(catalog, "sales.orders")
+    table.append(rows(*range(10_000)))
+    table.append(rows(10_000))
+    large = max(each.file.file_size_in_bytes for each in table.scan().plan_files())
+    with table.transaction() as change:
+        change.set_properties({"write.target-file-size-bytes": str(large // 3)})
+    before = contents(table)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pipelines.tables.compact.local.GROUP_BYTES", large)
+        report = tables_compact.run(catalog.lakehouse)
+        assert (0, {}) == (len(report.planned), report.failures)
+    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
+    assert ({}, 2, 4) == (report.failures, report.files_before, report.files_made)
+    assert before == contents(catalog.load_table("sales.orders"))
+    assert () == tables_compact.run(catalog.lakehouse).planned
+
+
 def test_sorts_and_manifests_are_sparks(catalog: TrinityLakeCatalog) -> None:
     small_files(catalog)
     report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(strategy=model.SORT)))

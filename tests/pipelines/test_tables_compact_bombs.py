@@ -297,7 +297,7 @@ def written(rows: int, columns: int, groups: int = 1, **asked: str) -> int:
     arrow = [pa.field(each, pa.int64(), metadata={"PARQUET:field_id": f"{at}"}) for at, each in enumerate(names, 1)]
     batch = pa.RecordBatch.from_arrays([pa.array(range(rows), pa.int64())] * columns, schema=pa.schema(arrow))
     like: Any = SimpleNamespace(replaced_by=lambda *_: None)
-    found = data_files.RowWriter(metadata).write([batch] * groups, like)
+    found = data_files.RowWriter(metadata).write([batch] * groups, like, lambda _: None)
     assert found is not None
     return len(found[1])
 

@@ -13,7 +13,8 @@ from pipelines.tables.compact import decision
 from pipelines.tables.compact.decision import GroupRules, decide_group, decide_table, take_within
 from tests.support.icebergs import new_iceberg, rows, with_table
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg.file_groups import FileGroup, GroupKey, target_of
+from trinitylake_core.iceberg.file_groups import FileGroup, FileGroups, GroupKey, target_of
+from trinitylake_core.iceberg.references import DescribedFile
 
 MIB: Final = 1 << 20
 TARGET: Final = 512 * MIB
@@ -88,6 +89,39 @@ def test_few_deleted_rows_make_no_rewrite_of_a_whole_partition(small: int) -> No
     all_small = replace(group_of(20, MIB), delete_files=2, deletes=1)
     found = decide_group(all_small, TARGET, GroupRules(), NOW)
     assert (True, 20, 21, 2) == (found.wanted, found.files, found.gain, found.deletes)
+
+
+def with_large(group: FileGroup, files: int) -> FileGroup:
+    """Return a group with files of twice the target size."""
+    return replace(
+        group, files=group.files + files, bytes=group.bytes + 2 * files * TARGET,
+        large_files=files, large_bytes=2 * files * TARGET,
+    )  # fmt: skip
+
+
+def test_large_files_become_several_and_the_small_ones_beside_them_go_with_them() -> None:
+    """The small ones alone are too few, or enough; also without large ones to be split, which is said apart."""
+    for small, wanted, reason in ((3, False, decision.LARGE), (12, True, decision.SMALL)):
+        group = with_large(group_of(small, MIB, large=5), 2)
+        found = decide_group(group, TARGET, GroupRules(), NOW)
+        assert (True, reason, small + 2, 5) == (found.wanted, found.reason, found.files, found.after)
+        merge = decide_group(group_of(small, MIB, large=7), TARGET, GroupRules(), NOW)
+        assert found.merge is not None
+        assert (small, wanted, merge.after) == (found.merge.files, found.merge.wanted, found.merge.after)
+    one = with_large(group_of(0), 1)
+    table = decide_table({GroupKey(0, b""): one}, TARGET, GroupRules(), NOW)
+    assert (0, 1, 2) == (table.mergeable, table.files, table.after)
+    hot = replace(one, newest_millis=NOW)
+    assert not decide_group(hot, TARGET, GroupRules(settled_seconds=7200), NOW).wanted
+
+
+@pytest.mark.parametrize(("size", "rows", "large"), [(180, 2000, 0), (181, 2000, 1), (181, 1800, 0), (1000, 10_000, 1)])
+def test_a_file_is_large_above_a_share_of_the_target_if_it_has_the_rows(size: int, rows: int, large: int) -> None:
+    """One of a few rows, each of which is large, would be rewritten every night."""
+    groups = FileGroups(100, {}, with_paths=True)
+    groups.add(0, DescribedFile("file:///x", size, 0, rows, b"", None))
+    [found] = groups.finish().values()
+    assert (large, large * size, large) == (found.large_files, found.large_bytes, len(found.large_paths))
 
 
 def test_groups_that_have_not_settled_wait() -> None:

@@ -11,7 +11,7 @@ import inspect
 import io
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -252,11 +252,14 @@ class RowWriter:
         self._packing = self._options()
         self._bloom_left = _BLOOM_MOST
 
-    def write(self, batches: Iterable[pa.RecordBatch], like: DataFile) -> tuple[DataFile, bytes] | None:
+    def write(
+        self, batches: Iterable[pa.RecordBatch], like: DataFile, note_written: Callable[[int], object]
+    ) -> tuple[DataFile, bytes] | None:
         """Return a new file with all rows of some batches, and its content; ``None`` if there are no rows.
 
-        ``like`` is a file of the partition, by whose spec the new one is written, too. Memory: one row group, and the
-        file. Raises ``ValidationError``, ``NeedsSpark``.
+        ``like`` is a file of the partition, by whose spec the new one is written, too. ``note_written`` is called with
+        the bytes of the file so far, when a row group is written and before more rows are taken. Memory: one row group,
+        and the file. Raises ``ValidationError``, ``NeedsSpark``.
         """
         nans = NanCounts(self._schema)
         stream = io.BytesIO()
@@ -276,6 +279,7 @@ class RowWriter:
                 nans.add(fitted)
                 table = pa.Table.from_batches(fitted)
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
+            note_written(stream.tell())
         if writer is None:
             return None
         with in_our_words("the new data file"):

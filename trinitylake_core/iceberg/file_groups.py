@@ -16,6 +16,10 @@ MANIFEST_BYTES: Final = 8 << 20
 """Merged manifests are about so large, as Iceberg's are."""
 SMALL: Final = 0.75
 """A file below this share of the target size is small, as for Iceberg's ``rewrite_data_files``."""
+LARGE: Final = 1.8
+"""A file above this share of the target size is large, as for Iceberg's ``rewrite_data_files``."""
+_ROWS_OF_FILE: Final = 1000
+"""Iceberg's writer looks at the size of a file after so many rows: it cannot split fewer."""
 _TARGET_DIGITS: Final = 18
 _DATA: Final = 0
 _POSITION_DELETES: Final = 1
@@ -36,13 +40,14 @@ class FileGroup:
     Attributes:
         files: the data files, with ``bytes`` and ``rows`` of all of them.
         small_files: those below 75 % of the target size, with ``small_bytes``.
+        large_files: those above 180 % of it that have the rows to become several, with ``large_bytes``.
         delete_files: the delete files that may apply, with ``deletes``: rows of position deletes, and of equality
             deletes, of which each may delete any number of rows.
         deletes_elsewhere: files of position deletes by other specs. By Iceberg's specification they do not apply, but
             DuckDB writes and applies such deletes of files of an older spec.
         newest_millis: when the newest data or delete file was added; 0 where its snapshot has expired.
         paths: the URIs of the data files, each with its size, if they were asked for.
-        small_paths: those of the small ones.
+        small_paths: those of the small ones, and ``large_paths`` of the large ones.
     """
 
     files: int = 0
@@ -50,6 +55,8 @@ class FileGroup:
     rows: int = 0
     small_files: int = 0
     small_bytes: int = 0
+    large_files: int = 0
+    large_bytes: int = 0
     delete_files: int = 0
     deletes: int = 0
     equality_deletes: int = 0
@@ -57,6 +64,7 @@ class FileGroup:
     newest_millis: int = 0
     paths: dict[str, int] = field(default_factory=dict)
     small_paths: dict[str, int] = field(default_factory=dict)
+    large_paths: dict[str, int] = field(default_factory=dict)
 
     def add_delete(self, file: DescribedFile, added_millis: int) -> None:
         """Count a delete file that may apply."""
@@ -96,6 +104,11 @@ class FileGroups:
             group.small_bytes += file.size
             if self._with_paths:
                 group.small_paths[file.uri] = file.size
+        elif _is_large(file, self._target):
+            group.large_files += 1
+            group.large_bytes += file.size
+            if self._with_paths:
+                group.large_paths[file.uri] = file.size
 
     def finish(self) -> dict[GroupKey, FileGroup]:
         """Return the groups, each with the delete files that may apply.
@@ -114,6 +127,14 @@ class FileGroups:
                 group.add_delete(file, added_millis)
         self._deletes = []
         return self._groups
+
+
+def _is_large(file: DescribedFile, target: int) -> bool:
+    """Whether a file is to become several."""
+    if file.size <= LARGE * target:
+        return False
+    pieces = file.size / max(1, target)
+    return file.rows >= pieces * _ROWS_OF_FILE
 
 
 def _if_there(group: FileGroup | None) -> Iterator[FileGroup]:

@@ -29,6 +29,7 @@ HOT: Final = "written to lately"
 SMALL: Final = "small files"
 DELETED: Final = "deleted rows"
 MERGES: Final = "nearly all become one"
+LARGE: Final = "large files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class GroupDecision:
         gain: by how many files the group would have less, delete files included.
         cost: bytes to be read and written, and requests as bytes.
         deletes: the delete files that would go, because all files that they may concern are rewritten.
+        merge: what is decided about the small files alone, where large ones are split beside them; else ``None``.
     """
 
     wanted: bool
@@ -83,6 +85,7 @@ class GroupDecision:
     gain: int
     cost: int
     deletes: int = 0
+    merge: GroupDecision | None = None
 
     @property
     def worth(self) -> float:
@@ -93,8 +96,28 @@ class GroupDecision:
 def decide_group(group: FileGroup, target: int, rules: GroupRules, now_millis: int) -> GroupDecision:
     """Return the decision about one group. ``target`` is the size that data files of its table shall have.
 
-    Small files are rewritten, and all where it pays to let delete files go: only a rewrite of each does that.
+    Small files are rewritten, and all where it pays to let delete files go: only a rewrite of each does that. Where a
+    file is large the small ones are rewritten with it, as Iceberg does.
     """
+    return _with_large(_decide_merge(group, target, rules, now_millis), group, target, rules, now_millis)
+
+
+def _with_large(
+    merge: GroupDecision, group: FileGroup, target: int, rules: GroupRules, now_millis: int
+) -> GroupDecision:
+    """Return a decision about small files with the large ones, which become several."""
+    rewrites_all = merge.wanted and merge.deletes > 0
+    if not group.large_files or rewrites_all or _is_hot(group, rules, now_millis):
+        return merge
+    files = group.small_files + group.large_files
+    size = group.small_bytes + group.large_bytes
+    after = files_of_size(size, target)
+    cost = 2 * size + _REQUEST_BYTES * (files + after)
+    reason = merge.reason if merge.wanted else LARGE
+    return GroupDecision(True, reason, files, size, after, files - after, cost, merge=merge)
+
+
+def _decide_merge(group: FileGroup, target: int, rules: GroupRules, now_millis: int) -> GroupDecision:
     files = group.small_files
     size = group.small_bytes
     deletes = 0
@@ -216,7 +239,8 @@ def decide_table(
     wanted: list[tuple[GroupKey, GroupDecision]] = []
     for key, group in groups.items():
         decision = decide_group(group, target, rules, now_millis)
-        if group.small_files and merges(decision.files, decision.gain, decision.deletes):
+        merge = decision.merge or decision
+        if group.small_files and merges(merge.files, merge.gain, merge.deletes):
             mergeable += group.small_files
         if decision.wanted:
             wanted.append((key, decision))

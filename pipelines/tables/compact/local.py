@@ -34,7 +34,7 @@ from trinitylake_core.table_places import Located
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog
-    from trinitylake_core.iceberg.data_files import DataFileReader, RowWriter
+    from trinitylake_core.iceberg.data_files import DataFileReader
     from trinitylake_core.iceberg.rewritten import DataFile, FileRewrite
 
 GROUP_BYTES: Final = 256 << 20
@@ -233,14 +233,14 @@ class LocalRewriter:
 
     def _rewrite_groups(self, metadata: Any, located: Located, table: PlannedTable, done: _Begun) -> None:
         """Write the new files of each group that needs no translation; note the others."""
-        from trinitylake_core.iceberg.data_files import DataFileReader, NeedsSpark, RowWriter
+        from trinitylake_core.iceberg.data_files import DataFileReader, NeedsSpark
 
         reader = DataFileReader(metadata, located)
         for group in table.groups:
             self._cancel.check()
             old = [done.files[path] for path in group.paths]
             try:
-                new = self._rewrite_group(metadata, reader, RowWriter(metadata), group, old)
+                new = self._rewrite_group(metadata, reader, group, old, table.target)
             except NeedsSpark as error:
                 done.left.append(group)
                 done.why = done.why or f"{error}, which needs engine 'spark'"
@@ -250,11 +250,18 @@ class LocalRewriter:
                 done.groups.append(group)
 
     def _rewrite_group(
-        self, metadata: Any, reader: DataFileReader, writer: RowWriter, group: PlannedGroup, old: Sequence[DataFile]
+        self,
+        metadata: Any,
+        reader: DataFileReader,
+        group: PlannedGroup,
+        old: Sequence[DataFile],
+        target: int,
     ) -> list[tuple[DataFile, bytes]]:
         """Write the new files of a group, in memory, and prove them."""
+        from trinitylake_core.iceberg.data_files import RowWriter
         from trinitylake_core.iceberg.file_figures import claims_of, column_figures
 
+        writer = RowWriter(metadata)
         columns = [each.field_id for each in metadata.schema().fields]
         proves_rows = self._settings.prove == model.HASH
         before = RowsHash()
@@ -274,9 +281,9 @@ class LocalRewriter:
                 if proves_rows:
                     before += self._hash_file(file, data, columns)
 
-        rows = sum(each.rows for each in old)
-        for part in _split(read(), -(-rows // group.decision.after)):
-            found = writer.write(part, old[0])
+        parts = _Parts(read(), sum(each.rows for each in old), group.decision.after, target)
+        for part in parts.files():
+            found = writer.write(part, old[0], parts.note_written)
             if found is not None:
                 made.append(found)
         if self._settings.prove != model.UNPROVED:
@@ -366,26 +373,54 @@ def _outcome_of_lost(each: _Rewritten, outcome: str, why: str) -> Outcome:
     return Outcome(each.table.name, outcome, each.outcome.engine, why, seconds=each.outcome.seconds, conflicts=1)
 
 
-def _split(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield the batches of one file after the other, of so many rows each. Each must be used up before the next."""
-    source = iter(batches)
-    left: list[pa.RecordBatch] = []
+class _Parts:
+    """Deals rows out to files: to as many as are planned, or to fewer, if the rows take less when they are written."""
 
-    def one_file() -> Iterator[pa.RecordBatch]:
-        room = max(1, rows)
-        while room:
-            batch = left.pop() if left else next(source, None)
+    def __init__(self, batches: Iterable[pa.RecordBatch], rows: int, files: int, target: int) -> None:
+        """Begin with so many rows for so many files, of about ``target`` bytes each."""
+        self._source = iter(batches)
+        self._left: list[pa.RecordBatch] = []
+        self._rows = rows
+        self._files = files
+        self._target = target
+        self._room = 0
+        self._dealt = 0
+
+    def files(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield the batches of one file after the other. Each must be used up before the next."""
+        while True:
+            first = self._next()
+            if first is None:
+                return
+            self._left.append(first)
+            self._dealt = 0
+            self._room = max(1, -(-self._rows // self._files))
+            yield self._one_file()
+            self._rows -= self._dealt
+            self._files = max(1, self._files - 1)
+
+    def note_written(self, size: int) -> None:
+        """Make the current file larger if the rows that were dealt to it by now took few bytes, ``size``."""
+        if self._room <= 0:  # it is whole
+            return
+        size_of_rest = size * self._rows // max(1, self._dealt)
+        # Rounded to the nearer number: of a size and a quarter two files would be small, and merged again.
+        enough = max(1, round(size_of_rest / max(1, self._target)))
+        if enough < self._files:
+            self._files = enough
+            self._room = max(self._room, -(-self._rows // enough) - self._dealt)
+
+    def _next(self) -> pa.RecordBatch | None:
+        return self._left.pop() if self._left else next(self._source, None)
+
+    def _one_file(self) -> Iterator[pa.RecordBatch]:
+        while self._room > 0:
+            batch = self._next()
             if batch is None:
                 return
-            if batch.num_rows > room:
-                left.append(batch.slice(room))
-                batch = batch.slice(0, room)
-            room -= batch.num_rows
+            if batch.num_rows > self._room:
+                self._left.append(batch.slice(self._room))
+                batch = batch.slice(0, self._room)
+            self._room -= batch.num_rows
+            self._dealt += batch.num_rows
             yield batch
-
-    while True:
-        first = left.pop() if left else next(source, None)
-        if first is None:
-            return
-        left.append(first)
-        yield one_file()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from pipelines.tables.compact.decision import GroupDecision, GroupRules
@@ -119,7 +119,7 @@ class PlannedGroup:
 
     Attributes:
         spec_id: the partition spec.
-        paths: the URIs of the files, with their ``sizes``.
+        paths: the URIs of the files, with their ``sizes``; large ones, which become several, stand last.
         decision: why, and what it will make of them.
         delete_files: how many delete files may apply.
         deletes_elsewhere: files of position deletes by other specs, which some engine may apply all the same.
@@ -159,6 +159,18 @@ class PlannedTable:
     equality_deletes: int = 0
     manifests: int = 0
     refs: tuple[str, ...] = ()
+
+    def without_splits(self) -> PlannedTable:
+        """Return the table with its small files alone: large ones stay as they are."""
+        groups: list[PlannedGroup] = []
+        for each in self.groups:
+            merge = each.decision.merge
+            if merge is None:
+                groups.append(each)
+            elif merge.wanted:
+                paths, sizes = each.paths[: merge.files], each.sizes[: merge.files]
+                groups.append(replace(each, paths=paths, sizes=sizes, decision=merge))
+        return replace(self, groups=tuple(groups))
 
     @property
     def files(self) -> int:

@@ -77,6 +77,8 @@ def plan_table(
 
 def _plan_group(group: FileGroup, key: GroupKey, decision: GroupDecision) -> PlannedGroup:
     paths = group.paths if decision.deletes else group.small_paths
+    if decision.merge is not None:
+        paths = {**group.small_paths, **group.large_paths}
     return PlannedGroup(
         key.spec_id,
         tuple(paths),

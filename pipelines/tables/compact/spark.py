@@ -382,8 +382,8 @@ class _TableRewrite:
         live = after.files(after.current).data.keys()
         left = 0
         for group in self._table.groups:
-            would_be_merged = not group.decision.deletes and len(group.paths) > 1
-            if would_be_merged and live >= set(group.paths):
+            would_be_rewritten = group.decision.merge is not None or len(group.paths) > 1
+            if would_be_rewritten and not group.decision.deletes and live >= set(group.paths):
                 left += 1
         return left
 
