@@ -54,7 +54,7 @@ _COMPACTION: Final = "pipelines/compaction.py"
 MUTANTS: Final = (
     # compaction
     Mutant("lost: a compaction forgets what was committed meanwhile", _CHANGES,
-           "self._replayed.extend(root.own_messages())", "self._replayed.extend([])"),
+           "self._replayed.extend(root.own_messages())", "self._replayed.extend(Messages())"),
     Mutant("counts: a compaction forgets what others gained", _CHANGES,
            "self._gained = self._gained.plus(gained_by(after, before))", "self._gained = self._gained.plus(CountBounds())"),
     Mutant("compaction: a full one leaves single messages", _SUBTREE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,15 @@ def restored(now: Content, then: Content, world: World, patterns: list[str], *, 
     return found
 
 
+def shared_identities(world: World, content: Any) -> set[str]:
+    """Return the UUIDs that two tables of a version have; none where no version comes of it."""
+    if world.tables is None or isinstance(content, type):
+        return set()
+    states = world.tables.judge.states
+    uuids = Counter(states[mark].uuid for mark in content.values() if mark in states)
+    return {uuid for uuid, count in uuids.items() if count > 1}
+
+
 def _label(world: World, key: str) -> str:
     _, namespace, name = world.name_of(key)
     return namespace if name is None else f"{namespace}.{name}"
@@ -312,6 +322,9 @@ class Restore(Operation):
         assert said is not None
         before = model.now
         expected = restored(before.content, said.content, world, only, exact=exact)
+        is_job = args["by"] != "library"  # the library brings back what it is told
+        if is_job and shared_identities(world, expected) - shared_identities(world, before.content):
+            expected = Refused
         wrong = isinstance(expected, type)
         happened = False
         try:
@@ -333,7 +346,7 @@ class Restore(Operation):
                 with timed(world):
                     after = restore.run(world.lake.refresh(), config, **hook).version_after
                 happened = between.happened
-        except (ObjectNotFound, NamespaceNotEmpty) as error:
+        except (ObjectNotFound, NamespaceNotEmpty, Refused) as error:
             refuse_unless(wrong, f"a restore of {only} from {named} was refused: {error}")
             return "refused"
         except OUTDATED as error:
