@@ -230,7 +230,7 @@ def _refuse_taken(restore: Restore, config: Config, spark: Session) -> None:
     """
     here = restore.here
     root = here.backend.storage.root
-    coming = Identities()
+    coming = Identities(root)
     tables = [each for each in restore.coming_back() if each.kind == TABLE]
     for each, table in _decode_tables(restore.there.backend.storage, tables, "new_path"):
         name = f"{each.namespace}.{each.name}"

@@ -37,7 +37,7 @@ class FormerOwners:
     def __init__(self, backend: LakehouseBackend) -> None:
         self._backend = backend
         self._root: Root | None = None
-        self._gone = Identities()
+        self._gone = Identities(backend.storage.root)
         self._versions: dict[str, int] = {}
         self._in_snapshots: dict[str, set[str]] = {}
 

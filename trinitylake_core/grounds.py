@@ -29,8 +29,7 @@ from trinitylake_core.tables import (
 
 _NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
 """Properties by which engines choose where they write files of a table."""
-IN_AREA: Final = re.compile(rf"/{OWN_DIRECTORY}/")
-"""In the directory of a table below ``tables/`` of a lakehouse."""
+_OWN: Final = re.compile(f"{OWN_DIRECTORY}/")
 
 HELD: Final = "directory"
 BELOW: Final = "below"
@@ -71,7 +70,7 @@ class Identity:
         """All directories that are its own, each with a slash at its end."""
         return self.others | {self.directory} if self.directory else self.others
 
-    def parts(self) -> Iterator[tuple[str, str]]:
+    def parts(self, root: str) -> Iterator[tuple[str, str]]:
         """Yield what only one object may have, and what it is: a UUID, a metadata file, a directory, one above it."""
         if self.uuid:
             yield "uuid", self.uuid
@@ -79,10 +78,19 @@ class Identity:
             yield "metadata", self.metadata
         for directory in self.directories:
             yield HELD, directory
-            if IN_AREA.search(directory):  # nothing may be above those, whoever asks
+            if is_in_area(root, directory):  # nothing may be above those, whoever asks
                 continue
-            for above in _above(directory):
+            for above in directories_above(directory):
                 yield BELOW, above
+
+
+def is_in_area(root: str, directory: str) -> bool:
+    """Whether a directory is that of a table below ``tables/`` of a lakehouse, or lies in it.
+
+    Elsewhere the name of a directory says nothing: everybody may choose one that looks so.
+    """
+    base = base_uri(root)
+    return directory.startswith(base) and _OWN.match(directory, len(base)) is not None
 
 
 NOBODY: Final = Identity()
@@ -157,7 +165,8 @@ def _read_identity(storage: Storage, each: Named) -> Identity | None:
 class Identities:
     """The identities of objects by name, and the names by what only one object may have."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        self._root = root
         self._by_name: dict[str, Identity | None] = {}
         self._names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._unread: dict[str, Named] = {}
@@ -170,14 +179,14 @@ class Identities:
         """Note which identity an object has; ``None``: there is none of this name."""
         old = self._by_name.get(name)
         if old is not None:
-            for part in old.parts():
+            for part in old.parts(self._root):
                 self._names[part].discard(name)
                 if not self._names[part]:
                     del self._names[part]
         self._by_name[name] = identity
         self._unread.pop(name, None)
         if identity is not None:
-            for part in identity.parts():
+            for part in identity.parts(self._root):
                 self._names[part].add(name)
 
     def read(self, storage: Storage, found: Iterable[Named], gone: Iterable[str] = ()) -> None:
@@ -234,12 +243,12 @@ class Identities:
         if below:
             found.update(self._names.get((BELOW, directory), ()))
         found.update(self._names.get((HELD, directory), ()))
-        for above in _above(directory):
+        for above in directories_above(directory):
             found.update(self._names.get((HELD, above), ()))
         return found
 
 
-def _above(directory: str) -> Iterator[str]:
+def directories_above(directory: str) -> Iterator[str]:
     """Yield the directories above one, the nearest first, each with a slash at its end."""
     above = directory.rstrip("/").rpartition("/")[0]
     while above.count("/") > 1:

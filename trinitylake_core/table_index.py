@@ -16,7 +16,7 @@ from typing import Final
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import Corrupt, FileMissing, OwnersUnknown
 from trinitylake_core.former_owners import FormerOwners
-from trinitylake_core.grounds import IN_AREA, OWNERS, Identities, Identity, Named, full_name, is_over
+from trinitylake_core.grounds import OWNERS, Identities, Identity, Named, full_name, is_in_area, is_over
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.storage import Storage
@@ -34,7 +34,7 @@ class TableIndex:
         self._kinds = kinds
         self._lock = threading.Lock()
         self._root: Root | None = None
-        self._identities = Identities()
+        self._identities = Identities(self._backend.storage.root)
         self._former = FormerOwners(backend)
 
     @cached_property
@@ -93,7 +93,7 @@ class TableIndex:
                     raise
                 return set()  # who has it goes on, whatever is damaged
             found: set[str] = set()
-            if not all(map(IN_AREA.search, free)):
+            if not all(is_in_area(self._backend.storage.root, each) for each in free):
                 found.update(self._former.names_unread())
             for each in directories:
                 for ground, name in self._former.owners_over(each).items():
@@ -114,7 +114,7 @@ class TableIndex:
 
     def _refuse_unknown(self, directories: Iterable[str], unread: Iterator[str]) -> None:
         for each in directories:
-            if not IN_AREA.search(each) and self._identities.is_free(each) and any(unread):
+            if not is_in_area(self._backend.storage.root, each) and self._identities.is_free(each) and any(unread):
                 raise OwnersUnknown(
                     "the definition of a table, a view or a namespace cannot be read, so nobody can tell whose this "
                     "place is: `trinitylake verify ROOT --definitions` names it, `trinitylake mend ROOT --from BACKUP` "
@@ -146,7 +146,7 @@ class TableIndex:
         try:
             self._read_changes(base)
         except (Corrupt, FileMissing):  # the version it stood at has expired, and is gone
-            self._identities = Identities()
+            self._identities = Identities(self._backend.storage.root)
             self._root = None
             self._read_changes(base)
         self._root = base

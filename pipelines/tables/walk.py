@@ -442,7 +442,7 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool, groun
     yield METADATA, file, path, label, "", None
     yield from names.aliases(METADATA, file, path)
     if grounds:
-        for part, directory in identity_of(root, table).parts():
+        for part, directory in identity_of(root, table).parts(root):
             if part in (HELD, BELOW):
                 yield GROUND, directory, path, label, part, None
 

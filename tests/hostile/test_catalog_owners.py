@@ -13,11 +13,12 @@ from urllib.parse import quote
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
-from pipelines import expire, restore, verify
+from pipelines import expire, restore, tables_expire, verify
 from tests.core.test_rest import Answer, Client
-from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, make_people, metadata_file, new_lakehouse
+from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, make_people, metadata_file, new_lakehouse, with_fields
 from tests.hostile.served import (
     FIELDS,
     REGISTER,
@@ -37,7 +38,9 @@ from tests.support.opened_files import watched
 from tests.support.respelled import local, rewrite_avro
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Refused
+from trinitylake_core.grounds import NOBODY, Identity
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
+from trinitylake_core.iceberg.attempt import Claims
 from trinitylake_core.storage.base import BaseStorage
 
 
@@ -625,3 +628,95 @@ def test_one_of_many_requests_at_once_gets_a_location_for_its_namespace(
                 statuses = sorted(pool.map(make, range(len(clients)), [each] * len(clients)))
                 assert 1 == statuses.count(200), statuses
                 assert {403, 409, 503}.issuperset(statuses[1:]), statuses
+
+
+def test_the_location_of_a_namespace_is_the_directory_of_no_table_of_another_one(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """Else nobody could create a table in that namespace any more."""
+    allowed = (tmp_path / "shared").as_uri()
+    rights = {"mallory": {"manage": [f"{NAMESPACE}.*"]}, "anna": {"manage": ["hr", "hr.*"]}}
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}, **rights) as call:
+        anna = Client(call.uri, "anna")
+        body = {"namespace": ["hr"], "properties": {"location": f"{allowed}/all/hr"}}
+        assert 200 == anna("POST", "/v1/lake/namespaces", body).status
+        for place in (f"{allowed}/all/hr", f"{allowed}/all"):
+            made = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": place})
+            assert (403, "ForbiddenException") == made.problem, place
+            assert "hr" not in made.text.replace(place, "")
+            assert 403 == commit(call, HOSTILE, setting(write__data__path=place)).status
+        assert 200 == anna("POST", "/v1/lake/namespaces/hr/tables", {"name": "people", "schema": FIELDS}).status
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_directory_that_looks_like_one_below_the_area_is_protected_as_others_are(
+    damaged: bool, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """In an allowed prefix everybody may choose such a name, and what is above it."""
+    area = f"{(tmp_path / 'shared').as_uri()}/tables"
+    place = f"{area}/hr/people-0123456789ab"
+    catalog.create_namespace("hr")
+    make_people(catalog, "hr.people", place)
+    if damaged:
+        entry = next(each for each in catalog.lakehouse.refresh().objects() if each.name == "people")
+        local(catalog.lakehouse.root + entry.path).write_bytes(b"damaged")
+    with served(catalog, {ALLOWED_LOCATIONS: area.removesuffix("/tables")}, mallory={"manage": ["sales.*"]}) as call:
+        for each in (f"{area}/hr", area, place, f"{place}/data"):
+            made = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": each})
+            assert (403, "ForbiddenException") == made.problem, f"{each}: {made.text}"
+
+
+@pytest.mark.parametrize("job", ["commit", "expire"])
+def test_metadata_that_their_writer_overwrote_give_it_nothing_of_another_table(
+    job: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """Who has keys for the directory of a table can do that: what the definition says is what the table has."""
+    allowed = (tmp_path / "shared").as_uri()
+    catalog.create_namespace("hr")
+    make_people(catalog, "hr.people", f"{allowed}/people", **{"write.data.path": f"{allowed}/data/people"})
+    other = with_table(catalog, f"{NAMESPACE}.other", 1)
+    properties = {"write.data.path": f"{allowed}/data/people"}
+    forged: dict[str, dict[str, Any]] = {
+        "in another one": {"properties": properties},
+        "above": {"properties": {"write.data.path": f"{catalog.lakehouse.root}tables"}},
+        "uuid": {"table-uuid": str(other.metadata.table_uuid)},
+    }
+    table = catalog.load_table(f"{NAMESPACE}.{HOSTILE}")
+    table.append(rows(2))
+    file = metadata_file(catalog)
+    content = file.read_bytes()
+    how = tables_expire.Config(pattern=f"{NAMESPACE}.*", older_than_seconds=0)
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}, anna={"write": ["hr.*"]}, mallory={"write": ["sales"]}) as anna:
+        mallory = Client(anna.uri, "mallory")
+        for what, fields in forged.items():
+            file.write_bytes(content)
+            with_fields(fields)(file)
+            before = catalog.lakehouse.refresh().table(NAMESPACE, HOSTILE)
+            if job == "commit":
+                answer = commit(mallory, HOSTILE, setting(owner="mallory"))
+                assert (403, "ForbiddenException") == answer.problem, f"{what}: {answer.text}"
+            else:
+                assert [f"{NAMESPACE}.{HOSTILE}"] == list(tables_expire.run(catalog.lakehouse.refresh(), how).failures)
+            assert before == catalog.lakehouse.refresh().table(NAMESPACE, HOSTILE), what
+        file.write_bytes(content)
+        theirs = load_catalog("anna", type="rest", uri=anna.uri, warehouse="lake", token="anna")
+        theirs.load_table("hr.people").append(rows(4243))
+    assert [4242, 4243] == ids(catalog.load_table("hr.people"))
+
+
+def test_attempts_of_one_process_claim_nothing_equal_in_or_above_anothers() -> None:
+    claims = Claims()
+    claims.take(Identity(uuid="u", metadata="s3://b/x/m.json"), ["s3://b/x/y/"], "one")
+    claims.take(NOBODY, ["s3://b/x/y/", "s3://b/x/y/deep/"], "one")
+    taken = [Identity(uuid="u"), Identity(metadata="s3://b/x/m.json")]
+    for each in taken:
+        with pytest.raises(CommitFailedException):
+            claims.take(each, [], "two")
+    for directory in ("s3://b/x/y/", "s3://b/x/y/z/", "s3://b/x/", "s3://b/"):
+        with pytest.raises(CommitFailedException):
+            claims.take(NOBODY, ["s3://b/free/", directory], "two")
+    claims.take(NOBODY, ["s3://b/free/", "s3://b/x/y-more/", "s3://b/x/z/"], "two")
+    claims.release("one")
+    claims.take(Identity(uuid="u"), ["s3://b/x/y/"], "three")
+    with pytest.raises(CommitFailedException):
+        claims.take(NOBODY, ["s3://b/x/"], "three")

@@ -343,3 +343,16 @@ def test_a_link_in_the_place_of_an_allowed_prefix_is_the_operators(catalog: Trin
         assert 200 == commit(call, "new", setting(comment="x")).status
         assert 200 == call("GET", f"{TABLES}/new").status
     assert list((tmp_path / "disk/deep/new/metadata").iterdir())
+
+
+def test_no_directory_of_a_staged_table_is_made_behind_a_link(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    (tmp_path / "shared" / "mine").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "shared" / "mine" / "link").symlink_to(tmp_path / "outside")
+    allowed = (tmp_path / "shared").as_uri()
+    body = {"name": "new", "schema": FIELDS, "stage-create": True}
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
+        assert 200 == call("POST", TABLES, body | {"location": f"{allowed}/mine/deep/new"}).status
+        assert 400 == call("POST", TABLES, body | {"location": f"{allowed}/mine/link/deep/new"}).status
+    assert (tmp_path / "shared/mine/deep/new/metadata").is_dir()
+    assert [] == list((tmp_path / "outside").iterdir())

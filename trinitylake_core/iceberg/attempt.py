@@ -15,7 +15,7 @@ from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
-from trinitylake_core.grounds import NOBODY, Identities, Identity, full_name, is_over
+from trinitylake_core.grounds import NOBODY, Identities, Identity, directories_above, full_name
 from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.locations import Place
@@ -53,6 +53,8 @@ class Claims:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken: dict[str, object] = {}
+        self._inside: dict[str, set[object]] = {}
+        """The attempts that have taken something in a directory."""
 
     def take(self, identity: Identity, directories: Iterable[str], owner: object) -> None:
         """Take an identity and directories until they are released.
@@ -60,24 +62,27 @@ class Claims:
         Raises ``CommitFailedException``: another attempt has it, or one of these directories, one in it or above it.
         """
         named = (identity.uuid, identity.metadata, *directories)
-        wanted = [each for each in named if each]
+        wanted = {each: list(directories_above(each)) for each in named if each}
         with self._lock:
-            others = []
-            for each, whose in self._taken.items():
-                if whose is not owner:
-                    others.append(each)
-            for each in wanted:
-                if any(is_over(each, other) for other in others):
+            for each, above in wanted.items():
+                owners = {self._taken.get(known, owner) for known in (each, *above)}
+                owners.update(self._inside.get(each, ()))
+                if owners - {owner}:
                     raise CommitFailedException(
                         "another request that is under way creates or registers a table with the same UUID, the same "
                         "metadata file or the same directory: see what became of it, and retry"
                     )
-            self._taken.update(dict.fromkeys(wanted, owner))
+            for each, above in wanted.items():
+                self._taken[each] = owner
+                for directory in above:
+                    self._inside.setdefault(directory, set()).add(owner)
 
     def release(self, owner: object) -> None:
         """Let go of everything that an attempt has taken."""
         with self._lock:
             self._taken = {what: each for what, each in self._taken.items() if each is not owner}
+            inside = {what: each - {owner} for what, each in self._inside.items()}
+            self._inside = {what: each for what, each in inside.items() if each}
 
 
 class _Claim(NamedTuple):
@@ -104,7 +109,7 @@ class Attempt:
         self._claims = claims
         self._written: list[str] = []
         self._in_base: dict[str, TableMetadata | None] = {}
-        self._identities = Identities()
+        self._identities = Identities(places.storage.root)
         self._claimed: list[_Claim] = []
         refuse = self._refuse_added if places.serves_clients else None
         self._added = AddedFiles(places.storage, refuse, places.locations.prefixes)
@@ -245,6 +250,7 @@ class Attempt:
             self._refuse_others(claim, base, set(own[:1]))
 
     def _refuse_others(self, claim: _Claim, base: Root, own: set[str]) -> None:
+        self._refuse_namespaces(claim, base)
         others = self._index.names_of(claim.identity, base, claim.directories)
         others -= self._identities.names()  # of these it is known what they are after this attempt
         others |= self._identities.names_like(claim.identity)
@@ -265,6 +271,18 @@ class Attempt:
             f"{claim.name}: {which} has the same UUID, metadata file or directory; a table has one name: rename it, or "
             "drop it first"
         )
+
+    def _refuse_namespaces(self, claim: _Claim, base: Root) -> None:
+        """Refuse to clients the location of another namespace, or what is above it: its new tables lie there."""
+        if not self.places.serves_clients:
+            return
+        for each in claim.directories:
+            for name, ground in self._index.of_namespaces.grounds_over(base, each):
+                if ground.startswith(each) and name != full_name(claim.name.namespace, ""):
+                    raise TableForbidden(
+                        f"{claim.name}: a place that it names is the location of another namespace, or is above it: "
+                        "choose another one"
+                    )
 
     def _require_former(self, claim: _Claim, base: Root) -> None:
         """Refuse directories that another object had last, to those who may not manage that."""

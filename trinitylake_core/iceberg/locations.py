@@ -175,13 +175,17 @@ class Locations:
             directory = as_directory(canonical(self._root, place.location))
             if directory.startswith(tuple(directories)):
                 continue
-            if self._is_others(directory):
-                raise TableForbidden(
-                    f"{place.what} is the directory of another table, lies in it, or is above those of tables; "
-                    "each directory has one owner: choose another one"
-                )
+            self.refuse_others(place.what, directory)
             found[directory] = None
         return list(found)
+
+    def refuse_others(self, what: str, directory: str) -> None:
+        """Refuse a directory that by its name is another table's, or above those of tables. Raises `TableForbidden`."""
+        if self._is_others(directory):
+            raise TableForbidden(
+                f"{what} is the directory of another table, lies in it, or is above those of tables; "
+                "each directory has one owner: choose another one"
+            )
 
     def ground_of_namespace(self, namespace: str, place: Place) -> str:
         """Return the directory that a location of a namespace means.

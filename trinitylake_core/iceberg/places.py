@@ -31,6 +31,8 @@ from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.references import PACKED, UnreadableTable
 from trinitylake_core.storage import Storage
+from trinitylake_core.storage.disk_opening import make_directories
+from trinitylake_core.storage.root_uris import local_path
 from trinitylake_core.table_places import ALLOWED_LOCATIONS as OPTION
 from trinitylake_core.table_places import Located, TablePlaces
 from trinitylake_core.tables import as_directory, former_root, full_uri, own_directory, path_below
@@ -167,14 +169,18 @@ class Places:
     def make_directory(self, metadata_location: str) -> None:
         """Make the directory of a metadata file, on a disk: DuckDB writes there before it creates a staged table.
 
-        Object stores have no directories. Raises ``StorageError``.
+        Object stores have no directories. Raises ``StorageError``, and ``ValidationError`` for a link on the way.
         """
-        scheme, has_scheme, path = metadata_location.partition("://")
-        if has_scheme and scheme != "file":
+        if not full_uri(metadata_location).startswith("file:"):
             return
-        directory = Path(path if has_scheme else metadata_location).parent
+        storage, path = self._located.find(metadata_location)
+        root = local_path(storage.root)
+        directory, _, _ = path.rpartition("/")
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            Path(root).mkdir(parents=True, exist_ok=True)
+            make_directories(root, directory)
+        except NotAFile as error:
+            raise ValidationError(f"the directory of a new table cannot be made: {error}") from None
         except OSError as error:
             raise StorageError(f"the directory of a new table cannot be made: {error.strerror}") from None
 

@@ -28,7 +28,7 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.applied import is_applied
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
-from trinitylake_core.iceberg.errors import MetadataMissing, no_table
+from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden, no_table
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.identities import directories_left, identity_of_metadata
 from trinitylake_core.iceberg.moved import refusal_of_moved
@@ -42,7 +42,7 @@ from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.table_places import Located
-from trinitylake_core.tables import ICEBERG, metadata_uri
+from trinitylake_core.tables import ICEBERG, TABLE_UUID, metadata_uri
 
 UNREADABLE: Final = (NoSuchTableError, NoSuchIcebergTableError, MetadataMissing, ValidationError)
 """Errors of a table that cannot be read, or is not there."""
@@ -216,12 +216,26 @@ def _put_definition(attempt: Attempt, name: ObjectName, new: Stored, *, overwrit
 
 
 def _change_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
-    """Make the definition of a table name other metadata of it."""
+    """Make the definition of a table name other metadata of it.
+
+    A metadata file may be another one than was committed: its writer can overwrite it. So the definition says which
+    UUID and directories the table has, and a directory that it did not have must be no other table's.
+
+    Raises ``TableForbidden``.
+    """
+    root = attempt.places.storage.root
     old = definition_of_table(attempt.txn, name)
+    if old.format_properties.get(TABLE_UUID, "").lower() not in {"", str(new.metadata.table_uuid)}:
+        raise TableForbidden(f"{name}: its metadata file has another UUID than the table: somebody has overwritten it")
     stored = attempt.places.type_and_location(new.metadata_location)
-    left = directories_left(attempt.places.storage.root, old, *new)
+    left = directories_left(root, old, *new)
     made = attempt.txn.alter_table(*name, **table_fields(new.metadata, stored, old, left))
-    attempt.note(name, identity_of(attempt.places.storage.root, made))
+    identity = identity_of(root, made)
+    directories = identity.directories - identity_of(root, old).directories
+    for each in directories:
+        attempt.places.locations.refuse_others(f"{name}: a place that it names", each)
+    attempt.claim(name, directories=directories)
+    attempt.note(name, identity)
 
 
 # -- changing ----------------------------------------------------------------------------------------

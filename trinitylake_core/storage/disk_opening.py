@@ -108,6 +108,20 @@ def open_directory_without_links(root: int, path: str) -> int:
         raise NotAFile(f"{path!r} {_IS_LINK}", path=path) from None
 
 
+def make_directories(directory: str, path: str) -> None:
+    """Make directories by their path below another one, unless they are there. Raises ``NotAFile`` for a link."""
+    here = os.open(directory, DIRECTORY)
+    try:
+        for name in path.split("/"):
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=here)
+            below = open_directory_without_links(here, name)
+            os.close(here)
+            here = below
+    finally:
+        os.close(here)
+
+
 def _open(directory: str, path: str, flags: int, own: re.Pattern[str], mode: int = 0) -> int:
     where = f"{directory}: {path!r}"
     try:
