@@ -686,7 +686,8 @@ def test_metadata_that_their_writer_overwrote_give_it_nothing_of_another_table(
     file = metadata_file(catalog)
     content = file.read_bytes()
     how = tables_expire.Config(pattern=f"{NAMESPACE}.*", older_than_seconds=0)
-    with served(catalog, {ALLOWED_LOCATIONS: allowed}, anna={"write": ["hr.*"]}, mallory={"write": ["sales"]}) as anna:
+    rights = {"anna": {"write": ["hr.*"]}, "mallory": {"write": [f"{NAMESPACE}.*"]}}
+    with served(catalog, {ALLOWED_LOCATIONS: allowed}, **rights) as anna:
         mallory = Client(anna.uri, "mallory")
         for what, fields in forged.items():
             file.write_bytes(content)
@@ -695,6 +696,7 @@ def test_metadata_that_their_writer_overwrote_give_it_nothing_of_another_table(
             if job == "commit":
                 answer = commit(mallory, HOSTILE, setting(owner="mallory"))
                 assert (403, "ForbiddenException") == answer.problem, f"{what}: {answer.text}"
+                assert "UUID" in answer.text or "a place that it names" in answer.text
             else:
                 assert [f"{NAMESPACE}.{HOSTILE}"] == list(tables_expire.run(catalog.lakehouse.refresh(), how).failures)
             assert before == catalog.lakehouse.refresh().table(NAMESPACE, HOSTILE), what
