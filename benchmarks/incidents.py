@@ -49,6 +49,7 @@ RUNBOOK: Final = Path(__file__).parent.parent / "docs" / "runbook.md"
 _LAKES: Final = 10
 _TABLES: Final = 10
 _NOTICED_WITHIN: Final = 300.0
+_RETRIED_WITHIN: Final = 1500.0
 _SENT_WITHIN: Final = 150.0
 _LOOK: Final = 0.5
 _NEXT: Final = re.compile(r"use --expected-version (\d+)")
@@ -75,11 +76,12 @@ class Page:
         ]
 
     def command(self, heading: str, *words: str) -> list[str]:
-        """Return the first command below a heading that has these words, the first of them first."""
-        for line in self.commands(heading):
-            found = shlex.split(line)[1:]
-            if words[0] == found[0] and {*words} <= {*found}:
-                return found
+        """Return the first command below a heading that has these words; one that has no others comes first."""
+        lines = [shlex.split(line)[1:] for line in self.commands(heading)]
+        found = [line for line in lines if words[0] == line[0] and {*words} <= {*line}]
+        exact = [line for line in found if len(line) == len(words) + 1]  # and a root
+        if found:
+            return (exact or found)[0]
         raise LookupError(f"below {heading!r} the page has no command with {words}")
 
 
@@ -156,7 +158,7 @@ class Scene:
 
     def notice_at_night(self) -> None:
         """Let the nightly run begin, and wait until a message says that something is wrong here."""
-        run = self.evening.maintain(self.name)
+        run = self.evening.maintain(self.name, _RETRIED_WITHIN)
         self.told.steps.append(f"(the nightly run: {run['status']})")
         if run["status"] == "SUCCESS":
             raise AssertionError("the nightly run has noticed nothing")

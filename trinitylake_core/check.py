@@ -43,6 +43,7 @@ MALFORMED: Final = "malformed"
 """Stands in the place of a kind."""
 
 
+HINT_OF_SNAPSHOT: Final = "`trinitylake mend ROOT --from BACKUP` puts its files back; or drop the snapshot"
 _HINTS: Final = {
     "I1": "the file is damaged: `trinitylake mend ROOT --from BACKUP` puts it back; or roll back to a version "
     "that does not use it",
@@ -55,7 +56,7 @@ _HINTS: Final = {
     "re-create it",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
     "I18": "another file lies in its place: `trinitylake mend ROOT --from BACKUP` puts it back; or roll back",
-    "I17": "`trinitylake mend ROOT --from BACKUP` puts its files back; or drop the snapshot",
+    "I17": HINT_OF_SNAPSHOT,
     "I19": "an engine may have expired it: restore the table from a version whose metadata file exists; if "
     "there is none, register the table again with the one that its engine uses, or drop it",
     "I20": "copy the file back from a backup of the data, or roll back or restore the table to a version that does not "

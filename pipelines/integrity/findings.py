@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import LONG, TEXT
 from pipelines.trees.walk import FOREVER
-from trinitylake_core.check import Violation
+from trinitylake_core.check import HINT_OF_SNAPSHOT, Violation
 
 FINDINGS_MAX: Final = 10_000
 """So many findings are kept; the others are counted."""
@@ -145,9 +145,9 @@ class Found:
                 first = None
             else:
                 first = low
-            snapshot = None
+            snapshot, hint = None, what.hint
             if low >= IN_SNAPSHOT:
-                snapshot = snapshots[low - IN_SNAPSHOT]
+                snapshot, hint = snapshots[low - IN_SNAPSHOT], HINT_OF_SNAPSHOT  # no rollback leaves a snapshot behind
             last = None
             if 0 <= high < FOREVER:
                 last = high
@@ -156,7 +156,7 @@ class Found:
                     invariant=what.invariant,
                     file=what.file,
                     message=what.message,
-                    hint=what.hint,
+                    hint=hint,
                     first_version=first,
                     last_version=last,
                     snapshot=snapshot,

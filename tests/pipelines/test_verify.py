@@ -222,6 +222,9 @@ def test_a_damaged_file_of_a_snapshot_concerns_the_snapshot(tmp_path: Path) -> N
     for versions in ("all", "newest", kept.version):
         report = verified(lake, versions)
         assert {("kept", kept.root_path)} == {(each.snapshot, each.file) for each in report.findings}
+        assert ["`trinitylake mend ROOT --from BACKUP` puts its files back; or drop the snapshot"] == [
+            *{each.hint for each in report.findings}
+        ]
         assert "all of them in snapshots" in next(report.summary())
         assert {"snapshot kept"} == {row[2] for table in report.summary_tables() for row in table.rows}
     for version in range(lake.version + 1):
