@@ -650,6 +650,7 @@ def expire_the_data(scene: Scene) -> None:
     orders = icebergs.with_table(catalog, "shop.orders", 1, 2)
     good = scene.version
     orders.overwrite(icebergs.rows(9))
+    scene.run(["expire", scene.root, "--keep-last", "2", "--older-than", "0s"])  # `doctor` looks at the oldest version
     snapshot = orders.metadata.snapshots[0]
     gone = Path(snapshot.manifest_list.removeprefix("file://"))
     data, scene.begun = gone.read_bytes(), time.time()
