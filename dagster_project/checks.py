@@ -199,7 +199,8 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        yield from _judge_gate(found, "nothing expires and nothing is deleted", _REPAIR_BACKUP)
+        remedy = _REPAIR_BACKUP if found.findings else ""  # each other problem names its own
+        yield from _judge_gate(found, "nothing expires and nothing is deleted", remedy)
 
     return check
 
@@ -214,7 +215,7 @@ def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: 
     if found.ok:
         yield dg.AssetCheckResult(passed=True, metadata=metadata, description=said)
         return
-    text = f"{reports.text_of(found, 3)}\n{remedy}"
+    text = f"{reports.text_of(found, 3)}\n{remedy}".rstrip()
     yield dg.AssetCheckResult(passed=False, metadata=metadata, description=text)
     raise dg.Failure(f"{consequence}: {text}", metadata=metadata | {FAILED_GATE: True}, allow_retries=False)
 
