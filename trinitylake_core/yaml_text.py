@@ -45,6 +45,8 @@ def load(text: str, name: str, *, what: str = "not YAML", mark_twice: bool = Fal
         raise
     except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise InvalidInput(f"{name}: {what}: {' '.join(str(error).split())}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError):  # PyYAML's, for !!bool x and the like
+        raise InvalidInput(f"{name}: {what}: a value is not what its tag says") from None
 
 
 def line_of(text: str, *keys: Any) -> int:
@@ -52,7 +54,7 @@ def line_of(text: str, *keys: Any) -> int:
 
     REQUIRES: the text was loaded, and has that value, perhaps by ``<<``: then it is the line of the mapping.
     """
-    node: Any = yaml.compose(text, yaml.SafeLoader)
+    node: Any = yaml.compose(text, _FAST)  # the loader of Python refuses some of what that of C takes
     line = 0
     for key in keys:
         if isinstance(node, yaml.SequenceNode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import socket
@@ -22,6 +23,7 @@ from trinitylake_core.errors import InvalidInput
 from trinitylake_core.rest import Principals, Warehouses, application
 from trinitylake_core.rest.principals import hash_token
 from trinitylake_core.rest.serving import running, tls_of
+from trinitylake_core.rest.watched import Watched
 
 _CLIENTS: Final = 16
 _REQUESTS: Final = 8
@@ -135,3 +137,22 @@ def test_a_key_that_needs_a_password_asks_nobody(tmp_path: Path) -> None:
     key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
     with pytest.raises(InvalidInput, match="cannot be used as a certificate with its key"):
         tls_of(made, key)
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that has too many files open may read it later; a token that was withdrawn does not stay."""
+    _place(tmp_path, "x", "old")
+    failures: list[OSError] = []
+
+    def read() -> str:
+        if failures:
+            raise failures.pop()
+        return (tmp_path / "x").read_text(encoding="utf-8")
+
+    watched = Watched([tmp_path / "x"], read, "what was there before counts")
+    _place(tmp_path, "x", "new")
+    failures += [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EMFILE, "Too many open files")]
+    assert ["old", "old", "new"] == [watched.get() for _ in range(3)]
+    assert ["WARNING"] == [each.levelname for each in caplog.records if each.levelno > logging.INFO]

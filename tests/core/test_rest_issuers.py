@@ -12,6 +12,7 @@ from typing import Any, Final
 import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import RSAAlgorithm
 
 from tests.core.test_rest import Client
 from tests.support.engines import connected
@@ -256,6 +257,11 @@ _NO_KEYS: Final = [
 
 
 _LIES["a secret key"] = _set_of(_SECRET_KEY)
+_LIES["a private key"] = _set_of(json.loads(RSAAlgorithm.to_jwk(_OTHER_KEY)) | {"kid": "rsa"})
+_LIES["a key that is too short"] = _set_of({"kty": "RSA", "kid": "rsa", "n": _encode(b"\xff" * 128), "e": "AQAB"})
+_LIES["crumbs"] = _JSON + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 5000
+_LIES["crumbs"] += b'b\r\n{"keys":[]}\r\n0\r\n\r\n'
+_LIES["go on without end"] = b"HTTP/1.1 100 Continue\r\n\r\n" * 5000 + _set_of()
 _LIES["no keys at all"] = _set_of(*_NO_KEYS)
 
 
@@ -346,6 +352,10 @@ def test_the_file_may_take_an_issuer_away_and_keeps_the_keys_of_one_that_stays(
             "ISSUERS\n  b: {issuer: x, audience: y, jwks: 'https://x/'}\nprincipals: {}",
             "line 3: there are two issuers x",
         ),
+        ("principals: {}\nissuers:\n  1: {issuer: x, audience: y, jwks: 'https://x/'}", "line 3: the name 1 of"),
+        ("principals: {a: {token_sha256: !!timestamp x}}", "a value is not what its tag says"),
+        ("principals: {a: {token_sha256: !!bool x}}", "a value is not what its tag says"),
+        ("principals:\n  a: {token_sha256: 1?1}", "line 2: a.token_sha256 is not a SHA-256"),
         ("ISSUERS\nprincipals: {a: {subjects: [x]}}", r"a\.subjects is no mapping of issuers to lists"),
         ("ISSUERS\nprincipals: {a: {groups: {c: []}}}", r"a\.groups\.c is no list of texts"),
         ("ISSUERS\nprincipals: {a: {groups: {c: g}}}", r"a\.groups\.c is no list of texts"),

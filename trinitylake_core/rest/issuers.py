@@ -38,6 +38,8 @@ _READ_SECONDS: Final = 5.0
 _WAIT_SECONDS: Final = 0.8
 _MOST_BYTES: Final = 256 << 10
 _PIECE_BYTES: Final = 64 << 10
+_MOST_PARTS: Final = 2000
+"""Of an answer: each takes a moment of the event loop, however small it is."""
 _LONGEST_SUBJECT: Final = 200
 _WRONG: Final = (401, "NotAuthorizedException", "the bearer token is not known to this endpoint")
 _UNREAD: Final = (503, "ServiceUnavailableException", "the keys of the token's issuer cannot be read; try again later")
@@ -246,7 +248,7 @@ async def _fetch(parts: SplitResult) -> bytes:
 
 async def _read_answer(http: h11.Connection, reader: asyncio.StreamReader) -> bytes:
     body = bytearray()
-    while True:
+    for _ in range(_MOST_PARTS):
         event = http.next_event()
         if event is h11.NEED_DATA:
             data = await reader.read(_PIECE_BYTES)
@@ -259,6 +261,7 @@ async def _read_answer(http: h11.Connection, reader: asyncio.StreamReader) -> by
                 raise InvalidInput(f"more than {_MOST_BYTES >> 10} KiB")
         elif isinstance(event, h11.EndOfMessage):
             return bytes(body)
+    raise InvalidInput(f"more than {_MOST_PARTS} parts")
 
 
 def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
@@ -277,17 +280,20 @@ def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
             continue
         name = each["kid"]
         try:
-            keys[name] = jwt.PyJWK(each)
+            key = jwt.PyJWK(each)
+            is_weak = key.Algorithm.check_key_length(key.key) is not None
         except Exception:  # noqa: BLE001, S112 - whatever it is, it is no key that this endpoint understands
             continue
+        if not is_weak:
+            keys[name] = key
     if not keys:
         raise InvalidInput("it has no key")
     return keys
 
 
 def _is_public_key(found: Any) -> bool:
-    """Whether a value says that it is a key for signatures, with a name."""
+    """Whether a value says that it is a key for signatures, with a name; one with its private half proves nothing."""
     if not isinstance(found, dict) or str(found.get("kty")) not in _KINDS_OF_KEYS:
         return False
     use = found.get("use", "sig")
-    return use == "sig" and isinstance(found.get("kid"), str)
+    return use == "sig" and "d" not in found and isinstance(found.get("kid"), str)

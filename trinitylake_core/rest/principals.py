@@ -389,7 +389,9 @@ def _issuers(found: Any, keys: dict[str, Keys]) -> dict[str, Issuer]:
         raise InvalidInput(f"{_ISSUERS!r} is no mapping of names to {listed}")
     issuers: dict[str, Issuer] = {}
     for name, entry in found.items():
-        if ":" in str(name):  # in the history ISSUER:SUBJECT is a subject without a name of its own
+        if not isinstance(name, str):
+            raise _WrongIssuer(f"the name {name!r} of an issuer is no text: write it in quotes", name)
+        if ":" in name:  # in the history ISSUER:SUBJECT is a subject without a name of its own
             raise _WrongIssuer(f"{name!r} has a colon, which ends the name of an issuer", name)
         fields = _issuer_fields(name, entry)
         uri, audience, jwks, subject, groups = fields

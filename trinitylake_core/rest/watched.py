@@ -28,20 +28,27 @@ class Watched(Generic[_T]):
         self._read = read
         self._kept = kept
         self._seen = self._look()  # before they are read: a change while they are read is one to come
+        self._said: list[_Identity] | None = None
+        """What was found wrong, and said."""
         self._value = read()
 
     def get(self) -> _T:
         """Return what they say now. One ``stat`` of each file."""
         now = self._look()
         if now == self._seen:
+            self._said = None
             return self._value
-        self._seen = now  # what is wrong is said once for each change
         try:
             self._value = self._read()
         except (OSError, InvalidInput) as error:
-            text = "%s has changed and cannot be used (%s): %s until it is repaired"
-            LOG.warning(text, self._paths[0], reason_of(error), self._kept)
+            if now != self._said:
+                text = "%s has changed and cannot be used (%s): %s until it is repaired"
+                LOG.warning(text, self._paths[0], reason_of(error), self._kept)
+            self._said = now
+            if isinstance(error, InvalidInput):  # otherwise it is tried again: this process may have had too many files
+                self._seen = now
             return self._value
+        self._seen = now
         LOG.info("%s has changed: what it says now counts", self._paths[0])
         return self._value
 
