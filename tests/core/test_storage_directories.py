@@ -52,7 +52,7 @@ def test_a_writer_takes_names_whose_directories_are_there(tmp_path: Path, made: 
     assert len(leaf_directories) < files * 0.75
     del made[:]
     second = _packed(f"file://{tmp_path}", 1500)
-    assert len(made) < files * 0.4
+    assert len(made) < files * 0.5  # 0.30 to 0.40 were seen, and 0.86 and more by names as they come
     for path in (*first.written, *second.written):
         parsed = parse(path)  # the path of its name, as any other
         assert parsed is not None
