@@ -54,7 +54,11 @@ def line_of(text: str, *keys: Any) -> int:
 
     REQUIRES: the text was loaded, and has that value, perhaps by ``<<``: then it is the line of the mapping.
     """
-    node: Any = yaml.compose(text, _FAST)  # the loader of Python refuses some of what that of C takes
+    node: Any
+    try:
+        node = yaml.compose(text, _FAST)
+    except yaml.YAMLError:  # each of the two takes what the other refuses
+        node = yaml.compose(text, yaml.SafeLoader)
     line = 0
     for key in keys:
         if isinstance(node, yaml.SequenceNode):

@@ -356,6 +356,7 @@ def test_the_file_may_take_an_issuer_away_and_keeps_the_keys_of_one_that_stays(
         ("principals: {a: {token_sha256: !!timestamp x}}", "a value is not what its tag says"),
         ("principals: {a: {token_sha256: !!bool x}}", "a value is not what its tag says"),
         ("principals:\n  a: {token_sha256: 1?1}", "line 2: a.token_sha256 is not a SHA-256"),
+        ('principals:\n  a: {token_sha256: "\\ud800"}', "line 2: a.token_sha256 is not a SHA-256"),
         ("ISSUERS\nprincipals: {a: {subjects: [x]}}", r"a\.subjects is no mapping of issuers to lists"),
         ("ISSUERS\nprincipals: {a: {groups: {c: []}}}", r"a\.groups\.c is no list of texts"),
         ("ISSUERS\nprincipals: {a: {groups: {c: g}}}", r"a\.groups\.c is no list of texts"),
