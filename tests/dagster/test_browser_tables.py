@@ -159,7 +159,7 @@ def test_a_failed_proof_blocks_what_deletes(stage: Stage, monkeypatch: pytest.Mo
     for number in range(14):
         table.append(rows(number))
     write = RowWriter.write
-    monkeypatch.setattr(RowWriter, "write", lambda writer, batches, like: write(writer, list(batches)[1:], like))
+    monkeypatch.setattr(RowWriter, "write", lambda writer, batches, *rest: write(writer, list(batches)[1:], *rest))
     run = stage.materialise(assets.TABLE_COMPACTION, assets.TABLE_EXPIRATION, assets.TABLE_CLEANING, fails=True)
     stage.picture(f"/runs/{run}", "proof-failed-run", "Not executing")
     check = f"{stage.page_of(assets.TABLE_COMPACTION)}?view=checks&checkDetail={tables.PROVED}"

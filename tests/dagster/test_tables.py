@@ -346,7 +346,7 @@ def test_a_rewrite_with_other_rows_fails_a_check_that_blocks(
 
     grown(catalog, "sales.orders", 14)
     write = RowWriter.write
-    monkeypatch.setattr(RowWriter, "write", lambda writer, batches, like: write(writer, list(batches)[1:], like))
+    monkeypatch.setattr(RowWriter, "write", lambda writer, batches, *rest: write(writer, list(batches)[1:], *rest))
     settings = stanza(catalog, tables=STANZA | {"compact": {}})
     result = run(settings, {assets.TABLE_COMPACTION, assets.TABLE_EXPIRATION, assets.TABLE_CLEANING}, instance)
     done = {each.asset_key.path[-1] for each in result.get_asset_materialization_events() if each.asset_key}

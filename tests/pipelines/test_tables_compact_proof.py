@@ -181,8 +181,8 @@ def test_a_rewrite_that_changes_rows_commits_nothing(
     version = catalog.lakehouse.version
     write = RowWriter.write
 
-    def write_else(writer: Any, batches: Iterator[pa.RecordBatch], like: Any) -> Any:
-        return write(writer, iter(lie(list(batches))), like)
+    def write_else(writer: Any, batches: Iterator[pa.RecordBatch], like: Any, note: Any) -> Any:
+        return write(writer, iter(lie(list(batches))), like, note)
 
     monkeypatch.setattr(RowWriter, "write", write_else)
     report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=prove)))
