@@ -357,13 +357,13 @@ def damage_the_target(scene: Scene) -> None:
     assert "is not intact" in told, told
     scene.do(DEPLOY, "mend", "--from")
     scene.do(DEPLOY, "verify", "--version", version=good)
-    scene.do(
-        DEPLOY,
-        "rollback",
-        "--expected-version",
-        to_version=good,
-        expected_version=scene.plan(DEPLOY, "rollback", to_version=good),
-    )
+    _roll_back(scene, DEPLOY, good)
+
+
+def _roll_back(scene: Scene, section: str, version: int | str) -> None:
+    """Roll back by a section of the runbook, if nobody has committed since the plan."""
+    planned = scene.plan(section, "rollback", to_version=version)
+    scene.do(section, "rollback", "--expected-version", to_version=version, expected_version=planned)
 
 
 def _compacted(scene: Scene) -> None:
@@ -389,13 +389,7 @@ def damage_a_node_that_nobody_has(scene: Scene) -> None:
     scene.notice_at_night()
     scene.do(DAMAGED, "mend", "--from", code=1)
     scene.do(CORRUPT, "verify", "--version", version=bad - 1)
-    scene.do(
-        CORRUPT,
-        "rollback",
-        "--expected-version",
-        to_version=bad - 1,
-        expected_version=scene.plan(CORRUPT, "rollback", to_version=bad - 1),
-    )
+    _roll_back(scene, CORRUPT, bad - 1)
     scene.do(CORRUPT, "verify", "--definitions")
     scene.do(CORRUPT, "mend", "--lost", lost=bad)
 
@@ -409,13 +403,7 @@ def damage_the_root(scene: Scene) -> None:
     scene.do(DAMAGED, "mend", "--from", code=1)
     told = scene.do(CORRUPT, "ls", code=4)
     (good,) = re.findall(r"--to-version (\d+)", told)
-    scene.do(
-        CORRUPT,
-        "rollback",
-        "--expected-version",
-        to_version=good,
-        expected_version=scene.plan(CORRUPT, "rollback", to_version=good),
-    )
+    _roll_back(scene, CORRUPT, good)
     scene.do(CORRUPT, "mend", "--lost", lost=bad)
 
 
@@ -454,13 +442,7 @@ def copy_a_strange_root(scene: Scene) -> None:
     scene.begun = time.time()
     scene.storage.replace(root_path(good + 1), strange.read(root_path(newest)))
     scene.notice_at_night()
-    scene.do(
-        CORRUPT,
-        "rollback",
-        "--expected-version",
-        to_version=good,
-        expected_version=scene.plan(CORRUPT, "rollback", to_version=good),
-    )
+    _roll_back(scene, CORRUPT, good)
     scene.do(CORRUPT, "verify", "--definitions")
     scene.do(CORRUPT, "mend", "--lost", lost=good + 1)
 

@@ -6,7 +6,6 @@ Needs no Iceberg library: what engines wrote into the definition is enough, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -94,19 +93,14 @@ def path_below(root: str, location: str) -> str | None:
     base = base_uri(root)
     uri = full_uri(location).rstrip("/")
     if not uri.startswith(base):
-        linked = _linked_base(base, uri, _is_same_directory)
+        linked = _linked_base(base, uri)
         if linked is None:
             return None
         base = linked
     return validate_path(uri.removeprefix(base))
 
 
-def is_below_by_link(root: str, uri: str) -> bool:
-    """Whether a local file lies below a root by another way to the same directory. Asks the disk each time."""
-    return _linked_base(base_uri(root), uri, _are_same_directory) is not None
-
-
-def _linked_base(base: str, uri: str, is_same: Callable[[str, str], bool]) -> str | None:
+def _linked_base(base: str, uri: str) -> str | None:
     """Return what a location of a table begins with if that is another way to the directory of a root: a link, a mount.
 
     Both are local. Only what lies below ``tables/`` is looked at: the directory above it is compared.
@@ -116,23 +110,19 @@ def _linked_base(base: str, uri: str, is_same: Callable[[str, str], bool]) -> st
     end = uri.find(f"/{DIRECTORY}")
     while end >= 0:
         above = uri[: end + 1]
-        if is_same(above, base):
+        if _is_same_directory(above, base):
             return above
         end = uri.find(f"/{DIRECTORY}", end + 1)
     return None
 
 
-def _are_same_directory(one: str, two: str) -> bool:
+@lru_cache(maxsize=256)
+def _is_same_directory(one: str, two: str) -> bool:
+    """Whether two local directories are one. Asked once: a walk meets millions of files below one directory."""
     try:
         return Path(one.removeprefix("file://")).samefile(two.removeprefix("file://"))
     except (OSError, ValueError):  # one that is not there is no other's
         return False
-
-
-@lru_cache(maxsize=256)
-def _is_same_directory(one: str, two: str) -> bool:
-    """As :func:`_are_same_directory`, asked once: a walk meets millions of files below one directory."""
-    return _are_same_directory(one, two)
 
 
 def area_path(root: str, location: str) -> str | None:
