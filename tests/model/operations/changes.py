@@ -39,6 +39,8 @@ class Pending:
     met_freeze: bool = False
     in_doubt: bool = False
     """Whether it was sent, and the storage failed: it is sent again later."""
+    unknown: bool = False
+    """Whether its commit ended with an unknown outcome, because its base had expired."""
 
     @property
     def id(self) -> str:
@@ -328,6 +330,7 @@ def commit(world: World, pending: Pending, between: Between | None = None, **opt
             pending.met_freeze = True
             world.open_transactions[pending.id] = pending
             return "frozen"
+        pending.unknown = isinstance(error, OutcomeUnknown)
         return "refused"
     if not pending.touched:
         if version != pending.base:
@@ -411,6 +414,10 @@ def end(
             txn.commit()
         except InvalidInput:
             return f"{outcome}, and not again"
+        except OutcomeUnknown:
+            if pending.unknown:
+                return f"{outcome}, and still unknown"
+            raise
         raise Finding("a transaction was committed twice")
     return outcome
 

@@ -40,11 +40,12 @@ class Namespaces(Operation):
             return "frozen"
         key, mark = world.key("namespace", name), world.new_mark()
         with timed(world):
-            catalog = tables_of(world).catalog(args)
+            tables = tables_of(world)
+            catalog = tables.catalog(args)
             if what == "list":
                 return self._list(world, catalog)
             try:
-                found = getattr(self, f"_{what}")(catalog, name, mark)
+                found = tables.ask(lambda: getattr(self, f"_{what}")(catalog, name, mark))
             except REFUSALS as error:
                 inside = [each for each in now if each != key and world.name_of(each)[1] == name]
                 right = {"create": key in now, "drop": key not in now or inside}.get(what, key not in now)
