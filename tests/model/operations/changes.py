@@ -598,7 +598,11 @@ class Resume(Operation):
             return None
         edits = [each for each in draw_edits(draw, 2) if each[0] != "put"] if draw.share(0.3) else []
         how = draw.pick({"commit": 8, "abort": 1, "save": 2, "twice": 1})
-        return {"which": draw.chance.randrange(9), "edits": edits, "end": how, **(draw.between() or draw_fault(draw))}
+        which = draw.chance.randrange(9)
+        saved = [*draw.world.saved.values()][which % len(draw.world.saved)]
+        draw.used += [[*draw.world.name_of(key)] for key in sorted(saved.touched)]
+        between = draw.between(often=0.4, prefer="transact")  # what it needs may go while it commits
+        return {"which": which, "edits": edits, "end": how, **(between or draw_fault(draw))}
 
     def do(self, world: World, args: Args) -> str:
         """Change it, and end it."""

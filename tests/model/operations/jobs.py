@@ -438,9 +438,9 @@ class Freeze(Operation):
     uses = ("Lakehouse.freeze", "Lakehouse.thaw", "trinitylake freeze", "trinitylake thaw", "Lakehouse.frozen")
 
     def draw(self, draw: Draw) -> Args | None:
-        """Thaw soon where it is frozen."""
+        """Thaw soon where it is frozen; freeze rarely, but for the moment in which another one commits."""
         frozen = draw.world.model.now.frozen
-        if not frozen and draw.share(0.8):
+        if not frozen and not draw.nested and draw.share(0.8):
             return None
         return {"thaw": draw.share(0.95 if frozen else 0.1), "by": draw.pick({"library": 3, "command": 1})}
 
