@@ -1,6 +1,6 @@
 """What a writer does that loses races, comes too late, or stands below the boundary.
 
-The simulation tries the orders of requests; ``tests/pipelines/test_mayhem.py`` has real processes.
+The simulation tries the orders of requests; ``tests/model/processes.py`` has real processes.
 """
 
 from __future__ import annotations

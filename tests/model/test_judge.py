@@ -122,11 +122,13 @@ def test_a_seed_repeats_every_operation_and_outcome(size: Size) -> None:
     assert first == second
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("storage", ["memory", "s3", "lossy"])
-def test_the_judge_of_processes_finds_nothing(storage: str) -> None:
+@pytest.mark.parametrize(
+    ("storage", "seconds"),
+    [("memory", 6), *(pytest.param(storage, 40, marks=pytest.mark.slow) for storage in ("memory", "s3", "lossy"))],
+)
+def test_the_judge_of_processes_finds_nothing(storage: str, seconds: float) -> None:
     """Three writers, two jobs and two endpoints, killed and stopped for longer than a transaction lives."""
-    told = run_processes(seconds=40, seed=1, storage=storage)
+    told = run_processes(seconds=seconds, seed=1, storage=storage)
     assert "told done" in told, "no request to an endpoint was answered"
 
 
