@@ -50,7 +50,7 @@ class ChangedObject:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(ShortRepr):
-    """The changes that were, or would be, committed. ``version_after`` is ``None`` after a dry run.
+    """The changes that were, or would be, committed.
 
     ``losses`` are the columns that new schemas leave out, and the primary keys that they make nullable.
     """

@@ -103,7 +103,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a compaction. ``version_after`` is ``None`` when there was nothing to do, or on a dry run.
+    """The result of a compaction.
 
     ``counted`` is the number of objects where it was uncertain or wrong before, and was settled; else ``None``.
     """

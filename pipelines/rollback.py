@@ -71,7 +71,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(ShortRepr):
-    """The result of a rollback, or of its dry run. ``version_after`` is ``None`` on a dry run.
+    """The result of a rollback, or of its dry run.
 
     Attributes:
         tables_checked: Iceberg tables whose metadata file exists; ``tables_unknown`` cannot be checked from here.

@@ -55,6 +55,7 @@ _SECTION: Final = re.compile(r"^([^\s#][^:]*(?::NAME)?):\n((?: {2}.*\n|\n)+)", r
 _ENTRY: Final = re.compile(r"^ {4}(\*{0,2}\w+(?:, \w+)*|)(?! )(\S?.*)$")
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 _LITERAL: Final = re.compile(r"``([^`]+)``")
+_CITATION: Final = re.compile(r" \((?:`docs/)?format[^()]*\)")
 _LISTS: Final = {"Args:": "Arguments", "Attributes:": "Attributes", "Raises:": "Raises"}
 _EMPTY: Final = inspect.Parameter.empty
 
@@ -77,35 +78,64 @@ def page_path(name: str) -> Path:
 # -- the command line ------------------------------------------------------------------------------------
 
 
+GROUPS: Final = {
+    "a past version": ("--version", "--timestamp", "--snapshot"),
+    "where it runs": ("--engine", "--master", "--remote", "--spark-conf"),
+    "a stored plan": ("--plan-to", "--plan"),
+    "the definition of a lakehouse": (
+        "--order",
+        "--namespace-name-max-size-bytes",
+        "--table-name-max-size-bytes",
+        "--view-name-max-size-bytes",
+        "--node-file-max-size-bytes",
+        "--txn-ttl-millis",
+        "--txn-isolation-level",
+        "--properties",
+    ),
+}
+"""Options that commands have together, by the name that the page has for them."""
+
+
 def commands() -> Iterator[str]:
     """Yield the reference of all commands, section by section; first the options that several of them have."""
-    times = Counter(row for name in ENTRIES for _, row in _rows(load(name)))
-    created = {row for _, row in _rows(load("create"))}
-    shared = {row: None for row, count in times.items() if count > (1 if row in created else 2)}
+    times = Counter(row for name in ENTRIES for row in _rows(load(name)))
+    shared = {name: row for (name, row), count in times.items() if count > 1}
+    grouped = {option for group in GROUPS.values() for option in group}
     yield from ("## Options of several commands", "", "Of every command:", "")
     yield from map(_item, map(_row, COMMON))
     yield from ("", "Of those commands that name them:", "")
-    yield from map(_item, shared)
+    yield from (_item(row) for name, row in shared.items() if name not in grouped)
+    for title, group in GROUPS.items():
+        yield from ("", f"{title.capitalize()}:", "", *(_item(shared[name]) for name in group))
     for title, entries in SECTIONS.items():
         yield from ("", f"## {title.capitalize()}", "")
         for each in entries:
-            yield from _command(each.name, shared.keys())
+            yield from _command(each.name, shared.items())
     aliases = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     yield from (f"Aliases: {aliases}.", "")
 
 
-def _command(name: str, shared: Container[tuple[str, str]]) -> Iterator[str]:
+def _command(name: str, shared: Container[tuple[str, tuple[str, str]]]) -> Iterator[str]:
     entry, command = ENTRIES[name], load(name)
-    yield from (f"### {name}", "", f"    {PROGRAM} {entry.synopsis} [options]", f"    {command.example}", "")
+    yield from (f"### {name}", "", f"    {PROGRAM} {entry.synopsis}", f"    {command.example}", "")
     yield from (f"{entry.summary[0].upper()}{entry.summary[1:]}.", "")
     if command.details:
         yield from (_escaped(command.details), "")
-    items = [_item(row) for _, row in _rows(command) if row not in shared]
-    also = [f"`{short}`" for short, row in _rows(command) if row in shared]
+    items = [_item(row) for option, row in _rows(command) if (option, row) not in shared]
+    also = name_groups([option for option, row in _rows(command) if (option, row) in shared])
     if also:
         items.append(f"* [as above](#options-of-several-commands): {', '.join(also)}")
     if items:
         yield from (*items, "")
+
+
+def name_groups(options: list[str]) -> list[str]:
+    """Return options in their order, each in backticks, those of a whole group of ``GROUPS`` as its name alone."""
+    named = [f"`{each}`" for each in options]
+    for title, group in GROUPS.items():
+        if set(group) <= set(options):
+            named = [each for each in named if each.strip("`") not in group] + [title]
+    return named
 
 
 def _rows(command: Command) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -205,7 +235,8 @@ def library() -> Iterator[str]:
     yield from ("## Keywords", "", "What `create`, `create_table`, `alter_table` and so on take by keyword.", "")
     for each in _OPTIONS:
         doc, meanings = _split_attributes(_doc(each))
-        fields = [(name, _annotation(kind), meanings.get(name, "")) for name, kind in _keywords(each).items()]
+        kinds = {name: _annotation(kind).removesuffix(" | None") for name, kind in _keywords(each).items()}
+        fields = [(name, kind, meanings.get(name, "")) for name, kind in kinds.items()]
         yield from (f"### {each.__name__}", "", doc, "", *_fields(fields), "")
     yield from ("## Errors", "", "An error is also one of those that it is indented below.", "")
     yield from _errors(trinitylake_core.TrinityLakeError, set(errors.values()), 0)
@@ -214,41 +245,57 @@ def library() -> Iterator[str]:
 
 OF_MANY_METHODS: Final = frozenset(
     {"timestamp", "snapshot", "reason", "dry_run", "expected_version", "before_commit", "storage_options"}
+    | {"namespace", "name", "to_namespace", "to_name"}
 )
 """The arguments that the page of the library explains once."""
 OF_EVERY_JOB: Final = frozenset({"lake", "config", "spark", "storage_options", "review", "cancel", "progress"})
 """The arguments whose types the page says once."""
+CALL_OF_MANY_JOBS: Final = "(lake, config=None, spark=None, *, review=None, cancel=None, progress=None) -> Report"
+"""How most jobs are called, which the page says once."""
+ERRORS_OF_MANY_JOBS: Final = frozenset({"Corrupt", "InvalidInput", "ReadOnly", "StorageError"})
+"""What a job may raise, which the page says once."""
 OF_MANY_CONFIGS: Final = frozenset({"now_millis", "plan_options", "source_options"})
-"""The fields whose meaning the page says once; so it does for all that begin with ``spark_from_``."""
+"""The fields that the page has once; so it has the meaning of all that begin with ``spark_from_``."""
 COMMAND_OF: Final = {"compaction": "compact", "backup": "export", "snapshot": "snapshot create"}
 """The command of a job that has another name."""
 
 
 def jobs() -> Iterator[str]:
     """Yield the reference of the jobs in ``pipelines``: how each is called, its configuration and its report."""
-    for path in sorted((ROOT / "pipelines").glob("*.py")):
-        module = import_module(f"pipelines.{path.stem}")
-        if not hasattr(module, "run"):
-            continue
-        name = path.stem
-        yield from (f"## pipelines.{name}", "", _summary(module), "")
-        yield f"    {name}.run{_signature(module.run, OF_EVERY_JOB)}"
-        yield from ("", _raised(module.run), "")
+    modules = {path.stem: import_module(f"pipelines.{path.stem}") for path in sorted((ROOT / "pipelines").glob("*.py"))}
+    found = {name: module for name, module in modules.items() if hasattr(module, "run")}
+    reports = [
+        (name, vars(module)[kind])
+        for name, module in found.items()
+        for kind in ("Plan", "Report")
+        if hasattr(module, kind)
+    ]
+    times = Counter(row for name, kind in reports for row in _report_rows(name, kind))
+    meanings = Counter(name for name, _, _ in times)
+    shared = {row: None for row, count in times.items() if count > 1 and meanings[row[0]] == 1 and row[2]}
+    yield from ("## Fields of several reports", "", *_fields(shared), "")
+    for name, module in found.items():
+        command = _command_of(name)
+        link = f"Command: [`{command}`](commands.md#{command.replace(' ', '-')})." if command in ENTRIES else ""
+        about = _CITATION.sub("", _summary(module))
+        raised = _raised(module.run, ERRORS_OF_MANY_JOBS)
+        yield from (f"## pipelines.{name}", "", " ".join(filter(None, (about, link, raised))), "")
+        call = _signature(module.run, OF_EVERY_JOB)
+        calls = [] if call == CALL_OF_MANY_JOBS else [f"    {name}.run{call}"]
         if hasattr(module, "Config"):
-            yield from _config(name, module.Config)
-        for each in ("Plan", "Report"):
-            if hasattr(module, each):
-                yield from _report(name, getattr(module, each))
+            calls += _config(name, module.Config)
+        yield from (*calls, "")
+        for job, kind in reports:
+            if job == name:
+                yield from _report(name, kind, shared)
 
 
 def _config(job: str, kind: type) -> Iterator[str]:
-    """Yield a job's configuration: its signature, the command that explains the options, and what no option sets."""
+    """Yield a job's configuration: its signature, and what no option of its command sets."""
     command = _command_of(job)
     options = load(command).options if command in ENTRIES else ()
     explained = OF_MANY_CONFIGS | {each.name or "" for each in options}
-    yield from (f"### {job}.Config", "", f"    {job}.Config{_signature(kind, explained)}".replace(" -> None", ""), "")
-    if command in ENTRIES:
-        yield from (f"As the options of [`{command}`](commands.md#{command.replace(' ', '-')}).", "")
+    yield f"    {job}.Config{_signature(kind, explained, OF_MANY_CONFIGS)}".replace(" -> None", "")
     meanings = _split_attributes(_doc(kind))[1]
     without_option = [
         f"* `{name}`: {meaning}"
@@ -256,29 +303,30 @@ def _config(job: str, kind: type) -> Iterator[str]:
         if name not in explained and not name.startswith("spark_from_")
     ]
     if without_option:
-        yield from (*without_option, "")
+        yield from ("", *without_option)
 
 
-def _report(job: str, kind: type) -> Iterator[str]:
-    """Yield what the fields of a report mean, and which it has, unless ``--json`` of its command has all of them."""
-    doc, meanings = _split_attributes(_doc(kind))
-    first, _, rest = doc.partition("\n\n")
-    yield from (f"### {job}.{kind.__name__}", "")
+def _report(job: str, kind: type, shared: Container[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield what the fields of a report mean that are not ``shared`` with others."""
+    first, _, rest = _split_attributes(_doc(kind))[0].partition("\n\n")
     paragraphs = [each for each in (first, rest) if "`" in each]
+    rows = [row for row in _report_rows(job, kind) if row not in shared]
+    if paragraphs or rows:
+        yield from (f"### {job}.{kind.__name__}", "")
     if paragraphs:
         yield from ("\n".join(paragraphs), "")
+    yield from (*_fields(rows), "")
+
+
+def _report_rows(job: str, kind: type) -> list[tuple[str, str, str]]:
+    """Return the fields of a report: all, unless ``--json`` of its command has all; then those with a meaning."""
+    meanings = _split_attributes(_doc(kind))[1]
     annotations = {each.name: _annotation(each.type) for each in kind.__dict__["__dataclass_fields__"].values()}
-    command = _command_of(job)
-    as_json = annotations.keys() <= _fields_of_json(command)
-    if as_json:
+    if annotations.keys() <= _fields_of_json(_command_of(job)):
         rows = [(name, "", meaning) for name, meaning in meanings.items()]
     else:
         rows = [(name, annotation, meanings.get(name, "")) for name, annotation in annotations.items()]
-    rows += [(name, "", _summary(value)) for name, value in vars(kind).items() if isinstance(value, property)]
-    yield from _fields(rows)
-    if as_json:
-        yield f"* other fields as in the [JSON](json.yaml) of `{command}`"
-    yield ""
+    return rows + [(name, "", _summary(value)) for name, value in vars(kind).items() if isinstance(value, property)]
 
 
 def _command_of(job: str) -> str:
@@ -301,17 +349,21 @@ def _class(name: str, kind: type, described: set[Any]) -> Iterator[str]:
     yield from (f"## {name}", "", doc, "")
     rows = [(each.name, _annotation(each.type), meanings.pop(each.name, "")) for each in fields]
     rows += [(attribute, "", meaning) for attribute, meaning in meanings.items()]
-    rows += [(attribute, "", _summary(value)) for attribute, value in own if isinstance(value, property)]
+    for attribute, value in own:
+        if isinstance(value, property):
+            rows.append((attribute, "", "" if value in described else _summary(value)))
+            described.add(value)
     if rows:
         yield from (*_fields(rows), "")
     again: list[str] = []
     for attribute, value in own:
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if function in described:
+        if function in described and not isinstance(value, property):
             again.append(f"`{attribute}`")
         elif inspect.isfunction(function):
             described.add(function)
             yield from _function(function, attribute)
+    yield ""
     if again:
         yield from (f"And the methods that read, as a `Lakehouse` has them: {', '.join(again)}.", "")
 
@@ -354,17 +406,17 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _function(function: Callable[..., Any], name: str) -> Iterator[str]:
-    yield from (f"### {name}", "", f"    {name}{_signature(function, OF_MANY_METHODS)}", "")
     summary = _summary(function)
     if "Raises" not in summary:
         summary = f"{summary} {_raised(function)}".rstrip()
-    yield from (summary, "")
+    signature = " ".join(_signature(function, OF_MANY_METHODS).split()).replace("( ", "(").replace(" )", ")")
+    yield f"* `{name}{signature}`: {summary}"
 
 
-def _raised(function: Callable[..., Any]) -> str:
+def _raised(function: Callable[..., Any], known: Container[str] = ()) -> str:
     """Return a sentence with the public errors that a docstring names as raised; empty without any."""
     named = re.findall(r"\b[A-Z]\w+", (inspect.getdoc(function) or "").partition("Raises")[2])
-    errors = [f"`{each}`" for each in dict.fromkeys(named) if each in trinitylake_core.__all__]
+    errors = [f"`{each}`" for each in dict.fromkeys(named) if each in trinitylake_core.__all__ and each not in known]
     return f"Raises {', '.join(errors)}." if errors else ""
 
 
@@ -373,9 +425,10 @@ def _summary(what: Any) -> str:
     return " ".join(_doc(what).partition("\n\n")[0].split())
 
 
-def _signature(function: Callable[..., Any], untyped: Container[str] = ()) -> str:
+def _signature(function: Callable[..., Any], untyped: Container[str] = (), hidden: Iterable[str] = ()) -> str:
     signature = inspect.signature(function)
-    shown_parameters = [each for each in signature.parameters.values() if each.name not in {"self", "cls"}]
+    hidden = {"self", "cls", *hidden}
+    shown_parameters = [each for each in signature.parameters.values() if each.name not in hidden]
     parts: list[str] = []
     for each in shown_parameters:
         star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
@@ -385,6 +438,8 @@ def _signature(function: Callable[..., Any], untyped: Container[str] = ()) -> st
             kind, equals = "", "="
         else:
             kind, equals = f": {_annotation(each.annotation)}", " = "
+        if each.default is None:
+            kind = kind.removesuffix(" | None")
         default = "" if each.default is _EMPTY else f"{equals}{each.default!r}"
         parts.append(f"{star}{each.name}{kind}{default}")
     returns = "" if signature.return_annotation is _EMPTY else f" -> {_annotation(signature.return_annotation)}"

@@ -190,9 +190,8 @@ _COMMENT = "comment"
     ),
     arguments={"OBJECT": "sales, or sales.orders (default: the lakehouse itself)"},
     details="""\
-Properties of the lakehouse are set by a new version that conflicts with nothing: other commits go on, and properties
-that others set meanwhile stay. With maintenance.delete.enabled=false, expire and clean refuse to delete anything.
-Properties that begin with "maintenance." stay as they are when the lakehouse is rolled back.
+Properties of the lakehouse conflict with no other commit. With maintenance.delete.enabled=false the jobs that delete
+are refused. A rollback leaves the properties "maintenance.…" as they are.
 
 Those of an object are set by one transaction, which conflicts with any other change of that object. The
 properties of an Iceberg table are in its metadata file, and only an Iceberg engine can change them.""",
@@ -308,9 +307,8 @@ def _read_definition(txn: Transaction, entry: ObjectEntry) -> NamespaceDef | Tab
         "NAME": "its new name: orders2 in the same namespace, or archive.orders in another one, which must exist",
     },
     details="""\
-It is one transaction: no reader sees both names, or neither. The object's ID and definition stay as they are, and so do
-the files of an Iceberg table; older versions know it by the old name. Queries and views that use the old name are not
-changed. A namespace cannot be renamed.""",
+No reader sees both names, or neither. The object's ID and definition stay, and so do the files of an Iceberg table.
+Queries and views that use the old name are not changed. A namespace cannot be renamed.""",
 )
 def rename(call: Call) -> Result:
     """Rename a table or a view."""
@@ -361,9 +359,8 @@ def rename(call: Call) -> Result:
         option("--accept", is_flag=True, help="accept the history as it is, after the lakehouse went back in time"),
     ),
     details="""\
-Commits a version with the content of the one before. It shows that this machine may write here, with these credentials:
-the store is proved, a root is created, the hint follows. And it is a mark: `history` shows the reason, `rollback`
-returns to it. It conflicts with no writer, and a frozen lakehouse takes it.""",
+It shows that this machine may write here, with these credentials. `history` shows the reason, and `rollback` returns to
+it. It conflicts with no writer, and a frozen lakehouse takes it.""",
 )
 def touch(call: Call) -> Result:
     """Commit a version without a change."""

@@ -90,13 +90,12 @@ _HOW: Final = (
     options=(*_WHICH, *_HOW, *PLANNED),
     details="""\
 A partition is also rewritten if nearly all of its files become one. None is if fewer than a quarter of its files would
-go. The properties of a table win over the options: write.target-file-size-bytes says how large its files become, and
-self-optimizing.enabled=false leaves it alone. Only MANAGED tables are rewritten.
+go. Only MANAGED tables are rewritten, and self-optimizing.enabled=false leaves one alone.
 
-That the rows stay is proved before the new files count. Many tables become one version, and a rollback brings the old
-files back, until `tables expire` and `tables clean` remove them: run those later. Tables of format version 3, and
-partitions with delete files or more than 256 MiB, need Spark, with Iceberg's runtime. If a table cannot be rewritten,
-or loses to its writers, it is named, the others are done, and the exit code is 4.""",
+That the rows stay is proved before the new files count. A rollback brings the old files back, until `tables expire`
+and `tables clean` remove them: run those later. Tables of format version 3, and partitions with delete files or more
+than 256 MiB, need Spark, with Iceberg's runtime. If a table cannot be rewritten, or loses to its writers, it is named,
+the others are done, and the exit code is 4.""",
 )
 def tables_compact(call: Call) -> Result:
     """Merge small files of tables."""

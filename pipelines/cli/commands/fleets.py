@@ -41,9 +41,9 @@ _SPARE = ("grows", "snapshots", "committed", "objects")
         "that is found here or above"
     },
     details="""\
-First come lakehouses that cannot be opened, then those whose backup cannot be opened, then the others by debt: their
-buffered messages, divided by the number from which a compaction pays. A storage that gives no answer delays no other
-lakehouse. The growth is judged from the versions that are kept. --json adds root URIs and all else that is known.""",
+First come lakehouses that cannot be opened, then those whose backup cannot, then the others by debt: their buffered
+messages, divided by the number from which a compaction pays. A storage that gives no answer delays no other lakehouse.
+The growth is judged from the versions that are kept.""",
 )
 def fleet(call: Call) -> Result:
     """Survey a fleet."""

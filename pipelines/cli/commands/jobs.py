@@ -83,14 +83,12 @@ Each line is a JSON object in the form that `apply` takes, and creates one objec
   {"create_table": {"namespace": "sales", "name": "orders", "schema": [{"name": "id", "type": "bigint"}]}}
   {"create_view": {"namespace": "sales", "name": "top", "sql": "SELECT * FROM orders"}}
 
-The order of lines and files does not matter. All lines are checked before anything is written; they become
-one version, or none. A load rewrites the whole tree, so for a few objects `apply` is cheaper. Transactions that
-began before the load and commit after it fail with a conflict and have to be repeated.
+The order does not matter. All lines become one version, or none. A load rewrites the whole tree, so for a few objects
+`apply` is cheaper. Transactions that began before it and commit after it fail with a conflict.
 
 iceberg:NAME registers the namespaces and tables of another Iceberg catalog (SQL, REST, Glue, Hive) where they are,
-as one ordinary transaction. Run it again to follow what changed there; tables are recognised by their UUID. --existing
-says what to do with another table of the same name. A table whose metadata cannot be read, or name code to be run, is
-left out and named, and the exit code is 1.""",
+as one ordinary transaction. Run it again to follow what changed there. A table whose metadata cannot be read, or name
+code to be run, is left out and named, and the exit code is 1.""",
 )
 def load(call: Call) -> Result:
     """Load objects."""
@@ -170,8 +168,8 @@ def upgrade(call: Call) -> Result:
 @command(
     "doctor",
     "trinitylake doctor s3://bucket/lake",
-    details="Works in a scratch directory below ROOT and removes it afterwards. ROOT need not hold a lakehouse. If it\n"
-    "does, Iceberg tables that may expire their snapshots before the lakehouse expires its versions are named. Where\n"
+    details="Works in a scratch directory below ROOT, which need not hold a lakehouse, and removes it. Of a lakehouse\n"
+    "it names the Iceberg tables that may expire their snapshots before the lakehouse expires its versions. Where\n"
     "the storage gives no answer, that is the only check.",
 )
 def doctor(call: Call) -> Result:

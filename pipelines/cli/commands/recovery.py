@@ -59,11 +59,9 @@ EXPECTED_VERSION = option(
         age("--for", "lasts", help="it ends by itself after 30m, 2h, ... (default: when it is thawed)"),
     ),
     details="""\
-The first step before a rollback where writers commit all the time. Commits and loads of every writer are refused from
-the next version on, with the reason, the author and the time, and can be repeated when the lakehouse is thawed.
-Maintenance, `rollback`, `undo` and `restore` go on, and do not thaw. Freezing again changes the reason and the end.
-When a freeze with an end is over is decided by the clock of the storage; it is refused where that of this machine
-differs by more than 15 minutes.""",
+The first step before a rollback where writers commit all the time: they can repeat what was refused when the lakehouse
+is thawed. Maintenance, `rollback`, `undo` and `restore` go on. Freezing again changes the reason and the end. The clock
+of the storage decides when it ends; --for is refused where that of this machine differs by more than 15 minutes.""",
 )
 def freeze(call: Call) -> Result:
     """Freeze the lakehouse."""
@@ -131,10 +129,8 @@ _ROLLBACK_OPTIONS: Final = (
     arguments={"VERSION": "the same as --to-version"},
     details="""\
 Commits a new version with the content of the older one. The files of the target that the newest version does not
-use are read first; if one is missing or damaged, it is named and nothing is changed. Where files are known to be
-damaged, `trinitylake verify ROOT --version V --definitions` reads every file of a version before you return to it.
-Undone versions stay readable, and a rollback can be rolled back. --dry-run prints what would be added, removed and
-changed, and who committed what since.""",
+use are read first; if one is missing or damaged, it is named and nothing is changed. `verify --version V --definitions`
+reads every file. Undone versions stay readable, and a rollback can be rolled back.""",
 )
 def rollback(call: Call) -> Result:
     """Roll back."""
@@ -286,10 +282,9 @@ def _say_once(what: str, ways: str) -> InvalidInput:
         *SPARK,
     ),
     details="""\
-With --last: the newest commit that changed objects. With --since alone: everything from then on. With --author or
---matching: the newest commits in a row that match.
-Then it rolls back to the version before the first of them, and proves what `rollback` proves. What others committed
-after that would be undone, too: so it is refused unless --others is given. `restore` brings back single objects.""",
+--since alone takes everything from then on; --author and --matching take the newest commits in a row that match. It
+rolls back to the version before the first of them, and proves what `rollback` proves. It is refused if that would also
+undo what others committed later, unless --others is given. `restore` brings back single objects.""",
 )
 def undo(call: Call) -> Result:
     """Undo."""
@@ -324,9 +319,9 @@ _EXPORT_OPTIONS: Final = (
     details="""\
 The copy is a lakehouse of its own. Only new files are copied, and each is read back and compared; an interrupted
 export continues where it stopped. Without --history the copy holds one version, which replaces an older one
-only when it is complete. A version of the history whose root cannot be read is named, the rest is copied, and the exit
-code is 1. Of tables it copies the definitions; with --tables also the Iceberg metadata and the data of MANAGED tables
-that lie below the root. A table that lacks files is named, the rest is copied, and the exit code is 1.""",
+only when it is complete. Of tables it copies the definitions, with --tables also metadata and data of MANAGED tables
+below the root. A version whose root cannot be read, or a table that lacks files, is named, the rest is copied, and the
+exit code is 1.""",
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""

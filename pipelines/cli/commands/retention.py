@@ -300,17 +300,13 @@ _MENDING: Final = (
     "trinitylake mend file:///data/lake --from file:///backup/lake --reason 'incident 4715: disk error'",
     options=_MENDING,
     details="""\
-With --from: verifies every version, and puts back from a backup what is missing or damaged, if the bytes there prove
-what they are: by their own name and checksum, and a root also by the versions around it. Nothing that can be read is
-replaced. Exit code 1 if something stays damaged.
-With --lost: marks a version whose files nobody has any more, also one whose root is missing. Then `clean`, `export` and
-`verify --all` go on without it, and what only that version reaches is kept no longer. The newest version cannot be
-marked: roll back first.
-Without both: corrects a fence that lies in the future. A cleaning commits a fence: files that were written before its
-time and that no version needs are void. If a clock was wrong then, the fence lies in the future, and commits of tables
-are refused until its time has come. This commits a version with a fence that is later than every file which is there
-now. Nothing is deleted. What writers have written and not yet committed, they write again. Correct the clock first:
-this is refused as long as the clock of the storage and that of this machine differ by more than 15 minutes.""",
+With --from: verifies every version, and puts back what is missing or damaged, if the bytes in the backup prove what
+they are. Nothing that can be read is replaced. Exit code 1 if something stays damaged.
+With --lost: marks a version whose files nobody has any more. Then `clean`, `export` and `verify --all` go on without
+it, and what only that version reaches is kept no longer. To mark the newest version, roll back first.
+Without both: corrects the fence of a cleaning that lies in the future because a clock was wrong; until then commits of
+tables are refused. Nothing is deleted. What writers have written and not yet committed, they write again. Correct the
+clock first: this is refused while the clocks of the storage and of this machine differ by more than 15 minutes.""",
 )
 def mend(call: Call) -> Result:
     """Put damaged files back, mark lost versions, or correct a fence that lies in the future."""

@@ -34,9 +34,9 @@ _PORT_MAX: Final = 65_535
     "trinitylake try ./first-lakehouse",
     arguments={"DIR": "a directory that is not there yet, or empty"},
     details="""\
-Makes a lakehouse with two Iceberg tables and their rows, drops them by mistake, brings them back with one command, and
-proves it. Then it writes lakehouses.yaml and the settings of Dagster, and prints what PyIceberg, DuckDB and Spark are
-told to read the tables. It takes seconds, and needs neither Spark nor Java; delete the directory when you are done.""",
+Makes two Iceberg tables with rows, drops them by mistake, brings them back with one command, and proves it. Then it
+writes lakehouses.yaml and the settings of Dagster, and prints what PyIceberg, DuckDB and Spark are told to read the
+tables. It takes seconds, and needs neither Spark nor Java; delete the directory when you are done.""",
 )
 def try_(call: Call) -> Result:
     """Try everything once, in a directory."""
@@ -83,10 +83,10 @@ def try_(call: Call) -> Result:
     ),
     arguments={"FILE": "a lakehouses.yaml; by default the one that is found here or above"},
     details="""\
-Dagster and its daemon run until Ctrl-C, with assets, checks, schedules and jobs of every lakehouse in the file. Runs
-and their logs are kept in $DAGSTER_HOME, by default in .dagster beside that file. Where there is no dagster.yaml, one
-is written with what a maintenance needs: runs that died are ended and give back their pool, one run at a time writes
-to a lakehouse, and no telemetry is sent. Whoever reaches the port may do everything.""",
+Dagster and its daemon run until Ctrl-C, for every lakehouse in the file. Runs and their logs are kept in $DAGSTER_HOME,
+by default .dagster beside that file. Where there is no dagster.yaml, one is written: runs that died are ended and give
+back their pool, one run at a time writes to a lakehouse, and no telemetry is sent. Whoever reaches the port may do
+everything.""",
 )
 def ui(call: Call) -> Result:
     """Start Dagster."""
