@@ -44,7 +44,7 @@ from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.durations import DAY, describe_duration, millis
-from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
+from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, PlanOutdated
 from trinitylake_core.storage import remove_scratch
 from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import Root, objects_of, raise_boundary
@@ -221,6 +221,7 @@ def run(
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
         PlanOutdated: the plan no longer holds.
+        CommitConflict: what is kept changed each time it was marked; nothing was deleted.
         Corrupt: something that must be marked cannot be read; nothing was deleted.
         ReadOnly, InvalidInput, StorageError.
     """
@@ -318,7 +319,7 @@ class Cleaning(JobRun[Config, Report]):
             finally:
                 self.sweep.release()
             self.sweep = self.new_sweep()
-        raise Corrupt("what is kept changed again and again while it was marked; nothing was deleted, try again later")
+        raise CommitConflict("what is kept changed again and again while it was marked; nothing was deleted, try again")
 
     def attempt(self) -> Report:
         """List, mark and subtract, have that reviewed, and act."""

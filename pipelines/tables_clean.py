@@ -125,7 +125,7 @@ def run(
 
     Raises:
         InvalidInput: PyIceberg is not installed, or an inventory was given.
-        Refused, PlanOutdated, Corrupt, ReadOnly, StorageError: as ``orphans.run``.
+        Refused, PlanOutdated, CommitConflict, Corrupt, ReadOnly, StorageError: as ``clean.run``.
     """
     refuse_no_iceberg()
     cleaning = TablesCleaning(lake, config or Config(), spark, review, cancel or NEVER_CANCELLED, progress or silent)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import clean, compaction, expire, load
+from pipelines.sweep.sweep import Marking
 from tests.support.lakes import CancelBy, content, once, reopened
 from tests.support.surgery import directory_of, listing
 from trinitylake_core import Lakehouse
@@ -47,6 +48,28 @@ def _compact(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
 def _load(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
     how = load.Config(existing="skip", engine="local" if spark is None else "spark")
     return load.run(lake, str(OBJECTS), how, spark, source_options={}, cancel=CancelBy(hook))
+
+
+def test_a_cleaning_gives_up_when_versions_expire_each_time(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deletes nothing, and says what it is: a lost race. It was told as damage, for which people are called."""
+    mark_since = Marking.mark_since
+
+    def expire_all() -> None:
+        other = reopened(lake)
+        other.alter({"time": f"{time.monotonic_ns()}"}, reason="test")
+        expire.run(other, expire.Config(engine="local", keep_last=1, now_millis=now_millis() + 3000 * DAYS))
+
+    def expire_and_mark(*args: Any) -> None:
+        expire_all()
+        mark_since(*args)
+
+    monkeypatch.setattr(Marking, "mark_since", expire_and_mark)
+    expire_all()
+    before = {each for each in listing(directory_of(lake)) if each.startswith("nodes/")}
+    with pytest.raises(CommitConflict, match="changed again and again"):
+        clean_now(lake)
+    assert before <= set(listing(directory_of(lake)))
+    assert [] == broken(lake)
 
 
 @pytest.mark.parametrize("job", [_compact, _load])
