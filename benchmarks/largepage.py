@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _SHOWN: Final = ("build", "change 1 %", "compact 1 %", "change 10 %", "compact 10 %", "verify", "expire", "clean")
-_COLUMNS: Final = ("s", "load", "CPU s", "requests", "MB driver", "MB Java", "MB task")
+_COLUMNS: Final = ("s", "CPU s", "requests")
+_MEMORY: Final = ("MB driver", "MB Java", "MB task")
 
 Result = Mapping[str, Any]
 
@@ -19,15 +20,18 @@ def page(results: Sequence[Result]) -> str:
 
 def _measured(result: Result) -> str:
     figures = result["figures"]
-    columns = [name for name in _COLUMNS if any(name in row for row in figures.values())]
-    rows = [[step, *(_cell(figures[step].get(name)) for name in columns)] for step in _SHOWN]
+    rows = [[step, *(f"{figures[step][name]:,}" for name in _COLUMNS), _memory(figures[step])] for step in _SHOWN]
+    loads = [figures[step]["load"] for step in _SHOWN]
     where = f"`local[{result['cores']}]`" if result["engine"] == "spark" else "no Spark"
-    head = f"## {result['objects']:,} objects, {where}\n\nOrder {result['order']}, commit {result['commit']}.\n\n"
-    return head + _table(["", *columns], rows)
+    load = f"load {min(loads)} to {max(loads)}"
+    head = (
+        f"## {result['objects']:,} objects, {where}\n\nOrder {result['order']}, commit {result['commit']}, {load}.\n\n"
+    )
+    return head + _table(["", *_COLUMNS, "MB"], rows)
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:,}"
+def _memory(figures: Mapping[str, Any]) -> str:
+    return ", ".join(f"{figures[name]:,}" for name in _MEMORY if figures.get(name) is not None)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -41,11 +45,11 @@ What compaction, verification, expiration and cleaning take with a million objec
 `python -m benchmarks large --objects 10000000 --into docs/benchmarks` wrote this page from all sizes measured so far.
 """
 _NOTES: Final = """
-* **s**: seconds of the clock, the start of Spark not included; **load**: the load average during the run. Where that is
-  above the number of cores, others worked on the machine, and times are too long; CPU suffers less.
+* **s**: seconds of the clock, the start of Spark not included. Where the **load** average is above the number of cores,
+  others worked on the machine, and times are too long; CPU suffers less.
 * **requests**: all that were sent, by all processes, counted one by one.
-* **MB**: peaks of the process that drives the job, of Java (driver and tasks of `local[n]` in one, with Spark's default
-  of 1 GB), and of the largest Python task or helper; a megabyte is 1,000,000 bytes.
+* **MB**: peaks of the process that drives the job, of Java if there is any (driver and tasks of `local[n]` in one, with
+  Spark's default of 1 GB), and of the largest Python task or helper; a megabyte is 1,000,000 bytes.
 * **change**: transactions of 10,000 changes, spread over all keys; commits push a part of them down.
 * **clean**: after `expire` has left one version; it deletes what the compactions replaced.
 """

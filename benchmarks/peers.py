@@ -147,7 +147,8 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
     """Return the tables in Markdown: ratios of CPU time, then the times."""
     names = list(RIVALS)
     head = f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
-    times = f"## Times\n\nMedian (least–most) of the rounds.\n\n{head}{_cells(figures, names, _time)}"
+    units = "Median (least–most) of the rounds, in seconds; commits and lookups in milliseconds."
+    times = f"## Times\n\n{units}\n\n{head}{_cells(figures, names, _time)}"
     cpu_ratios = _cells(figures, names, lambda row, _: f"{row['cpu ratio']:.3g}")
     return (
         "# Benchmarks\n\nThe catalog of a lakehouse beside what people might use instead: the same keys and paths as "
@@ -172,8 +173,7 @@ _NOTES: Final = """
   file and links it.
 * **0.1, 1 and 10 % merged**: a third of the changes sets, a third deletes, a third inserts; ours commits by one
   transaction, and compacts. Keys and paths are made before the clock starts.
-* Ours is an ordinary lakehouse: made by `create`, of the default order, with counts of its objects. Until 26 November
-  2026 this page measured one that did not count, which `create` never makes.
+* Ours is an ordinary lakehouse: made by `create`, of the default order, with counts of its objects.
 * **cold lookup**: opens the catalog, and looks up one key. LMDB stays open: a process cannot open it twice. Lance has
   an index on the key. DuckLake attaches its catalog, a DuckDB file, again.
 * **warm lookup**: in an open catalog, keys that were looked up before.
@@ -194,7 +194,7 @@ def _cells(
 
 def _time(row: dict[str, float], unit: str) -> str:
     scale = 1e3 if unit == "ms" else 1
-    return f"{row['median'] * scale:.3g} ({row['least'] * scale:.3g}–{row['most'] * scale:.3g}) {unit}"
+    return f"{row['median'] * scale:.3g} ({row['least'] * scale:.3g}–{row['most'] * scale:.3g})"
 
 
 def plot(figures: dict[str, dict[str, dict[str, float]]], target: Path) -> None:
