@@ -188,6 +188,10 @@ class StorageError(TrinityLakeError):
     """The storage failed after all retries; the outcome of the operation is unknown. Try again later."""
 
 
+class CannotHold(StorageError):
+    """The storage can hold no file of this name: it is too long, or below a file. Choose another one."""
+
+
 class OutcomeUnknown(StorageError):
     """What was asked for may or may not have been carried out, and nothing that is stored proves which.
 

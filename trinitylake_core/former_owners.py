@@ -102,7 +102,7 @@ class FormerOwners:
         held = set().union(*self._in_snapshots.values())
         for key in self._versions.keys() - held:
             if self._versions[key] <= kept_from:  # the version before it was the last that had it
-                self._gone.put(key, None)
+                self._gone.forget(key)
                 del self._versions[key]
 
     def names_unread(self) -> Iterator[str]:

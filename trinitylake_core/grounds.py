@@ -172,25 +172,29 @@ class Identities:
         self._unread: dict[str, Named] = {}
 
     def names(self) -> KeysView[str]:
-        """Return all names that were noted, also those of objects that are gone."""
+        """Return all names that were noted, also those of which it was noted that there is none."""
         return self._by_name.keys()
 
-    def put(self, name: str, identity: Identity | None) -> None:
-        """Note which identity an object has; ``None``: there is none of this name."""
-        old = self._by_name.get(name)
+    def forget(self, name: str) -> None:
+        """Forget a name, so that none that is gone stays in memory."""
+        old = self._by_name.pop(name, None)
+        self._unread.pop(name, None)
         if old is not None:
             for part in old.parts(self._root):
                 self._names[part].discard(name)
                 if not self._names[part]:
                     del self._names[part]
+
+    def put(self, name: str, identity: Identity | None) -> None:
+        """Note which identity an object has; ``None``: there is none of this name, and that stays noted."""
+        self.forget(name)
         self._by_name[name] = identity
-        self._unread.pop(name, None)
         if identity is not None:
             for part in identity.parts(self._root):
                 self._names[part].add(name)
 
     def read(self, storage: Storage, found: Iterable[Named], gone: Iterable[str] = ()) -> None:
-        """Note that objects are ``gone``, then what definitions say. One ``get`` each, side by side.
+        """Forget objects that are ``gone``, then note what definitions say. One ``get`` each, side by side.
 
         Nothing is noted where the storage fails.
         """
@@ -200,7 +204,7 @@ class Identities:
 
         known = list(storage.map(found, read))
         for name in gone:
-            self.put(name, None)
+            self.forget(name)
         for each, identity in known:
             self.put(each.name, identity)
             if identity is None:

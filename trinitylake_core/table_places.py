@@ -243,7 +243,7 @@ class Located:
         uri = here(self.storage.root, uri, self._former)
         inside = path_below(self.storage.root, uri)
         if self._places is None:  # a metadata file lies in the own directory of its table
-            prefix = own_directory(self.storage.root, uri)
+            prefix = own_directory(self.storage.root, uri) or shared_directory(self.storage.root, uri)
         else:
             prefix = self._places.require(uri)
         if inside is not None:

@@ -18,6 +18,7 @@ from pyiceberg.table.update import AssertCreate, AssignUUIDUpdate, SetProperties
 from pipelines import register
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
 from tests.support.icebergs import SCHEMA, ids, opened, rows, with_table
+from trinitylake_core.grounds import OWNERS, Identities, Named
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 _TAKEN: Final = "has the same UUID, metadata file or directory"
@@ -152,6 +153,21 @@ def test_of_eight_that_register_one_file_under_eight_names_one_wins(tmp_path: Pa
         outcomes = list(threads.map(act, range(8)))
     assert 1 == outcomes.count("won"), outcomes
     assert 1 == sum(name.startswith("copy") for _, name in catalog.list_tables(NAMESPACE))
+
+
+def test_what_is_gone_is_forgotten(catalog: TrinityLakeCatalog) -> None:
+    """A process that runs for months follows every table that comes and goes."""
+    storage = catalog.lakehouse.storage
+    known = Identities(storage.root)
+    entries = [each for each in catalog.lakehouse.objects() if each.kind in OWNERS]
+    found = [Named(str(each.name), each.kind, each.path) for each in entries]
+    known.read(storage, [*found, Named("unreadable", "table", "none")])
+    assert {*SOUND, HOSTILE, "unreadable"} == set(known.names())
+    directories = known.identity(HOSTILE).directories
+    known.read(storage, [], gone=[HOSTILE, "unreadable", "never"])
+    assert set(SOUND) == set(known.names())
+    assert [] == list(known.names_unread(storage))
+    assert all(known.is_free(each) for each in directories)
 
 
 # -- another catalog -----------------------------------------------------------------------------------

@@ -345,14 +345,42 @@ def test_a_link_in_the_place_of_an_allowed_prefix_is_the_operators(catalog: Trin
     assert list((tmp_path / "disk/deep/new/metadata").iterdir())
 
 
-def test_no_directory_of_a_staged_table_is_made_behind_a_link(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
-    (tmp_path / "shared" / "mine").mkdir(parents=True)
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "shared" / "mine" / "link").symlink_to(tmp_path / "outside")
-    allowed = (tmp_path / "shared").as_uri()
-    body = {"name": "new", "schema": FIELDS, "stage-create": True}
+@pytest.mark.parametrize("in_the_way", ["a link out", "a link inside", "a link to nothing", "a file", "a pipe"])
+def test_no_table_is_created_behind_a_link_or_a_file(
+    in_the_way: str, catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """Staged, created at once, or by a commit; and the refusal names the place."""
+    shared, outside = tmp_path / "shared", tmp_path / "outside"
+    for each in (shared / "mine", shared / "theirs", outside):
+        each.mkdir(parents=True)
+    odd = shared / "mine" / "odd"
+    if in_the_way == "a file":
+        odd.write_text("x")
+    elif in_the_way == "a pipe":
+        os.mkfifo(odd)
+    else:
+        targets = {"a link out": outside, "a link inside": Path("../theirs"), "a link to nothing": Path("nothing")}
+        odd.symlink_to(targets[in_the_way])
+    allowed = shared.as_uri()
+    body = {"name": "new", "schema": FIELDS}
     with served(catalog, {ALLOWED_LOCATIONS: allowed}) as call:
-        assert 200 == call("POST", TABLES, body | {"location": f"{allowed}/mine/deep/new"}).status
-        assert 400 == call("POST", TABLES, body | {"location": f"{allowed}/mine/link/deep/new"}).status
-    assert (tmp_path / "shared/mine/deep/new/metadata").is_dir()
-    assert [] == list((tmp_path / "outside").iterdir())
+        staged = body | {"name": "staged", "stage-create": True}
+        assert 200 == call("POST", TABLES, staged | {"location": f"{allowed}/mine/deep/new"}).status
+        for number, place in enumerate((f"{allowed}/mine/odd/deep/new", f"{allowed}/mine/odd")):
+            moved = setting(write__metadata__path=place), {"action": "set-location", "location": place}
+            answers = [
+                call("POST", TABLES, staged | {"location": place}),
+                call("POST", TABLES, body | {"location": place}),
+                create_by_commit(call, "new", place),
+                commit(call, SOUND[number], *moved),
+                call("POST", VIEWS, view_of("v", location=place)),
+            ]
+            for answer in answers:
+                assert answer.status in {400, 403}, f"{place}: {answer.text}"
+                assert place in answer.text
+        long = call("POST", TABLES, body | {"location": f"{allowed}/{'x' * 300}/new"})
+        assert 400 == long.status, long.text
+        after = call("POST", TABLES, body | {"location": f"{allowed}/after/new"})
+        assert 200 == after.status, f"the place is asked on: {after.text}"
+    assert (shared / "mine/deep/new/metadata").is_dir()
+    assert [] == [*outside.iterdir(), *(shared / "theirs").iterdir()]

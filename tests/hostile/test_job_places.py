@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.table import Table
 
 from pipelines import export, tables_clean, tables_compact, tables_expire, tables_health, verify
@@ -472,3 +473,34 @@ def test_a_table_right_below_the_area_is_named_and_the_others_are_cleaned(
         assert 0 == tables_clean.run(lake, _CLEANING).deleted
         assert [_MINE] == list(tables_health.run(lake, tables_health.Config(engine="local")).failures)
     assert [] == opened
+
+
+@pytest.mark.parametrize("link", ["file", "metadata", "table"])
+def test_no_job_follows_a_link_in_the_way_of_a_table_right_below_the_area(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is not its own, since release 0.1.0 let it lie there; the link may be its writer's all the same."""
+    catalog = new_iceberg(tmp_path)
+    monkeypatch.setattr(Locations, "shared_ground", lambda *_: [])
+    catalog.create_namespace("a")
+    mine = catalog.create_table(_MINE, SCHEMA, f"{catalog._places.base}tables/old")
+    mine.append(rows(2))
+    theirs = local(with_table(catalog, _THEIRS, 1).metadata_location)
+    newest = local(catalog.load_table(_MINE).metadata_location)
+    theirs = shutil.copy(theirs, theirs.with_name(newest.name))  # a link of a directory leads to this one
+    level = ["file", "metadata", "table"].index(link)
+    linked, target = (newest, *newest.parents)[level], (theirs, *theirs.parents)[level]
+    linked.rename(linked.with_name("before"))
+    linked.symlink_to(os.path.relpath(target, linked.parent))
+    lake = catalog.lakehouse.refresh()
+    with watched([theirs]) as opened:
+        with pytest.raises(ValidationError, match="link"):
+            catalog.load_table(_MINE)
+        health = tables_health.run(lake, tables_health.Config(engine="local"))
+        expired = tables_expire.run(lake, tables_expire.Config(older_than_seconds=0))
+        compacted = tables_compact.run(lake, tables_compact.Config(engine="local", rules=_RULES))
+        deep = verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local"))
+        cleaned = tables_clean.run(lake, _CLEANING)
+    assert [] == opened
+    assert [[_MINE]] * 3 == [list(each.failures) for each in (health, expired, compacted)]
+    assert (False, 0) == (deep.ok, cleaned.deleted)

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.view.metadata import ViewMetadata
 
-from trinitylake_core.errors import FileMissing, NotAFile, StorageError
+from trinitylake_core.errors import CannotHold, FileMissing, NotAFile, StorageError
 from trinitylake_core.file_identity import LocalLinks
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden
@@ -180,7 +180,7 @@ class Places:
             Path(root).mkdir(parents=True, exist_ok=True)
             make_directories(root, directory)
         except NotAFile as error:
-            raise ValidationError(f"the directory of a new table cannot be made: {error}") from None
+            raise _unwritable(metadata_location, error) from None
         except OSError as error:
             raise StorageError(f"the directory of a new table cannot be made: {error.strerror}") from None
 
@@ -282,17 +282,23 @@ class Places:
             raise ValidationError(f"{location} cannot be read: {error}") from None
 
     def write(self, metadata: TableMetadata | ViewMetadata, location: str) -> str | None:
-        """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""
+        """Write metadata to a new file. One ``put``. Return its path, if it is below the root.
+
+        Raises ``ValidationError``: a link or a file is in the way, or a number in them is too large.
+        """
         text = border.as_json(metadata)
         border.refuse_large_numbers(text)
         data = text.encode()
         if location.endswith(PACKED):
             data = gzip.compress(data)
         path = path_below(self.storage.root, location)
-        if path is None:
-            self._write_elsewhere(data, location)
-            return None
-        self.storage.write_many([(path, data)])
+        try:
+            if path is None:
+                self._write_elsewhere(data, location)
+                return None
+            self.storage.write_many([(path, data)])
+        except (CannotHold, NotAFile) as error:
+            raise _unwritable(location, error) from None
         if self._recent is not None and not isinstance(metadata, ViewMetadata):
             self._recent.hold(location, metadata, len(data))
         return path
@@ -320,3 +326,8 @@ class Places:
         """Return table type and ``metadata_location`` as a definition has them: a path, or a full URI outside."""
         path = path_below(self.storage.root, location)
         return ("EXTERNAL", full_uri(location)) if path is None else ("MANAGED", path)
+
+
+def _unwritable(location: str, error: Exception) -> ValidationError:
+    """Return the refusal of a place where a link or a file is in the way, or whose name no disk takes."""
+    return ValidationError(f"{location} cannot be written: {error}; choose another place")

@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -208,18 +208,20 @@ def _put_definition(attempt: Attempt, name: ObjectName, new: Stored, *, overwrit
     if old is None:
         _add_definition(attempt, name, new)
     elif identity_of(attempt.places.storage.root, old).uuid == str(new.metadata.table_uuid):
-        _change_definition(attempt, name, new)
+        _change_definition(attempt, name, new, allowed=None)  # registering has looked at all that they name
     else:
         left = directories_left(attempt.places.storage.root, old, *new)
         attempt.txn.drop_table(*name)
         _add_definition(attempt, name, new, left)
 
 
-def _change_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
-    """Make the definition of a table name other metadata of it.
+def _change_definition(
+    attempt: Attempt, name: ObjectName, new: Stored, allowed: Collection[str] | None = frozenset()
+) -> None:
+    """Make the definition of a table name other metadata of it, and the directories that it is ``allowed`` to get.
 
     A metadata file may be another one than was committed: its writer can overwrite it. So the definition says which
-    UUID and directories the table has, and a directory that it did not have must be no other table's.
+    UUID and directories the table has, and a change brings those that it was allowed; ``None``: whichever it names.
 
     Raises ``TableForbidden``.
     """
@@ -231,10 +233,17 @@ def _change_definition(attempt: Attempt, name: ObjectName, new: Stored) -> None:
     left = directories_left(root, old, *new)
     made = attempt.txn.alter_table(*name, **table_fields(new.metadata, stored, old, left))
     identity = identity_of(root, made)
-    directories = identity.directories - identity_of(root, old).directories
-    for each in directories:
+    held = tuple(identity_of(root, old).directories)
+    gained = [each for each in identity.directories if not each.startswith(held)]
+    for each in gained:
+        if allowed is not None and each not in allowed:
+            raise TableForbidden(
+                f"{name}: a place that it names, {each}, is not the table's by its definition: somebody has "
+                "overwritten its metadata file. If the place is the table's, have the operator register the file again "
+                "(`register_table` with `overwrite`)"
+            )
         attempt.places.locations.refuse_others(f"{name}: a place that it names", each)
-    attempt.claim(name, directories=directories)
+    attempt.claim(name, directories=gained)
     attempt.note(name, identity)
 
 
@@ -272,7 +281,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     attempt.claim(commit.name, directories=directories)
     _refuse_lost_vectors(attempt.places, commit.name, current, new)
     attempt.write_metadata(commit.name, new.metadata, new.metadata_location, current)
-    _change_definition(attempt, commit.name, new)
+    _change_definition(attempt, commit.name, new, directories)
     return new
 
 

@@ -25,7 +25,7 @@ from trinitylake_core.errors import (
     StorageError,
     TrinityLakeError,
 )
-from trinitylake_core.storage.failures import Outdated, TransientError, sanitise, secrets_of
+from trinitylake_core.storage.failures import Outdated, TransientError, Unanswered, sanitise, secrets_of
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.proof import Sample
 from trinitylake_core.storage.requests import CommonOptions, RequestThreads
@@ -155,7 +155,7 @@ class BaseStorage(Storage):
                 except TransientError as error:
                     if attempt >= self._common.retries:
                         text = f"{kind} of {self.root}{path} failed {attempt + 1} times; last: {self._clean(error)}"
-                        raise StorageError(text) from None
+                        raise Unanswered(text) from None
                 self._common.pause(attempt)
                 attempt += 1
 

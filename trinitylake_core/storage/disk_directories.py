@@ -39,20 +39,21 @@ class Directories:
         """How many of them were not there when a name was picked, as far as was known."""
         self._looked = False
 
-    def ensure(self, directory: str) -> None:
-        """Make a directory and those above it unless they are known to be there. Raises ``OSError``.
+    def ensure(self, directory: str, plain: str = "") -> None:
+        """Make a directory and those above it unless they are known to be there. Raises ``OSError``, ``NotAFile``.
 
         One below the root that is there was made by another process, which may have died before it was durable.
+        No link may lead to the directory ``plain``.
         """
         if directory in self._known:
             return
         above = os.path.dirname(directory)
         inside = directory.startswith(self._root.rstrip("/") + "/")
         if inside:
-            self.ensure(above)
-            self._refuse_link_out(directory)
+            self.ensure(above, plain)
+            self._refuse_link(directory, plain)
         if not os.path.isdir(directory):
-            self.ensure(above)
+            self.ensure(above, plain)
             try:
                 os.mkdir(directory, self._mode_of(directory))
             except FileExistsError:
@@ -67,10 +68,12 @@ class Directories:
             self._added(above)
         self._known.add(directory)
 
-    def _refuse_link_out(self, directory: str) -> None:
-        """Raise ``NotAFile`` for a link that leads out of the root: no directory is made behind it."""
+    def _refuse_link(self, directory: str, plain: str) -> None:
+        """Raise ``NotAFile`` for a link out of the root, or on the way to ``plain``: no directory is made behind it."""
         if not os.path.islink(directory):
             return
+        if f"{plain}/".startswith(f"{directory}/"):
+            raise NotAFile(f"{directory} is a link", path=directory)
         root = os.path.realpath(self._root)
         if os.path.commonpath([root, os.path.realpath(directory)]) != root:
             raise NotAFile(f"{directory} is a link that leads out of the root directory", path=directory)

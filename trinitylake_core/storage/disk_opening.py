@@ -109,7 +109,7 @@ def open_directory_without_links(root: int, path: str) -> int:
 
 
 def make_directories(directory: str, path: str) -> None:
-    """Make directories by their path below another one, unless they are there. Raises ``NotAFile`` for a link."""
+    """Make directories by their path below another one, unless they are there. Raises ``NotAFile``, ``OSError``."""
     here = os.open(directory, DIRECTORY)
     try:
         for name in path.split("/"):
@@ -118,6 +118,8 @@ def make_directories(directory: str, path: str) -> None:
             below = open_directory_without_links(here, name)
             os.close(here)
             here = below
+    except NotADirectoryError:
+        raise NotAFile(f"{directory}: {path!r} lies below a file", path=path) from None
     finally:
         os.close(here)
 

@@ -32,6 +32,10 @@ class TransientError(StorageError):
         self.undone = undone
 
 
+class Unanswered(StorageError):
+    """A request failed in all attempts, so that the store gave no answer."""
+
+
 class Outdated(StorageError):
     """A file is no longer what it was when it was read. Never leaves the storage package."""
 

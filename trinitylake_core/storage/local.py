@@ -8,6 +8,7 @@ network mount. Only deletions have threads anyway, where the disk lets each of t
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 
 from trinitylake_core.errors import (
     AlreadyExists,
+    CannotHold,
     FileMissing,
     InvalidInput,
     StorageDenied,
@@ -142,12 +144,14 @@ class LocalStorage(BaseStorage):
             self._unsynced.file(target, parent)
 
     def _write_in(self, parent: str, path: str, data: Data, flags: int) -> None:
-        self._directories.ensure(parent)
+        match = self.own.match(path)
+        plain = self._base + match[1] if match is not None else ""
+        self._directories.ensure(parent, plain)
         try:
             write_file(self._directory, path, data, flags, self.own)
         except FileNotFoundError:  # another process removed the directory since we made it
             self._directories.forget()
-            self._directories.ensure(parent)
+            self._directories.ensure(parent, plain)
             write_file(self._directory, path, data, flags, self.own)
 
     def create(self, path: str, data: Data) -> None:
@@ -360,6 +364,8 @@ class LocalStorage(BaseStorage):
         text = f"{kind} of {where}: {explain(error)}"
         if error.errno in TRANSIENT:
             return TransientError(text)
+        if error.errno in NO_SUCH_FILE - {errno.ENOENT}:
+            return CannotHold(text)
         if error.errno in DENIED:
             return StorageDenied(text + explain_denial(self._base + path))
         return StorageError(text)

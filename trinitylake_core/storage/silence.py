@@ -12,7 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, TypeVar
 
-from trinitylake_core.errors import StorageDenied, StorageError
+from trinitylake_core.errors import StorageError
+from trinitylake_core.storage.failures import Unanswered
 
 T = TypeVar("T")
 _FAILURES: Final = 3
@@ -57,15 +58,13 @@ class Failures:
     def ask(self, store: str, action: Callable[[], T]) -> T:
         """Return the answer of a store. Raises ``StorageError``: it gives none, or has given none some times in a row.
 
-        Credentials that it refuses are an answer, which may be another one for another file.
+        A refusal is an answer, which may be another one for another file: who chose that file may not stop all others.
         """
         if self._count >= _FAILURES and time.monotonic() < self._last + _ASKED_AGAIN_SECONDS:
             raise StorageError(f"{store} gave no answer {self._count} times in a row, and is asked no more for a while")
         try:
             answer = action()
-        except StorageDenied:
-            raise
-        except StorageError:
+        except Unanswered:
             self._count += 1
             self._last = time.monotonic()
             raise
