@@ -58,6 +58,7 @@ _LITERAL: Final = re.compile(r"``([^`]+)``")
 _CITATION: Final = re.compile(r" \((?:`docs/)?format[^()]*\)")
 _LISTS: Final = {"Args:": "Arguments", "Attributes:": "Attributes", "Raises:": "Raises"}
 _EMPTY: Final = inspect.Parameter.empty
+_OPTIONAL: Final = re.compile(r"([\w\])]) \| None\b")
 
 
 def make_page(name: str) -> str:
@@ -78,6 +79,7 @@ def page_path(name: str) -> Path:
 # -- the command line ------------------------------------------------------------------------------------
 
 
+_REPEATED: Final = "; may be repeated"
 GROUPS: Final = {
     "a past version": ("--version", "--timestamp", "--snapshot"),
     "where it runs": ("--engine", "--master", "--remote", "--spark-conf"),
@@ -150,6 +152,8 @@ def _rows(command: Command) -> Iterator[tuple[str, tuple[str, str]]]:
 def _row(each: click.Option) -> tuple[str, str]:
     record = each.get_help_record(click.Context(click.Command(PROGRAM)))
     names, meaning = record or (", ".join(each.opts), "")
+    if meaning.endswith(_REPEATED):
+        return f"`{names}`…", _escaped(meaning.removesuffix(_REPEATED))
     return f"`{names}`", _escaped(meaning)
 
 
@@ -235,7 +239,7 @@ def library() -> Iterator[str]:
     yield from ("## Keywords", "", "What `create`, `create_table`, `alter_table` and so on take by keyword.", "")
     for each in _OPTIONS:
         doc, meanings = _split_attributes(_doc(each))
-        kinds = {name: _annotation(kind).removesuffix(" | None") for name, kind in _keywords(each).items()}
+        kinds = {name: _annotation(kind).removesuffix("?") for name, kind in _keywords(each).items()}
         fields = [(name, kind, meanings.get(name, "")) for name, kind in kinds.items()]
         yield from (f"### {each.__name__}", "", doc, "", *_fields(fields), "")
     yield from ("## Errors", "", "An error is also one of those that it is indented below.", "")
@@ -250,7 +254,10 @@ OF_MANY_METHODS: Final = frozenset(
 """The arguments that the page of the library explains once."""
 OF_EVERY_JOB: Final = frozenset({"lake", "config", "spark", "storage_options", "review", "cancel", "progress"})
 """The arguments whose types the page says once."""
-CALL_OF_MANY_JOBS: Final = "(lake, config=None, spark=None, *, review=None, cancel=None, progress=None) -> Report"
+CALLS_OF_MANY_JOBS: Final = tuple(
+    f"(lake, {config}, spark=None, *, review=None, cancel=None, progress=None) -> Report"
+    for config in ("config=None", "config")
+)
 """How most jobs are called, which the page says once."""
 ERRORS_OF_MANY_JOBS: Final = frozenset({"Corrupt", "InvalidInput", "ReadOnly", "StorageError"})
 """What a job may raise, which the page says once."""
@@ -281,7 +288,7 @@ def jobs() -> Iterator[str]:
         raised = _raised(module.run, ERRORS_OF_MANY_JOBS)
         yield from (f"## pipelines.{name}", "", " ".join(filter(None, (about, link, raised))), "")
         call = _signature(module.run, OF_EVERY_JOB)
-        calls = [] if call == CALL_OF_MANY_JOBS else [f"    {name}.run{call}"]
+        calls = [] if call in CALLS_OF_MANY_JOBS else [f"    {name}.run{call}"]
         if hasattr(module, "Config"):
             calls += _config(name, module.Config)
         yield from (*calls, "")
@@ -293,9 +300,12 @@ def jobs() -> Iterator[str]:
 def _config(job: str, kind: type) -> Iterator[str]:
     """Yield a job's configuration: its signature, and what no option of its command sets."""
     command = _command_of(job)
-    options = load(command).options if command in ENTRIES else ()
-    explained = OF_MANY_CONFIGS | {each.name or "" for each in options}
-    yield f"    {job}.Config{_signature(kind, explained, OF_MANY_CONFIGS)}".replace(" -> None", "")
+    options: set[str] = set()
+    if command in ENTRIES:
+        names = (name.lower().lstrip("-").replace("-", "_") for name, _ in _rows(load(command)))
+        options = {name.removeprefix("to_") for name in names} | {each.name or "" for each in load(command).options}
+    explained = OF_MANY_CONFIGS | options
+    yield f"    {job}.Config{_signature(kind, explained, OF_MANY_CONFIGS)}"
     meanings = _split_attributes(_doc(kind))[1]
     without_option = [
         f"* `{name}`: {meaning}"
@@ -439,10 +449,11 @@ def _signature(function: Callable[..., Any], untyped: Container[str] = (), hidde
         else:
             kind, equals = f": {_annotation(each.annotation)}", " = "
         if each.default is None:
-            kind = kind.removesuffix(" | None")
+            kind = kind.removesuffix("?")
         default = "" if each.default is _EMPTY else f"{equals}{each.default!r}"
         parts.append(f"{star}{each.name}{kind}{default}")
-    returns = "" if signature.return_annotation is _EMPTY else f" -> {_annotation(signature.return_annotation)}"
+    returned = signature.return_annotation
+    returns = "" if returned in (_EMPTY, None, "None") else f" -> {_annotation(returned)}"
     line = f"({', '.join(parts)}){returns}"
     return line if len(line) < 110 else "(\n        " + ",\n        ".join(parts) + f"\n    ){returns}"
 
@@ -454,8 +465,10 @@ def _keywords(options: type) -> dict[str, Any]:
 
 
 def _annotation(annotation: Any) -> str:
+    """Return a type as the page shows it: ``int?`` is ``int | None``."""
     text = getattr(annotation, "__forward_arg__", annotation)
-    return text if isinstance(text, str) else inspect.formatannotation(text)
+    shown = text if isinstance(text, str) else inspect.formatannotation(text)
+    return _OPTIONAL.sub(r"\1?", shown)
 
 
 def _errors(error: type[Exception], public: set[type], depth: int) -> Iterator[str]:
