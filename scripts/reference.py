@@ -355,6 +355,7 @@ def _class(name: str, kind: type, described: set[Any]) -> Iterator[str]:
     """Yield a class; of methods that are ``described`` already, because another class has them, the names alone."""
     own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
     fields = [each for each in getattr(kind, "__dataclass_fields__", {}).values() if not each.name.startswith("_")]
+    is_data = bool(fields) and vars(kind)["__dataclass_params__"].frozen
     doc, meanings = _split_attributes(_doc(kind))
     yield from (f"## {name}", "", doc, "")
     rows = [(each.name, _annotation(each.type), meanings.pop(each.name, "")) for each in fields]
@@ -370,7 +371,7 @@ def _class(name: str, kind: type, described: set[Any]) -> Iterator[str]:
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if function in described and not isinstance(value, property):
             again.append(f"`{attribute}`")
-        elif inspect.isfunction(function):
+        elif inspect.isfunction(function) and not is_data:  # the methods of data are helpers of jobs
             described.add(function)
             yield from _function(function, attribute)
     yield ""

@@ -229,4 +229,5 @@ def test_finding_the_newest_version(lake: Lakehouse, moto_server: S3Server, meas
         assert count == versions.latest().version
         assert 0 == counts.list
         assert counts.requests() <= (4 if name == "fresh" else 2 * count.bit_length() + 8)
-        assert_documented(f"newest of {count:,} versions, hint {name}", counts)
+        if count == 300:  # the page has one size, and the bound above for every other
+            assert_documented(f"newest of 300 versions, hint {name}", counts)
