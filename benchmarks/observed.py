@@ -109,7 +109,7 @@ def sampled(top: int) -> Iterator[dict[str, int]]:
         while not done.wait(_SECONDS):
             for process, (_, name, _) in _below(top):
                 kind = "driver" if process == top else "jvm" if name == "java" else "worker"
-                peaks[kind] = max(peaks.get(kind, 0), _peak(process))
+                peaks[kind] = max(peaks.get(kind, 0), peak(process))
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -141,8 +141,13 @@ def _processes() -> Iterator[tuple[int, tuple[int, str, int]]]:
         yield int(entry.name), (int(fields[1]), name, sum(map(int, fields[11:15])))
 
 
-def _peak(process: int) -> int:
-    """Return the most bytes that a process has had in memory so far; 0 if it has gone."""
+def forget_peak(process: int) -> None:
+    """Let the peak of a process begin with what it has in memory now."""
+    (Path("/proc") / str(process) / "clear_refs").write_text("5")
+
+
+def peak(process: int) -> int:
+    """Return the most bytes that a process has had in memory since :func:`forget_peak`; 0 if it has gone."""
     try:
         lines = (Path("/proc") / str(process) / "status").read_text().splitlines()
     except OSError:

@@ -4,8 +4,10 @@
 
 A standalone cluster of this machine, of workers with one core each; all is read from Spark's own event log. *Work* are
 the stages in which Python works on files: ``at once`` says how many tasks of them ran at the same time at the most, and
-``alone`` in which share of the time that any of them ran there was one only. ``MB`` is the most that the driver had,
-Python and Java. Iceberg tables are made up to ``--iceberg``; the others have no metadata.
+``alone`` in which share of the time that any of them ran there was one only. ``later s`` is the longest of those that
+began when a task of the same command had ended on their executor: the first one waits for Python, and for what it
+imports. ``MB`` and ``MB Java`` are the most that the driver had during the command. Iceberg tables are made up to
+``--iceberg``; the others have no metadata.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -27,8 +31,22 @@ import psutil
 
 from benchmarks import observed, report
 from benchmarks.cluster import write_lines
-from pipelines import clean, compaction, diff, expire, export, load, stats, tables_clean, tables_health, verify
+from pipelines import (
+    backup,
+    clean,
+    compaction,
+    diff,
+    expire,
+    export,
+    load,
+    rollback,
+    stats,
+    tables_clean,
+    tables_health,
+    verify,
+)
 from pipelines.engine import open_engine
+from pipelines.job import dry_run
 from pipelines.session import lazy_session, session_parallelism
 from tests.support.many_tables import many_tables
 from tests.support.standalone import Cluster, Task, standalone, task_of
@@ -38,6 +56,8 @@ from trinitylake_core.storage import open_storage
 
 _WORK: Final = frozenset({"MapInArrow", "MapInPandas", "ArrowEvalPython"})
 """The operators of Spark that run Python."""
+_FAST: Final = {"durable": False}
+_LINES: Final = "lines.jsonl"
 Row = dict[str, Any]
 
 
@@ -59,10 +79,15 @@ class Asked:
 
     def figures(self) -> Row:
         """Return the columns of a table."""
-        took = sorted(task.ended - task.began for task in self.work) or [0.0]
+        took = [task.ended - task.began for task in self.work] or [0.0]
+        later = [task.ended - task.began for task in later_tasks(self.work)] or [0.0]
         row: Row = {"jobs": self.jobs, "stages": self.stages, "tasks": len(self.tasks), "work": len(self.work)}
         row |= {"at once": most_at_once(self.work), "alone": round(share_alone(self.work), 2)}
-        return row | {"longest s": round(took[-1], 2), "median s": round(median(took), 2)}
+        return row | {
+            "longest s": round(max(took), 2),
+            "later s": round(max(later), 2),
+            "median s": round(median(took), 2),
+        }
 
 
 def asked_of_spark(events: Path, began: float = 0.0, ended: float = float("inf")) -> Asked:
@@ -108,6 +133,14 @@ def most_at_once(tasks: Sequence[Task]) -> int:
     return max((count for _, count in _spans(tasks)), default=0)
 
 
+def later_tasks(tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks that are not the first ones of their executor."""
+    first: dict[str, Task] = {}
+    for task in sorted(tasks):
+        first.setdefault(task.executor, task)
+    return [task for task in tasks if first[task.executor] is not task]
+
+
 def share_alone(tasks: Sequence[Task]) -> float:
     """Return in which share of the time that any task ran there was one only."""
     spans = list(_spans(tasks))
@@ -145,6 +178,8 @@ def _commands(folder: Path, lake: Lakehouse) -> dict[str, Callable[[Any], object
     copy = open_storage((folder / "copy").as_uri())
     no_age: Row = {"older_than_seconds": 0.0, "allow_recent": True}
     later = now_millis() + 30 * 24 * 3_600_000
+    expired = expire.Config(engine="spark", keep_last=1, now_millis=later)
+    undone = rollback.Config(version=before.version, reason="a benchmark", engine="spark")
     return {
         "diff": lambda spark: diff.report(before, lake, diff.Config(engine="spark"), spark),
         "compact": lambda spark: compaction.run(lake, compaction.Config(engine="spark", full=True), spark),
@@ -152,10 +187,18 @@ def _commands(folder: Path, lake: Lakehouse) -> dict[str, Callable[[Any], object
         "stats": lambda spark: _measure_depths(lake, spark),
         "tables health": lambda spark: tables_health.run(lake, tables_health.Config(engine="spark"), spark),
         "export": lambda spark: export.run(lake, copy, export.Config(engine="spark", history=True), spark),
-        "expire": lambda spark: expire.run(lake, expire.Config(engine="spark", keep_last=1, now_millis=later), spark),
+        "backup": lambda spark: backup.run(lake, copy, backup.Config(engine="spark"), spark),
+        "load": lambda spark: load.run(_empty_lake(folder), str(folder / _LINES), load.Config(engine="spark"), spark),
+        "rollback": lambda spark: rollback.run(lake, undone, spark, review=dry_run),
+        "expire (plan)": lambda spark: expire.run(lake, expired, spark, review=dry_run),
+        "expire": lambda spark: expire.run(lake, expired, spark),
         "clean": lambda spark: clean.run(lake, clean.Config(engine="spark", **no_age), spark),
         "tables clean": lambda spark: tables_clean.run(lake, tables_clean.Config(engine="spark", **no_age), spark),
     }
+
+
+def _empty_lake(folder: Path) -> Lakehouse:
+    return Lakehouse.create((folder / "loaded").as_uri(), storage_options=_FAST)
 
 
 def _measure_depths(lake: Lakehouse, spark: Any) -> None:
@@ -163,38 +206,47 @@ def _measure_depths(lake: Lakehouse, spark: Any) -> None:
         stats.deep(lake, engine, storage=True)
 
 
-def _lake(folder: Path, tables: int, iceberg: int) -> Lakehouse:
+def _make_lake(folder: Path, tables: int, iceberg: int) -> str:
+    """Make a lakehouse and a change of it; return its root. In a process of its own, it costs the driver no memory."""
+    lines = folder / _LINES
+    write_lines(tables, lines)
     if tables <= iceberg:
         lake = many_tables(folder, tables, 2, 2).lakehouse.refresh()
     else:
-        lake = Lakehouse.create((folder / "lake").as_uri(), storage_options={"durable": False})
-        lines = folder / "lines.jsonl"
-        write_lines(tables, lines)
+        lake = Lakehouse.create((folder / "lake").as_uri(), storage_options=_FAST)
         load.run(lake, str(lines), load.Config(engine="local"))
         lake = lake.refresh()
     _change(lake, 11)
-    return lake
+    return lake.root
 
 
 def measure_command(cluster: Cluster, spark: Any, command: Callable[[Any], object]) -> Row:
     """Run a command; return its time, and what it took of the driver's processes and the others'."""
     me = psutil.Process()
-    cpu = _cpu_by_kind(me, cluster)
+    java = _java_of_driver(me)
+    for each in (me, java):
+        observed.forget_peak(each.pid)
+    cpu = _cpu_by_kind(me, java, cluster)
     began = time.time()
-    with observed.sampled(os.getpid()) as peaks:
-        command(spark)
+    command(spark)
     ended = time.time()
-    after = _cpu_by_kind(me, cluster)
+    after = _cpu_by_kind(me, java, cluster)
     row: Row = {"s": round(ended - began, 1)}
     row |= {f"CPU {kind}": round(after[kind] - cpu[kind], 1) for kind in after}
-    return row | {"MB": round(sum(peaks.get(each, 0) for each in ("driver", "jvm")) / 1e6), "when": (began, ended)}
+    row |= {"MB": round(observed.peak(me.pid) / 1e6), "MB Java": round(observed.peak(java.pid) / 1e6)}
+    return row | {"when": (began, ended)}
 
 
-def _cpu_by_kind(me: psutil.Process, cluster: Cluster) -> dict[str, float]:
+def _java_of_driver(me: psutil.Process) -> psutil.Process:
+    """Return the Java process of the session; master and workers are below this process, too."""
+    (found,) = [each for each in me.children() if any(word.endswith("SparkSubmit") for word in each.cmdline())]
+    return found
+
+
+def _cpu_by_kind(me: psutil.Process, java: psutil.Process, cluster: Cluster) -> dict[str, float]:
     """Return seconds of CPU of this process, of its Java, and of executors with their Python."""
-    java = [each for each in me.children() if "java" in each.name()]
     tasks = [process for each in cluster.executors() for process in (each, *each.children(recursive=True))]
-    return {"driver": _cpu([me]), "Java": _cpu(java), "tasks": _cpu(tasks)}
+    return {"driver": _cpu([me]), "Java": _cpu([java]), "tasks": _cpu(tasks)}
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> float:
@@ -223,7 +275,9 @@ def measured(tables: int, options: argparse.Namespace) -> dict[str, Row]:
     conf = dict(each.split("=", 1) for each in options.conf)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lake = _lake(folder, tables, options.iceberg)
+        with ProcessPoolExecutor(1, get_context("spawn")) as processes:
+            root = processes.submit(_make_lake, folder, tables, options.iceberg).result()
+        lake = Lakehouse.open(root, storage_options=_FAST)
         with standalone(options.workers, folder) as cluster:
             with _warm(cluster, conf) as spark:
                 for command, run in _commands(folder, lake).items():
