@@ -129,6 +129,7 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(
             assert ["200"] * 2 == [_ask(uri, trusted, "token")[0] for _ in range(2)]
             (said,) = [each.getMessage() for each in caplog.records if "cert.pem" in each.getMessage()]
             assert "connections get the one of before" in said
+        assert "(No such file or directory)" in said, "which is tried again, unlike what was read"
 
 
 def test_a_key_that_needs_a_password_asks_nobody(tmp_path: Path) -> None:

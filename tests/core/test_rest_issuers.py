@@ -166,6 +166,7 @@ _WRONG: Final[dict[str, Callable[[Issuer], str]]] = {
     "lists in lists": lambda i: _with_front(i, b"[" * 20_000),
     "claims are a list": lambda i: ".".join([i.token().split(".")[0], _encode(b"[]"), i.token().split(".")[2]]),
     "no base64": lambda i: "a.b.c",
+    "longer than a header": lambda i: i.token(more="x" * 7000),
     "claims are a bomb": lambda i: ".".join([i.token().split(".")[0], _encode(b"[" * 20_000), "x"]),
 }
 
@@ -298,6 +299,33 @@ def test_a_new_key_counts_at_once_and_a_withdrawn_one_no_more(
         del issuer.keys["next"]
 
 
+def test_an_rsa_key_without_an_algorithm_is_good_for_those_of_rsa(
+    lake: Lakehouse, tmp_path: Path, issuer: Issuer
+) -> None:
+    """Such keys are what some issuers publish. The key of a curve has one algorithm by its curve."""
+    found = issuer.published()["keys"]
+    for each in found:
+        del each["alg"]
+    issuer.answer = _set_of(*found)
+    with _served(lake, tmp_path, _rights(issuer)) as uri:
+        for algorithm, status in {"RS256": 200, "RS512": 200, "PS384": 200, "HS256": 401}.items():
+            secret = issuer.keys["rsa"] if status == 200 else b"x" * 32
+            token = _signed(issuer, secret, algorithm, kid="rsa")
+            assert status == Client(uri, token)("GET", _NAMESPACES).status, algorithm
+        assert 200 == Client(uri, issuer.token("ec"))("GET", _NAMESPACES).status
+
+
+def test_no_log_has_what_follows_the_path_of_the_uri_of_keys(
+    lake: Lakehouse, tmp_path: Path, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer.answer = b"HTTP/1.1 500 No\r\n\r\n"
+    text = _rights(issuer).replace("/jwks", "/jwks?code=hidden")
+    with _served(lake, tmp_path, text) as uri:
+        assert 503 == Client(uri, issuer.token())("GET", _NAMESPACES).status
+    assert "/jwks cannot be read" in caplog.text
+    assert "hidden" not in caplog.text
+
+
 def test_an_issuer_that_withdraws_all_of_its_keys_is_believed(
     lake: Lakehouse, tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +376,10 @@ def test_the_file_may_take_an_issuer_away_and_keeps_the_keys_of_one_that_stays(
         ("principals: {}\nissuers:\n  c: {issuer: x, audience: y, jwks: 'http://x/'}", "line 3: .* is not https"),
         ("principals: {}\nissuers:\n  c: {issuer: x, audience: y, jwks: 'file:///x'}", "is not https"),
         ("principals: {}\nissuers:\n  c: {issuer: x, audience: y, jwks: 'https://x:y/'}", "is not a URI"),
+        (
+            "principals: {}\nissuers:\n  c: {issuer: x, audience: y, jwks: 'https://me:pw@x/'}",
+            "c.jwks: the URI holds",
+        ),
         (
             "ISSUERS\n  b: {issuer: x, audience: y, jwks: 'https://x/'}\nprincipals: {}",
             "line 3: there are two issuers x",

@@ -29,7 +29,9 @@ from tests.hostile.served import (
 )
 from tests.support.opened_files import watched
 from tests.support.respelled import local
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
+from trinitylake_core.rest import Warehouses
 
 
 @pytest.fixture
@@ -179,6 +181,29 @@ def test_what_the_operator_allows_is_allowed(catalog: TrinityLakeCatalog, tmp_pa
         assert 204 == call("DELETE", f"{TABLES}/new").status
         assert 200 == call("POST", REGISTER, {"name": "again", "metadata-location": file.as_uri()}).status
         assert 403 == call("POST", TABLES, {"name": "x", "schema": FIELDS, "location": f"{allowed}-more/new"}).status
+
+
+def test_what_the_operator_allows_around_the_lakehouse_allows_nothing_in_it(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """There are the files of the catalog, and those that it makes itself."""
+    above = tmp_path.as_uri()
+    with served(catalog, {ALLOWED_LOCATIONS: above}) as call:
+        for place in (f"{catalog._places.base}nodes/x", f"{catalog._places.base}vn", f"{catalog._places.base}new/t"):
+            made = call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": place})
+            assert (403, "ForbiddenException") == made.problem, place
+            assert 403 == commit(call, HOSTILE, setting(write__data__path=place)).status
+        assert 200 == call("POST", TABLES, {"name": "new", "schema": FIELDS, "location": f"{above}/new/t"}).status
+        assert 200 == call("POST", TABLES, {"name": "own", "schema": FIELDS}).status
+        assert 200 == commit(call, "own", setting(comment="x")).status
+
+
+def test_lakehouses_of_one_endpoint_share_no_places(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    lakes = {"one": lambda: catalog.lakehouse, "two": lambda: catalog.lakehouse}
+    for name in ("warehouse", ALLOWED_LOCATIONS):
+        with pytest.raises(InvalidInput, match="serve each by an endpoint of its own"):
+            Warehouses(lakes, {name: tmp_path.as_uri()})
+    assert ["one", "two"] == Warehouses(lakes, {"s3.region": "x"}).names
 
 
 # -- views ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,9 +106,15 @@ def test_a_secret_is_read_from_a_file_without_the_end_of_its_line(
     (tmp_path / "large").write_bytes(b"x" * 70_000)
     (tmp_path / "empty").write_bytes(b"\n")
     (tmp_path / "bytes").write_bytes(b"s3cret\xff")
+    (tmp_path / "nul").write_bytes(b"s3\0cret")
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfs3cret\n")
+    assert {"key": "s3cret"} == look_up({"key": {"file": "marked"}}), "an editor's mark is no part of a secret"
+    os.mkfifo(tmp_path / "pipe")
     for name, problem in {
         "none": "cannot be read: No such file",
-        ".": "cannot be read: Is a directory",
+        ".": "is a directory, a pipe or a device",
+        "pipe": "is a directory, a pipe or a device",
+        "nul": "is no text$",
         "large": "is empty, or longer than",
         "empty": "is empty, or longer than",
         "bytes": "is no text$",

@@ -149,9 +149,13 @@ class Locations:
             InvalidLocation: one may lead anywhere, or holds credentials.
         """
         directories = (*self.prefixes, *more, *(as_directory(canonical(self._root, each)) for each in own))
+        # What is allowed around the lakehouse allows nothing in it: there are the files of the catalog.
+        below_root = tuple(each for each in directories if each.startswith(self.base))
         for place in places:
             refuse_ambiguous(place)
-            if not as_directory(canonical(self._root, place.location)).startswith(directories):
+            directory = as_directory(canonical(self._root, place.location))
+            allowed = below_root if directory.startswith(self.base) else directories
+            if not directory.startswith(allowed):
                 raise TableForbidden(
                     f"{place.what} is outside what this catalog may use for the table: its own directory"
                     f"{', and ' if self.prefixes else ''}{' and '.join(self.prefixes)}; leave it out, or have the "

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import h11
 import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.rest.json_bounds import parse_object
@@ -24,6 +25,7 @@ from trinitylake_core.rest.local_only import is_loopback
 from trinitylake_core.rest.problems import Problem, message_for_log
 
 LOG: Final = logging.getLogger("trinitylake.rest")
+_OF_RSA: Final = tuple(f"{kind}{bits}" for kind in ("RS", "PS") for bits in (256, 384, 512))
 _ALGORITHMS: Final = (*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA")
 """Those with a public key: whoever may read the key of another kind could sign with it."""
 _KINDS_OF_KEYS: Final = frozenset({"RSA", "EC", "OKP"})
@@ -40,6 +42,7 @@ _MOST_BYTES: Final = 256 << 10
 _PIECE_BYTES: Final = 64 << 10
 _MOST_PARTS: Final = 2000
 """Of an answer: each takes a moment of the event loop, however small it is."""
+_LONGEST_TOKEN: Final = 8 << 10
 _LONGEST_SUBJECT: Final = 200
 _WRONG: Final = (401, "NotAuthorizedException", "the bearer token is not known to this endpoint")
 _UNREAD: Final = (503, "ServiceUnavailableException", "the keys of the token's issuer cannot be read; try again later")
@@ -93,7 +96,7 @@ class Issuer:
             claims = jwt.decode(
                 token,
                 key,
-                algorithms=list(_ALGORITHMS),
+                algorithms=list(_ALGORITHMS if isinstance(key, jwt.PyJWK) else _OF_RSA),
                 audience=self.audience,
                 issuer=self.uri,
                 leeway=_SKEW_SECONDS,
@@ -135,7 +138,12 @@ def _refuse(why: str) -> Problem:
 
 
 def unverified_issuer(token: str) -> str | None:
-    """Return the claim ``iss`` of what looks like a signed token, to choose the keys that may prove it."""
+    """Return the claim ``iss`` of what looks like a signed token, to choose the keys that may prove it.
+
+    Raises ``Problem`` (401): it is longer than proxies let a header be. Everybody may send one, and parsing takes long.
+    """
+    if len(token) > _LONGEST_TOKEN:
+        raise _refuse(f"the bearer token is longer than {_LONGEST_TOKEN} characters: let its issuer leave claims out")
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
@@ -153,7 +161,7 @@ class Keys:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._parts = _split(uri)
-        self._by_id: Mapping[str, jwt.PyJWK] = {}
+        self._by_id: Mapping[str, jwt.PyJWK | RSAPublicKey] = {}
         self._good_until = 0.0
         self._fresh_until = 0.0
         self._pause_until = 0.0
@@ -164,8 +172,11 @@ class Keys:
         """Whether there are keys that are not too old."""
         return time.monotonic() < self._good_until
 
-    def find(self, name: Any) -> jwt.PyJWK:
-        """Return the key of a name. Raises ``KeyNotKnown``, ``Problem`` (401: there is no name)."""
+    def find(self, name: Any) -> jwt.PyJWK | RSAPublicKey:
+        """Return the key of a name; one of RSA without an algorithm is good for all of RSA's.
+
+        Raises ``KeyNotKnown``, ``Problem`` (401: there is no name).
+        """
         if not isinstance(name, str):
             raise Problem(*_WRONG)
         if time.monotonic() >= self._fresh_until:
@@ -198,7 +209,8 @@ class Keys:
                 data = await _fetch(self._parts)
             found = _keys_in(parse_object(data))
         except (OSError, ValueError, h11.ProtocolError, Problem) as error:
-            LOG.warning("the keys at %s cannot be read (%s)", self.uri, message_for_log(error))
+            where = self._parts._replace(query="").geturl()  # what follows may be a secret
+            LOG.warning("the keys at %s cannot be read (%s)", where, message_for_log(error))
             return
         now = time.monotonic()
         self._by_id = found
@@ -213,6 +225,8 @@ def _split(uri: str) -> SplitResult:
     except ValueError:
         raise InvalidInput(f"{uri!r} is not a URI") from None
     host = parts.hostname or ""
+    if "@" in parts.netloc:
+        raise InvalidInput("the URI holds credentials, which are sent to nobody: leave them out")
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
     is_plain = uri.isascii()
     if not host or not is_safe or not is_plain:
@@ -235,8 +249,7 @@ async def _fetch(parts: SplitResult) -> bytes:
         http = h11.Connection(h11.CLIENT)
         path = parts.path or "/"
         target = f"{path}?{parts.query}" if parts.query else path
-        _, _, host = parts.netloc.rpartition("@")
-        headers = [("host", host), ("accept", "application/json"), ("connection", "close")]
+        headers = [("host", parts.netloc), ("accept", "application/json"), ("connection", "close")]
         request = h11.Request(method="GET", target=target, headers=headers)
         for event in (request, h11.EndOfMessage()):
             data = http.send(event)
@@ -264,7 +277,7 @@ async def _read_answer(http: h11.Connection, reader: asyncio.StreamReader) -> by
     raise InvalidInput(f"more than {_MOST_PARTS} parts")
 
 
-def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
+def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK | RSAPublicKey]:
     """Return the public keys of a JWK set by their names, without those that sign nothing. Raises ``InvalidInput``.
 
     There are none where the issuer says that it has none: it has withdrawn them.
@@ -274,7 +287,7 @@ def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
         return {}
     if not isinstance(listed, list):
         listed = []
-    keys = {}
+    keys: dict[str, jwt.PyJWK | RSAPublicKey] = {}
     for each in listed:
         if not _is_public_key(each):
             continue
@@ -285,7 +298,8 @@ def _keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
         except Exception:  # noqa: BLE001, S112 - whatever it is, it is no key that this endpoint understands
             continue
         if not is_weak:
-            keys[name] = key
+            is_for_all = each["kty"] == "RSA" and "alg" not in each
+            keys[name] = key.key if is_for_all else key
     if not keys:
         raise InvalidInput("it has no key")
     return keys

@@ -168,15 +168,19 @@ def _listen(host: str, port: int) -> Iterator[list[socket.socket]]:
 def tls_of(certfile: str | Path, keyfile: str | Path | None) -> Watched[ssl.SSLContext]:
     """Return TLS with a certificate, which is read again when it or its key changes. Raises ``InvalidInput``."""
     paths = [Path(each) for each in (certfile, keyfile) if each is not None]
-    return Watched(paths, partial(_read_certificate, certfile, keyfile), "connections get the one of before")
+    try:
+        return Watched(paths, partial(_read_certificate, certfile, keyfile), "connections get the one of before")
+    except OSError as error:
+        raise InvalidInput(f"{certfile} or its key cannot be read: {error.strerror}") from None
 
 
 def _read_certificate(certfile: str | Path, keyfile: str | Path | None) -> ssl.SSLContext:
+    """Return TLS with a certificate. Raises ``InvalidInput``; ``OSError``: a file cannot be read now."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         tls.load_cert_chain(certfile, keyfile, password="")  # one that needs a password is refused: nobody is asked
-    except (OSError, ssl.SSLError) as error:
-        reason = error.strerror or error.reason if isinstance(error, ssl.SSLError) else error.strerror
+    except ssl.SSLError as error:
+        reason = error.strerror or error.reason
         raise InvalidInput(f"{certfile} cannot be used as a certificate with its key: {reason}") from None
     return tls
 

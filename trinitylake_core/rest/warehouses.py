@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyiceberg import io
+from pyiceberg.catalog import WAREHOUSE_LOCATION
 
 from trinitylake_core.errors import InvalidInput, NotFound
-from trinitylake_core.iceberg import GROUP_COMMITS, TrinityLakeCatalog
+from trinitylake_core.iceberg import ALLOWED_LOCATIONS, GROUP_COMMITS, TrinityLakeCatalog
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.rest.problems import Problem
 
@@ -59,6 +60,8 @@ class Warehouses:
         openers: by name, what opens the lakehouse.
         properties: of the catalogs, such as ``warehouse``, below which new tables lie and clients may place theirs.
         lender: lends keys for their tables to clients that ask.
+
+    Raises ``InvalidInput``: several lakehouses would share places, and none of them knows those of another one.
     """
 
     def __init__(
@@ -70,6 +73,12 @@ class Warehouses:
         self._lender = lender
         self._openers = dict(openers)
         self._here = {GROUP_COMMITS: "true", **(properties or {})}
+        shared = self._here.keys() & {WAREHOUSE_LOCATION, ALLOWED_LOCATIONS}
+        if shared and len(self._openers) > 1:
+            raise InvalidInput(
+                "several lakehouses of one endpoint go with neither --tables nor --allow-location: they do not know "
+                "the places of each other; serve each by an endpoint of its own, with prefixes of its own"
+            )
         self._opened: OrderedDict[str, Warehouse] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -109,12 +109,6 @@ def serve(call: Call) -> Result:
         if not (name and equals and root) or name in openers:
             raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
         openers[name] = partial(_open_by_name, root, call)
-    if options.also and (options.tables or options.allow_location):
-        # a lakehouse knows whose its own places are, and not those of the others
-        raise InvalidInput(
-            "--also does not go with --tables or --allow-location: lakehouses do not know the places of each other; "
-            "serve each by an endpoint of its own, with prefixes of its own"
-        )
     principals = rest.Principals.of_file(options.tokens) if options.tokens else None
     warehouses = rest.Warehouses(openers, _places(options.tables, options.allow_location), _lender(options))
     for name in warehouses.names:
