@@ -210,6 +210,17 @@ def test_properties_for_files_are_kept(catalog: TrinityLakeCatalog) -> None:
     assert [(True,)] == duckdb.execute(probe, [path]).fetchall()
 
 
+def test_columns_whose_values_hardly_repeat_are_written_without_a_dictionary(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders")
+    for first in range(0, 6_000, 1_000):
+        numbers = range(first, first + 1_000)
+        table.append(pa.table({"id": numbers, "name": [f"name {each % 7}" for each in numbers]}, rows(0).schema))
+    assert {} == tables_compact.run(catalog.lakehouse).failures
+    [task] = catalog.load_table("sales.orders").scan().plan_files()
+    group = parquet.read_metadata(task.file.file_path.removeprefix("file://")).row_group(0)
+    assert [False, True] == [group.column(number).has_dictionary_page for number in range(2)]
+
+
 def test_bounds_of_a_file_are_not_those_of_its_row_groups_that_have_some(catalog: TrinityLakeCatalog) -> None:
     """Arrow leaves out bounds of more than 4 KiB: those of the other row groups would hide rows from readers."""
     table = with_table(catalog, "sales.orders")

@@ -169,6 +169,15 @@ def test_batches_are_as_large_as_what_they_unpack_to(data: bytes, most: int) -> 
     assert found.largest_group >= parquet.read_table(io.BytesIO(data)).nbytes
 
 
+@pytest.mark.parametrize("sizes", [[0], [3, 9], [255, 1], [9, 256], [5, 0, 7], [4, 70_000, 2]])
+@pytest.mark.parametrize("letter", [b"a", b"\0", b"\1"])
+def test_the_longest_text_of_a_dictionary_is_found_whatever_its_bytes(sizes: list[int], letter: bytes) -> None:
+    texts = [letter * size for size in sizes]
+    data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    steps = parquet_pages._Steps(10_000)
+    assert max(sizes) == parquet_pages._longest_entry(data, len(data), "UNCOMPRESSED", steps)
+
+
 @pytest.mark.parametrize("values", [repeated(8).cast(pa.string()), numbers(1_000_000)])
 def test_a_row_that_unpacks_to_more_than_a_batch_may_is_too_large(
     values: pa.Array, monkeypatch: pytest.MonkeyPatch
@@ -247,7 +256,7 @@ def test_what_is_looked_at_in_a_file_has_a_bound_that_all_row_groups_share(
     monkeypatch.setattr(parquet_pages, "BATCH_BYTES", 1 << 10)
     monkeypatch.setattr(parquet_pages, "_STEPS", 20_000)
     stream = io.BytesIO()
-    table = pa.table({"a": [f"{number:05}" for number in range(1_000)] * groups})
+    table = pa.table({"a": [f"{number:0300}" for number in range(1_000)] * groups})
     parquet.write_table(table, stream, row_group_size=1_000)
     if groups == 1:
         data_files.open_parquet("x", stream.getvalue())

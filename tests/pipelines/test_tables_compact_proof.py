@@ -55,10 +55,10 @@ def _value(chance: random.Random, column: str) -> Any:
         "money": Decimal(number) / 4,
         "day": date(2026, 1, 1 + number % 28),
         "moment": datetime(2026, 1, 1, number % 24, tzinfo=UTC),
-        "text": f"text {number}",
+        "text": f"text {number}" * (number % 30),
         "raw": str(number).encode(),
         "some": [number, None] if number % 3 else [],
-        "parts": {"a": None if number % 3 == 0 else number, "b": None if number % 2 else "b"},
+        "parts": {"a": None if number % 3 == 0 else number, "b": None if number % 2 else "b" * (number % 80)},
         "deep": [{"a": [number], "b": {"c": -0.0 if number % 2 else 0.0}}, None] if number % 3 else [],
         "named": {"k": None if number % 2 else []},
     }[column]
@@ -135,8 +135,14 @@ def test_a_column_that_is_null_throughout_and_two_columns_that_are_exchanged_are
         (pa.map_(pa.string(), pa.struct([("a", pa.int32())])), [None, {}, {"": None}, {"": {"a": None}}]),
         (pa.list_(pa.list_(pa.int32())), [None, [], [None], [[]], [[], []], [[None]], [[1], []], [[], [1]], [[1]]]),
         (pa.float64(), [None, 0.0, -0.0, float("nan"), float("inf")]),
-        (pa.string(), [None, "", "\0", "None", "nan"]),
-        (pa.binary(), [None, b"", b"\0"]),
+        (
+            pa.string(),
+            [None, "", "\0", "None", "nan", *("a" * size for size in (8, 9, 16, 64, 65, 66)), "a" * 8 + "\0"],
+        ),
+        (pa.large_string(), [None, "", "b" * 64, "b" * 63 + "c", "b" * 65, "b" * 64 + "c", "c" + "b" * 64]),
+        (pa.binary(), [None, b"", b"\0", b"\0\0", bytes(8), bytes(9), bytes(64), bytes(65)]),
+        (pa.binary(9), [None, bytes(9), bytes(8) + b"a", b"a" + bytes(8)]),
+        (pa.list_(pa.string()), [None, [], [None], [""], ["", ""], ["ab"], ["a", "b"], ["b", "a"], ["a" * 99, None]]),
     ],
 )
 def test_values_that_look_alike_have_hashes_of_their_own(kind: pa.DataType, values: list[Any]) -> None:

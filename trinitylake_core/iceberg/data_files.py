@@ -11,7 +11,7 @@ import inspect
 import io
 import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -59,6 +59,9 @@ class NeedsSpark(Exception):
 
 # -- reading ---------------------------------------------------------------------------------------------
 
+OpenedFile = tuple[parquet.ParquetFile, Unpacked]
+"""A Parquet file, and what it takes to unpack it."""
+
 
 class DataFileReader:
     """Reads the rows of data files that have the current schema of their table."""
@@ -80,20 +83,29 @@ class DataFileReader:
             raise UnreadableTable(f"it has another size than the {file.size:,} bytes in its manifest", path=file.uri)
         return data
 
-    def rows(self, file: DataFile, data: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a data file in their order, by the fields of the table, some 64 MiB at a time at the most.
+    def open(self, file: DataFile, data: bytes) -> OpenedFile:
+        """Return a data file whose rows can be read.
 
         Raises:
-            NeedsSpark: it is no Parquet file, has another schema than the table has now, or may be too large here.
+            NeedsSpark: it is no Parquet file, or may be too large here.
             UnreadableTable: it contradicts itself.
             TooLarge: a part of it that is unpacked at once takes too much memory.
         """
         if file.entry.file_format != PARQUET or file.entry.key_metadata is not None:
             raise NeedsSpark(f"{file.uri} is no Parquet file, or an encrypted one")
         try:
-            opened, unpacked = open_parquet(file.uri, data)
+            return open_parquet(file.uri, data)
         except MaybeTooLarge as error:
             raise NeedsSpark(str(error)) from None
+
+    def rows(self, file: DataFile, content: OpenedFile) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a data file in their order, by the fields of the table, some 64 MiB at a time at the most.
+
+        Raises:
+            NeedsSpark: it has another schema than the table has now.
+            UnreadableTable: it contradicts itself.
+        """
+        opened, unpacked = content
         with in_our_words(f"the data file {file.uri}"):
             found = opened.schema_arrow
         try:
@@ -119,7 +131,7 @@ def _fit(columns: Iterable[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(fitted, schema=schema)
 
 
-def open_parquet(uri: str, data: bytes) -> tuple[parquet.ParquetFile, Unpacked]:
+def open_parquet(uri: str, data: bytes) -> OpenedFile:
     """Return a Parquet file that can be unpacked in bounds. Raises ``UnreadableTable``, ``TooLarge``."""
     try:
         refuse_footer(data)
@@ -233,6 +245,9 @@ _BLOOM_LEAST: Final = 32
 """Bytes of the smallest bloom filter that Arrow makes; the others are powers of two."""
 _BLOOM_MOST: Final = 128 << 20
 """Bytes of the bloom filters of all row groups that one writer makes: they are in memory until their file is closed."""
+_SAMPLE_ROWS: Final = 1 << 14
+_REPEATING: Final = 2 / 3
+"""A column is written without a dictionary if more than so many of the values of the sample are distinct."""
 _WRITER_OPTIONS: Final = inspect.signature(parquet.ParquetWriter.__init__).parameters
 """What this release of Arrow can be told."""
 
@@ -274,7 +289,9 @@ class RowWriter:
                 raise NeedsSpark(f"its properties ask for bloom filters of more than {_BLOOM_MOST:,} bytes")
             with in_our_words("the new data file"):
                 if writer is None:
-                    writer = parquet.ParquetWriter(stream, gathered[0].schema, **self._packing, **bloom)
+                    repeats = self._repeating_columns(gathered)
+                    options = self._packing | bloom | {"use_dictionary": repeats}
+                    writer = parquet.ParquetWriter(stream, gathered[0].schema, **options)
                 fitted = [_fit(each.columns, writer.schema) for each in gathered]
                 nans.add(fitted)
                 table = pa.Table.from_batches(fitted)
@@ -335,6 +352,20 @@ class RowWriter:
         if "max_rows_per_page" not in _WRITER_OPTIONS:
             del options["max_rows_per_page"]
         return options
+
+    def _repeating_columns(self, batches: Sequence[pa.RecordBatch]) -> list[str]:
+        """Return the columns of a file, by their paths, that are written with a dictionary: first rows tell.
+
+        A dictionary of values that hardly repeat makes a file larger, and takes longer than all the rest.
+        """
+        first = pa.Table.from_batches(batches).slice(0, _SAMPLE_ROWS)
+        unlike = set()
+        for field, column in zip(first.schema, first.columns, strict=True):
+            if not pa.types.is_nested(field.type) and not isinstance(field.type, pa.BaseExtensionType):
+                values = len(column) - column.null_count
+                if pc.count_distinct(column).as_py() > values * _REPEATING:
+                    unlike.add(field.name)
+        return [path for path in parquet_path_to_id_mapping(self._schema) if path not in unlike]
 
     def _number(self, name: str, default: int) -> int:
         """Return a number among the properties, which their writer may have made up; no row group is larger."""

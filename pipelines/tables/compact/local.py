@@ -29,7 +29,7 @@ from pipelines.tables.compact.proof import (
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
 from trinitylake_core.iceberg.reading.errors import UnreadableTable
-from trinitylake_core.iceberg.reading.parquet_pages import MOST_BYTES, TooLarge
+from trinitylake_core.iceberg.reading.parquet_pages import MOST_BYTES, TooLarge, Unpacked
 from trinitylake_core.table_places import Located
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class LocalRewriter:
         target: int,
     ) -> list[tuple[DataFile, bytes]]:
         """Write the new files of a group, in memory, and prove them."""
-        from trinitylake_core.iceberg.data_files import RowWriter
+        from trinitylake_core.iceberg.data_files import RowWriter, open_parquet
         from trinitylake_core.iceberg.file_figures import claims_of, column_figures
 
         writer = RowWriter(metadata)
@@ -272,14 +272,16 @@ class LocalRewriter:
             contents = zip(old, self._lake.storage.map(old, reader.content), strict=True)
             left = MOST_UNPACKED
             for file, data in contents:
-                for batch in reader.rows(file, data):
+                opened = reader.open(file, data)
+                for batch in reader.rows(file, opened):
                     self._refuse_late()
                     left -= batch.nbytes
                     if left < 0:
                         raise TooLarge(f"a partition unpacks to more than {MOST_UNPACKED:,} bytes")
                     yield batch
                 if proves_rows:
-                    before += self._hash_file(file, data, columns)
+                    _, unpacked = opened
+                    before += self._hash_file(file, data, unpacked, columns)
 
         parts = _Parts(read(), sum(each.rows for each in old), group.decision.after, target)
         for part in parts.files():
@@ -292,18 +294,22 @@ class LocalRewriter:
         if proves_rows:
             after = RowsHash()
             for file, data in made:
-                after += self._hash_file(file, data, columns, ClaimedColumns(claims_of(metadata, file)))
+                claimed = ClaimedColumns(claims_of(metadata, file))
+                _, unpacked = open_parquet(file.uri, data)
+                after += self._hash_file(file, data, unpacked, columns, claimed)
             refuse_other_rows(before, after)
         return made
 
     def _hash_file(
-        self, file: DataFile, data: bytes, columns: Sequence[int], claimed: ClaimedColumns | None = None
+        self,
+        file: DataFile,
+        data: bytes,
+        unpacked: Unpacked,
+        columns: Sequence[int],
+        claimed: ClaimedColumns | None = None,
     ) -> RowsHash:
         """Return the hash of the rows of a file."""
-        from trinitylake_core.iceberg.data_files import open_parquet
-
         self._refuse_late()
-        _, unpacked = open_parquet(file.uri, data)
         if unpacked.largest_group > MOST_BYTES:
             raise TooLarge(f"{file.uri}: a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved")
         return hash_file(data, columns, claimed)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -215,6 +216,9 @@ def _longest_entry(packed: bytes, unpacked: int, codec: str, steps: _Steps) -> i
     except (pa.ArrowException, ValueError, OSError):
         return unpacked
     steps.take(len(data) >> 7)
+    short = _longest_of_short(data)
+    if short is not None:
+        return short
     longest = at = 0
     end = len(data) - 4
     while at <= end:
@@ -223,6 +227,22 @@ def _longest_entry(packed: bytes, unpacked: int, codec: str, steps: _Steps) -> i
         longest = max(longest, size)
         at += 4 + size
     return min(longest, unpacked)
+
+
+def _longest_of_short(data: bytes) -> int | None:
+    """Return how long the longest text of a dictionary is, if none has 256 bytes, and ``None`` where others may.
+
+    Each follows its size, whose other three bytes are zero. Where those are the only zeros, and each size leads to the
+    next one, nobody has to go from one to the next.
+    """
+    if len(data) < 4:
+        return None
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    places = np.flatnonzero(words < 256)
+    sizes = words[places]
+    ends = places + 4 + sizes
+    is_chain = len(places) > 0 and places[0] == 0 and ends[-1] == len(data) and bool((ends[:-1] == places[1:]).all())
+    return int(sizes.max()) if is_chain else None
 
 
 # -- Thrift's compact protocol ---------------------------------------------------------------------------
