@@ -359,12 +359,10 @@ class RowWriter:
         A dictionary of values that hardly repeat makes a file larger, and takes longer than all the rest.
         """
         first = pa.Table.from_batches(batches).slice(0, _SAMPLE_ROWS)
-        unlike = set()
-        for field, column in zip(first.schema, first.columns, strict=True):
-            if not pa.types.is_nested(field.type) and not isinstance(field.type, pa.BaseExtensionType):
-                values = len(column) - column.null_count
-                if pc.count_distinct(column).as_py() > values * _REPEATING:
-                    unlike.add(field.name)
+        unlike: set[str] = set()
+        for name in first.column_names:
+            if _hardly_repeats(first.column(name)):
+                unlike.add(name)
         return [path for path in parquet_path_to_id_mapping(self._schema) if path not in unlike]
 
     def _number(self, name: str, default: int) -> int:
@@ -403,6 +401,15 @@ class RowWriter:
             needed = math.ceil(values * bits / 8)
             size += max(_BLOOM_LEAST, 1 << (needed - 1).bit_length())
         return {"bloom_filter_options": options}, size
+
+
+def _hardly_repeats(column: pa.ChunkedArray) -> bool:
+    """Whether most values of a column are distinct; of what is nested nobody asks."""
+    if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
+        return False
+    distinct = pc.count_distinct(column).as_py()
+    values = len(column) - column.null_count
+    return bool(distinct > values * _REPEATING)
 
 
 def _share(text: str) -> float:

@@ -31,6 +31,7 @@ _FIELD_ID: Final = b"PARQUET:field_id"
 _TOGETHER: Final = 1 << 14
 _LONG: Final = 64
 """Texts and bytes above that are hashed one by one: a round over the others costs what the longest of them takes."""
+_LARGE: Final = (pa.large_string(), pa.large_binary())
 _BITS_OF: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
 """The bits of the first bytes of eight, by how many they are."""
 _Halves = tuple[Any, Any]
@@ -276,9 +277,9 @@ def _words_of(column: pa.Array) -> list[Any] | None:
 
 def _hash_texts(column: pa.Array) -> _Halves:
     """Return both halves of the hashes of texts and bytes, of all at once, eight bytes after eight."""
-    begins, sizes = _places_of(column)
     if not len(column):
         return _hash_words(0, [])
+    begins, sizes = _places_of(column)
     if column.null_count:  # what lies below a NULL may be anything
         sizes[column.is_null().to_numpy(zero_copy_only=False)] = 0
     first, second = _hash_words(len(column), [sizes.astype(np.uint64)])
@@ -289,26 +290,30 @@ def _hash_texts(column: pa.Array) -> _Halves:
     while len(chosen):
         left = sizes[chosen] - done
         bits = _BITS_OF[np.minimum(left, 8)]
-        word = words[begins[chosen] - begins[0] + done] & bits
+        places = begins[chosen] - begins[0] + done
+        word = words[places] & bits
         first[chosen] = _mix(first[chosen] ^ word)
         second[chosen] = _mix(second[chosen] + word)
         chosen = chosen[left > 8]
         done += 8
     if is_long.any():
-        for halves, found in zip((first, second), _hash_long(column.filter(pa.array(is_long))), strict=True):
-            halves[is_long] = found
+        long = column.filter(pa.array(is_long))
+        first[is_long], second[is_long] = _hash_long(long)
     return first, second
 
 
 def _places_of(column: pa.Array) -> _Halves:
     """Return where the bytes of each value begin, and how many there are."""
+    kind = column.type
     rows = len(column)
-    if pa.types.is_fixed_size_binary(column.type):
-        width = column.type.byte_width
-        return (np.arange(rows) + column.offset) * width, np.full(rows, width)
-    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    cells = np.frombuffer(column.buffers()[1] or b"", dtype=np.int64 if is_large else np.int32)
-    bounds = cells[column.offset : column.offset + rows + 1].astype(np.int64)
+    if pa.types.is_fixed_size_binary(kind):
+        width = kind.byte_width
+        places = np.arange(rows) + column.offset
+        return places * width, np.full(rows, width)
+    is_large = kind in _LARGE
+    cells = column.buffers()[1]
+    ends = np.frombuffer(cells, dtype=np.int64 if is_large else np.int32)
+    bounds = ends[column.offset : column.offset + rows + 1].astype(np.int64)
     return bounds[:-1], np.diff(bounds)
 
 
@@ -327,5 +332,6 @@ def _hash_long(column: pa.Array) -> _Halves:
     for text in encoded.dictionary.to_pylist():
         halves = mmh3.hash64(text, signed=False)
         known.append(halves)
-    found = np.array(known, dtype=np.uint64)[encoded.indices.to_numpy()]
+    numbers = encoded.indices.to_numpy()
+    found = np.array(known, dtype=np.uint64)[numbers]
     return found[:, 0], found[:, 1]

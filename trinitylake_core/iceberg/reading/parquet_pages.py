@@ -240,8 +240,9 @@ def _longest_of_short(data: bytes) -> int | None:
     words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     places = np.flatnonzero(words < 256)
     sizes = words[places]
+    starts = np.append(places, len(data))
     ends = places + 4 + sizes
-    is_chain = len(places) > 0 and places[0] == 0 and ends[-1] == len(data) and bool((ends[:-1] == places[1:]).all())
+    is_chain = starts[0] == 0 and np.array_equal(ends, starts[1:])
     return int(sizes.max()) if is_chain else None
 
 
