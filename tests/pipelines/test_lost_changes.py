@@ -103,13 +103,14 @@ def test_a_spoilt_row_loads_all_objects_or_none(
     assert refused * step > 3
 
 
+@every_row
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_leaves_no_definition_out_of_an_upgrade(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How, step: int
 ) -> None:
     lake = filled(new_lake(tmp_path), tables=12)
-    for engine in spoil_one_by_one(kind, how, step=1):
+    for engine in spoil_one_by_one(kind, how, step):
         monkeypatch.setattr(upgrade, "choose_engine", lambda *_, made=engine: made)
         target = (tmp_path / f"{engine.fault.number}").as_uri()
         done = None
@@ -136,24 +137,25 @@ def changed(tmp_path: Path) -> tuple[Lakehouse, int]:
     return lake.refresh(), before
 
 
+@every_row
 @pytest.mark.parametrize("kind", _OF_TWO)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_leaves_no_change_out_of_a_restore_or_a_difference(
-    changed: tuple[Lakehouse, int], monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How
+    changed: tuple[Lakehouse, int], monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How, step: int
 ) -> None:
     lake, version = changed
     then = lake.at(version=version)
     honest = list(then.diff(then, lake))
     wanted = content(then)
     assert 40 == len(honest)
-    for engine in spoil_one_by_one(kind, how, step=1):
+    for engine in spoil_one_by_one(kind, how, step):
         monkeypatch.setattr(diff, "choose_engine", lambda *_, made=engine: made)
         found = None
         with suppress(StorageError):
             found = list(diff.run(then, lake, diff.Config("local")))
             assert honest == found, engine.fault.number
     assert found is not None
-    for engine in spoil_one_by_one(kind, how, step=5):
+    for engine in spoil_one_by_one(kind, how, max(step, 5)):
         monkeypatch.setattr(diff, "choose_engine", lambda *_, made=engine: made)
         copy = _copied(lake, engine.fault.number)
         config = restore.Config(only=("*", "*.*"), version=version, reason="all back", engine="local")
@@ -168,11 +170,12 @@ def test_a_spoilt_row_leaves_no_change_out_of_a_restore_or_a_difference(
     assert done is not None
 
 
+@every_row
 @pytest.mark.parametrize("kind", _OF_TWO)
 @pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_makes_no_other_digest(changed: tuple[Lakehouse, int], kind: Kind, how: How) -> None:
+def test_a_spoilt_row_makes_no_other_digest(changed: tuple[Lakehouse, int], kind: Kind, how: How, step: int) -> None:
     lake, _ = changed
-    for engine in spoil_one_by_one(kind, how, step=1):
+    for engine in spoil_one_by_one(kind, how, step):
         found = None
         with suppress(StorageError):
             found = digest(engine, lake)
@@ -180,14 +183,15 @@ def test_a_spoilt_row_makes_no_other_digest(changed: tuple[Lakehouse, int], kind
     assert found is not None
 
 
+@every_row
 @pytest.mark.parametrize("kind", [SpoiltMaps, SpoiltGiven, SpoiltTables])
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_leaves_no_table_out_of_a_report_of_their_health(
-    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How, step: int
 ) -> None:
     for name in ("sales.one", "sales.two", "sales.three"):
         with_table(catalog, name, 1).append(rows(2))
-    for engine in spoil_one_by_one(kind, how, step=1):
+    for engine in spoil_one_by_one(kind, how, step):
         monkeypatch.setattr(tables_health, "choose_engine_for_all", lambda *_, made=engine: made)
         found = None
         with suppress(StorageError):

@@ -95,10 +95,10 @@ GROUPS: Final = (
 """Pairs of which one commits in a group."""
 TRIPLES: Final = (
     "write-stale+expire+refresh-stale", "write-other+expire+clean", "restore+expire+clean", "publish+abort+clean",
-    "save+write+clean", "append+expire+tables-clean", "rollback+expire+tables-clean",
-    "export-tables+expire+tables-clean",
+    "save+write+clean", "rollback+expire+tables-clean",
 )  # fmt: skip
 MORE_TRIPLES: Final = (
+    "append+expire+tables-clean", "export-tables+expire+tables-clean",
     "rollback+expire+clean", "snapshot+expire+clean", "open+expire+clean", "iceberg+expire+clean",
     "compact+expire+clean", "load+expire+clean", "export+expire+clean", "snapshot-partial+expire+clean",
     "save-again+abort+clean", "compact+compact+expire", "rollback+write-both+compact", "write-twice+expire+expire-some",
