@@ -451,14 +451,21 @@ def test_the_directory_of_what_is_gone_stays_with_who_had_it_last(
     assert [4242] == ids(catalog.load_table(last))
 
 
+def _drop_people(catalog: TrinityLakeCatalog, allowed: str, snapshot: str = "") -> dict[str, object]:
+    """Make a table of another namespace, perhaps a snapshot with it, and drop it; return a request for its place."""
+    catalog.create_namespace("hr")
+    make_people(catalog, "hr.people", f"{allowed}/people")
+    if snapshot:
+        catalog.lakehouse.refresh().create_snapshot(snapshot)
+    catalog.drop_table("hr.people")
+    return {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
+
+
 def test_a_directory_is_free_when_no_version_needs_it(
     catalog: TrinityLakeCatalog, tmp_path: Path, clock: Clock
 ) -> None:
     allowed = (tmp_path / "shared").as_uri()
-    catalog.create_namespace("hr")
-    make_people(catalog, "hr.people", f"{allowed}/people")
-    catalog.drop_table("hr.people")
-    asked = {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
+    asked = _drop_people(catalog, allowed)
     with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
         assert 403 == call("POST", TABLES, asked).status
         clock.forward(days=30)
@@ -473,13 +480,9 @@ def test_what_a_snapshot_alone_has_is_no_ones_to_take(
 ) -> None:
     """A restore brings it back from there, also when the versions have expired."""
     allowed = (tmp_path / "shared").as_uri()
-    catalog.create_namespace("hr")
-    make_people(catalog, "hr.people", f"{allowed}/people")
-    catalog.lakehouse.refresh().create_snapshot("audit")
-    catalog.drop_table("hr.people")
+    asked = _drop_people(catalog, allowed, snapshot="audit")
     clock.forward(days=30)
     expire.run(reopened(catalog.lakehouse), expire.Config(keep_last=1, older_than_seconds=0))
-    asked = {"name": "people", "schema": FIELDS, "location": f"{allowed}/people"}
     with served(catalog, {ALLOWED_LOCATIONS: allowed}, mallory=_MALLORY) as call:
         assert 403 == call("POST", TABLES, asked).status
         reopened(catalog.lakehouse).drop_snapshot("audit")
