@@ -14,7 +14,7 @@
 #     make proto      the protobuf code again, after a change of the .proto
 #     make clean      remove what the other targets made
 #
-# `make test TEST_JOBS=4` runs the tests in four processes instead of three, TEST_JOBS=0 in one, one after the other.
+# `make test TEST_JOBS=3` runs the tests in three processes instead of four, TEST_JOBS=0 in one, one after the other.
 # PYTHON=/path/to/python3.11 and JAVA_HOME choose others than the ones found.
 
 SHELL := /bin/sh
@@ -33,8 +33,8 @@ BENCH_SCALE ?= small
 MINUTES ?= 10
 SEED ?= 1
 PYTEST_ARGS ?=
-# Half of the time the tests wait, for Java to start or a tick to come: three processes share two cores well.
-TEST_JOBS ?= 3
+# Half of the time the tests wait, for Java to start or a tick to come: four processes share two cores well.
+TEST_JOBS ?= 4
 PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1

@@ -47,15 +47,14 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 _RESERVED_WORDS = {"spark.sql.ansi.enforceReservedKeywords": "true"}
 
 SPARK = "spark"
-# Files of minutes, whose tests share nothing but what the session has.
-_SPLIT = frozenset(
-    {
-        "tests/core/test_crash_sweep.py",
-        "tests/simulation/test_defects.py",
-        "tests/simulation/test_model.py",
-        "tests/simulation/test_mutations.py",
-        "tests/simulation/test_schedules.py",
-    }
+# Files of minutes, whose tests share nothing but what the session has; those with the longest tests first.
+_SPLIT = (
+    "tests/simulation/test_schedules.py",
+    "tests/model/test_judge.py",
+    "tests/core/test_crash_sweep.py",
+    "tests/simulation/test_defects.py",
+    "tests/simulation/test_model.py",
+    "tests/simulation/test_mutations.py",
 )
 
 # `ci` runs the same bounded examples every time; `thorough` (`make test-all`) looks for new ones.
@@ -112,11 +111,13 @@ def _needs_spark(item: pytest.Item) -> bool:
     return SPARK in getattr(item, "fixturenames", ()) or item.get_closest_marker(SPARK) is not None
 
 
-def _turn(item: pytest.Item) -> int:
+def _turn(item: pytest.Item) -> tuple[int, int]:
     if _needs_spark(item):
-        return 0
+        return 0, 0
     file = item.nodeid.partition("::")[0]
-    return 3 if file in _SPLIT else 1 if file.startswith("tests/dagster/") else 2
+    if file in _SPLIT:
+        return 3, _SPLIT.index(file)
+    return (1, 0) if file.startswith("tests/dagster/") else (2, 0)
 
 
 def pytest_configure() -> None:
