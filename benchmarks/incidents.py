@@ -464,7 +464,8 @@ def expire_too_much(scene: Scene) -> None:
 def damage_a_definition(scene: Scene) -> None:
     """Damage a definition, which the backup has."""
     scene.damage(scene.definition("sales", "t3"))
-    scene.do(DROPPED, "verify", "--definitions", code=1)  # the nightly run reads none
+    scene.notice_at_night()
+    scene.do(DROPPED, "verify", "--definitions", code=1)
     scene.do(DAMAGED, "mend", "--from")
     scene.do(DAMAGED, "verify", "--all")
 
@@ -729,6 +730,7 @@ def _stanza(name: str, root: str, backup: str, endpoint: str) -> dict[str, Any]:
         "spark": {"master": "local[1]"},
         "schedules": {"maintenance": "0 3 1 1 *"},
         "compaction": {"poll": "15s", "engine": "local"},
+        "health": {"definitions": True},
         "snapshots": {"daily": {"keep": 2}},
         "retention": {"keep_last": 20, "older_than": "1d"},
         "orphans": {"older_than": "1d"},

@@ -23,6 +23,7 @@ from dagster_project.supervised import (
     advice,
     failure,
     is_permanent,
+    open_for_run,
     run_supervised,
     tag_plan,
     with_advice,
@@ -272,7 +273,7 @@ def lakehouse_definition(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
 
     def observe() -> Iterator[dg.ObserveResult]:
         try:
-            lake = open_lakehouse(known)
+            lake = open_for_run(known)
         except TrinityLakeError as error:  # such an asset takes no retry policy
             if is_permanent(error):
                 raise failure(error) from error

@@ -22,8 +22,10 @@ from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope
 from dagster_project.supervised import (
+    OPENED,
     REPAIR,
     RETRY,
+    SENT_AS,
     Supervisor,
     advice,
     choose_by_settings,
@@ -41,15 +43,13 @@ from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError, clock
 DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
-REACHABLE: Final = "reachable"
+REACHABLE: Final = OPENED
 NOT_FROZEN: Final = "not_frozen"
 _DROP: Final = "Drop the snapshot, or put its files back with the job `mend`: the newest version is intact."
 _REPAIR_BACKUP: Final = (
     "Versions that the backup may lack stay until it can be read. `trinitylake mend BACKUP --from ROOT` puts damaged "
     "files of the backup back; or export to a new place."
 )
-FAILED_GATE: Final = "failed_gate"
-"""In the metadata of a step's failure: a gate has failed, which the sensor `check_changes` sends."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -131,12 +131,12 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
             objects = lake.stats().objects or 0
             engine = choose_engine("auto", watch.spark, objects, health.spark_from_objects)
             share = health.tables or None
-            how = verify.Config(engine=engine.name, tables=share)
+            how = verify.Config(definitions=health.definitions, engine=engine.name, tables=share)
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
         consequence = "nothing that rewrites or deletes was started"
-        yield from _judge_gate(found, consequence, _DROP if found.concerns_snapshots_only() else REPAIR)
+        yield from _judge_gate(INTEGRITY, found, consequence, _DROP if found.concerns_snapshots_only() else REPAIR)
 
     return check
 
@@ -200,12 +200,14 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
 
         found = run_supervised(context, settings, spark, work)
         remedy = _REPAIR_BACKUP if found.findings else ""  # each other problem names its own
-        yield from _judge_gate(found, "nothing expires and nothing is deleted", remedy)
+        yield from _judge_gate(BACKUP_VERIFIED, found, "nothing expires and nothing is deleted", remedy)
 
     return check
 
 
-def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: str) -> Iterator[dg.AssetCheckResult]:
+def _judge_gate(
+    check: str, found: verify.Report | backup.Report, consequence: str, remedy: str
+) -> Iterator[dg.AssetCheckResult]:
     """Yield the result of a check that stops what deletes. One that fails names the first findings, and the remedy.
 
     Raises ``dagster.Failure`` then, or Dagster would only report that a blocking check failed.
@@ -217,7 +219,7 @@ def _judge_gate(found: verify.Report | backup.Report, consequence: str, remedy: 
         return
     text = f"{reports.text_of(found, 3)}\n{remedy}".rstrip()
     yield dg.AssetCheckResult(passed=False, metadata=metadata, description=text)
-    raise dg.Failure(f"{consequence}: {text}", metadata=metadata | {FAILED_GATE: True}, allow_retries=False)
+    raise dg.Failure(f"{consequence}: {text}", metadata=metadata | {SENT_AS: check}, allow_retries=False)
 
 
 # -- a lakehouse that cannot be opened -------------------------------------------------------------------

@@ -113,7 +113,7 @@ def _refusal(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
     if lakehouse is not None and not instance.has_dynamic_partition(FLEET, lakehouse):
         # Dagster would refuse the request, and evaluate this failure again and again before any other
         return f"it died, and the lakehouse {lakehouse!r} is not in the fleet any more"
-    if _switched_off(instance, run):
+    if is_switched_off(instance, run, _schedule(run)):
         return "it died, and its schedule has been switched off since"
     same = dg.RunsFilter(job_name=run.job_name, tags={} if lakehouse is None else {PARTITION_TAG: lakehouse})
     for newest in instance.get_runs(same, limit=1):
@@ -142,10 +142,9 @@ def _has_died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     return bool(failed) or run.tags.get(_REASON_TAG) not in _VERDICTS
 
 
-def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether the schedule that requested a maintenance has been switched off. One query."""
-    found = find_states(instance, run, _schedule(run))
-    return any(each.status.value == "STOPPED" for each in found)
+def is_switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun, name: str | None) -> bool:
+    """Return whether a schedule or sensor of the code location of a run has been switched off. One query."""
+    return any(each.status.value == "STOPPED" for each in find_states(instance, run, name))
 
 
 def find_states(instance: dg.DagsterInstance, run: dg.DagsterRun, name: str | None) -> list[Any]:

@@ -13,10 +13,11 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import crash_retry, fleet_health
-from dagster_project.checks import FAILED_GATE, REACHABLE
+from dagster_project.checks import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.fleet_health import Reason
-from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation
+from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation, sensor_of
+from dagster_project.supervised import SENT_AS
 from pipelines.lakehouses import look_up
 
 CHECK_CHANGES: Final = "check_changes"
@@ -72,8 +73,9 @@ def failure_sensors(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports every failed run, with its error, to the webhook of lakehouses.yaml. Of a maintenance "
         "that dies and is repeated the first failure, and the last one. None while a storage fails, "
-        "so that its lakehouse cannot be opened, once the sensor check_changes has sent that. None that failed at a "
-        "gate alone: the sensor check_changes sends that the gate fails.",
+        "so that its lakehouse cannot be opened, once the sensor check_changes has sent that. None that failed only "
+        "at gates, or because its lakehouse cannot be opened until a person acts: the sensor check_changes sends that "
+        "the check fails.",
     )
     def send(context: dg.RunFailureSensorContext) -> None:
         run = context.dagster_run
@@ -82,8 +84,8 @@ def failure_sensors(
         found = crash_retry.outlook(context.instance, run)
         if found.wanted and found.repeats:
             return
-        if failed_at_gates(context.get_step_failure_events()):
-            context.log.info("not sent: only gates failed, and `check_changes` sends those")
+        if is_sent_by_checks(context.instance, run, context.get_step_failure_events()):
+            context.log.info("not sent: checks say what failed, and `check_changes` sends those")
             return
         storage = find_reported_storage(context.instance, run, pages)
         if storage:
@@ -95,13 +97,19 @@ def failure_sensors(
     return [send]
 
 
-def failed_at_gates(failures: Sequence[dg.DagsterEvent]) -> bool:
-    """Return whether all that failed in a run are gates: each is sent once, and has an end that is sent, too."""
-    gates = 0
+def is_sent_by_checks(instance: dg.DagsterInstance, run: dg.DagsterRun, failures: Sequence[dg.DagsterEvent]) -> bool:
+    """Return whether checks say all that failed in a run: each is sent once, and has an end that is sent, too.
+
+    A gate has been evaluated in the run itself. ``reachable`` is, if the sensor that polls the lakehouse is on.
+    """
+    said_by = set[object]()
     for event in failures:
-        failure = event.step_failure_data.user_failure_data
-        gates += failure is not None and FAILED_GATE in failure.metadata
-    return 0 < gates == len(failures)
+        found = event.step_failure_data.user_failure_data
+        name = None if found is None else found.metadata.get(SENT_AS)
+        said_by.add(name and name.value)
+    if REACHABLE in said_by and crash_retry.is_switched_off(instance, run, sensor_of(run.tags)):
+        return False
+    return bool(said_by) and None not in said_by
 
 
 def find_reported_storage(instance: dg.DagsterInstance, run: dg.DagsterRun, pages: Mapping[str, dg.AssetKey]) -> str:

@@ -20,6 +20,7 @@ AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
 PARTITION_TAG: Final = "dagster/partition"
 """The tag that Dagster gives each run of a partition."""
 FLEET: Final = "lakehouses"
+FLEET_SENSOR: Final = f"{FLEET}_sensor"
 LAKEHOUSES: Final = dg.DynamicPartitionsDefinition(name=FLEET)
 """One partition for each lakehouse of a fleet, added and removed by the sensor."""
 AT_WORK: Final = [
@@ -115,6 +116,12 @@ def every(find: Callable[[str], LakehouseSettings]) -> Scope:
 def compaction_job(scope: Scope) -> str:
     """Return the name of the job that compacts a lakehouse, or one of a fleet."""
     return f"{scope.slug}_compaction"
+
+
+def sensor_of(tags: Mapping[str, str]) -> str:
+    """Return the name of the sensor that polls a lakehouse, by the tags of its scope or of a run on it."""
+    slug = tags.get(LAKEHOUSE_TAG)
+    return FLEET_SENSOR if slug is None or PARTITION_TAG in tags else f"{slug}_compaction_sensor"
 
 
 def lakehouse_tags(scope: Scope, settings: LakehouseSettings) -> dict[str, str]:

@@ -35,11 +35,11 @@ from dagster_project.scope import (
     last_result,
     run_tags,
     runs_at_work,
+    sensor_of,
 )
 from trinitylake_core import InvalidInput
 from trinitylake_core.short_repr import first_of
 
-FLEET_SENSOR: Final = f"{FLEET}_sensor"
 _FLEET_EVERY_SECONDS: Final = 30
 _BAD_STANZA_SECONDS: Final = 60.0
 _AT_ONCE: Final = 2000
@@ -73,7 +73,7 @@ def compaction_sensor(
     orphans = Orphans()
 
     @dg.sensor(
-        name=FLEET_SENSOR if known is None else f"{scope.slug}_compaction_sensor",
+        name=sensor_of(scope.tags),
         jobs=[job] if survey is None else [job, survey],
         minimum_interval_seconds=every,
         default_status=dg.DefaultSensorStatus.RUNNING,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +34,10 @@ RETRY: Final = dg.RetryPolicy(max_retries=4, delay=30, backoff=dg.Backoff.EXPONE
 After 30, 90, 210 and 450 seconds: an outage of ten minutes costs no night."""
 DRY_RUN_TAG: Final = "trinitylake/dry_run"
 """The tag that tells the runs which show a plan from those which act, in Dagster's list of runs."""
+SENT_AS: Final = "sent_as"
+"""In the metadata of a step's failure: the check that says the same, which the sensor `check_changes` sends."""
+OPENED: Final = "reachable"
+"""The check that says of a lakehouse that it cannot be opened."""
 INTERRUPTED: Final = "the run was cancelled"
 """How the failure of a step begins that was cancelled, or whose process received a signal to end."""
 REPAIR: Final = (
@@ -64,13 +68,17 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.Corrupt, REPAIR),
     (errors.StorageDenied, "Check the credentials in `storage_options` of lakehouses.yaml, and their permissions."),
     (errors.UnsafeStorage, "This storage lets two writers win one race, so writing to it is unsafe: use another one."),
+    (
+        errors.StorageFull,
+        "Make room there, and launch again: the run continues where it stopped. See the runbook, 'When machines fail'.",
+    ),
     (errors.StorageError, "The storage failed: launch again when it is available."),
 )
 IDLE: Final = "auto instead of spark: no object has changed since this ran last"
 _EXPECTED: Final = (errors.Refused, errors.InvalidInput, errors.NotFound, errors.AlreadyExists)
 _FLAG: Final = re.compile(r"--(allow-recent|damaged|dry-run|exact|force|history|others)\b")
 _LAUNCHPAD: Final = re.compile(r" \(in a launchpad [^)]*\)")
-_PERMANENT: Final = (errors.StorageDenied, errors.UnsafeStorage)
+_PERMANENT: Final = (errors.StorageDenied, errors.StorageFull, errors.UnsafeStorage)
 _POLL_SECONDS: Final = 0.5
 _LOG_EVERY_SECONDS: Final = 3.0
 _STOPS_WITHIN_SECONDS: Final = 30.0
@@ -258,7 +266,7 @@ def run_supervised(
 
         def carry_out() -> None:
             try:
-                result = work(open_lakehouse(settings, damaged=damaged), watch)
+                result = work(open_for_run(settings, damaged=damaged), watch)
             except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
                 future.set_exception(error)
             else:
@@ -278,6 +286,19 @@ def run_supervised(
         except _TooLate:
             _end(watch, thread)
             raise _failure(f"the work exceeded its timeout of {seconds}", future) from None
+
+
+def open_for_run(settings: LakehouseSettings, *, damaged: bool = False) -> Lakehouse:
+    """Open a lakehouse in a run.
+
+    Raises ``dagster.Failure``: it cannot be opened until a person acts, and the check ``reachable`` says that, too.
+    """
+    try:
+        return open_lakehouse(settings, damaged=damaged)
+    except errors.StorageError:  # one that was denied for a moment is no message of the check
+        raise
+    except errors.TrinityLakeError as error:
+        raise failure(error, {SENT_AS: OPENED}) from None
 
 
 def _end(watch: Supervisor, thread: threading.Thread) -> None:
@@ -323,10 +344,11 @@ def advice(error: errors.TrinityLakeError) -> str:
     return next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
 
 
-def failure(error: errors.TrinityLakeError) -> dg.Failure:
+def failure(error: errors.TrinityLakeError, metadata: Mapping[str, str] | None = None) -> dg.Failure:
     """Return a failure with the error and what to do. Only a storage failure or a lost race is worth a retry."""
     again = not is_permanent(error) or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
-    return dg.Failure(sentences(in_launchpad(str(error)), advice(error)), allow_retries=again)
+    text = sentences(in_launchpad(str(error)), advice(error))
+    return dg.Failure(text, metadata, allow_retries=again)
 
 
 def sentences(cause: str, what_to_do: str) -> str:

@@ -48,7 +48,8 @@ _HINTS: Final = {
     "I1": "the file is damaged: `trinitylake mend ROOT --from BACKUP` puts it back; or roll back to a version "
     "that does not use it",
     "I10": "`trinitylake mend ROOT --from BACKUP` puts the file back; or roll back to a version that does not use it",
-    "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
+    "I13": "`trinitylake mend ROOT --from BACKUP` puts the file back; without a backup of it `trinitylake alter ROOT "
+    "--set KEY=VALUE` writes the definition anew while the lakehouse can be opened; else roll back",
     "I12": "create the namespace again, or drop what lies in it; a compaction changes neither",
     "I14": "the content of this version is still readable. Where a root is missing, `trinitylake mend ROOT "
     f"--from BACKUP` puts it back, and `mend ROOT --lost V` marks a version that nobody has. {MAYBE_THE_STORE}",

@@ -203,5 +203,9 @@ class StorageDenied(StorageError):
     """The storage refused the credentials. Fix them, or the permissions."""
 
 
+class StorageFull(StorageError):
+    """There is no room on the storage, or in the directory of temporary files. Make room, and repeat the work."""
+
+
 class UnsafeStorage(StorageError):
     """The storage does not keep a promise that commits or expirations rest on; the message says which. Use another."""

@@ -113,12 +113,13 @@ class Health(Model):
     """How health is measured: by walking all ``levels`` of the tree, or from the root alone.
 
     From ``spark_from_objects`` objects, the walk and the integrity check run on Spark, where that runs on other
-    machines. The integrity check also proves that the metadata files of the share ``tables`` of all Iceberg tables
-    exist.
+    machines. The integrity check reads every node; with ``definitions`` also every definition, one request each, and
+    with ``tables`` it proves that the metadata files of this share of all Iceberg tables exist.
     """
 
     levels: bool = True
     spark_from_objects: int = Field(default=1_000_000, ge=0)
+    definitions: bool = False
     tables: float = Field(default=0.0, ge=0, le=1)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipelines import worker_pool
 from pipelines.engine.counting import only_row
 from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, place_names
-from trinitylake_core.errors import StorageError
+from trinitylake_core.errors import StorageError, StorageFull
 from trinitylake_core.storage import Storage
 
 MEMORY_BYTES: Final = 16 << 20
@@ -333,7 +333,9 @@ def _room_errors() -> Iterator[None]:
             raise
         where = os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or tempfile.tempdir or "/var/tmp"  # noqa: S108
         # After the disk was full the file is cut short, which SQLite calls malformed: nothing is wrong with it.
-        why = "the disk is full" if kind in {"CORRUPT", "FULL", "NOTADB"} else str(error)
-        raise StorageError(
+        is_full = kind in {"CORRUPT", "FULL", "NOTADB"}
+        raised = StorageFull if is_full else StorageError
+        why = "the disk is full" if is_full else str(error)
+        raise raised(
             f"temporary files cannot be used: {why}; make room in {where}, or set TMPDIR to a directory that has more"
         ) from error

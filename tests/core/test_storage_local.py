@@ -35,6 +35,7 @@ from trinitylake_core.errors import (
     NotAFile,
     StorageDenied,
     StorageError,
+    StorageFull,
     UnsafeStorage,
 )
 from trinitylake_core.storage import (
@@ -686,7 +687,8 @@ def test_a_name_too_long_is_said_to_be_so(storage: Storage) -> None:
     [
         (errno.EACCES, StorageDenied, "Permission denied"),
         (errno.EROFS, StorageDenied, "Read-only"),
-        (errno.ENOSPC, StorageError, "no space left"),
+        (errno.ENOSPC, StorageFull, "no space left"),
+        (errno.EDQUOT, StorageFull, "quota is used up"),
         (errno.EIO, StorageError, "Input/output"),
     ],
 )

@@ -19,6 +19,7 @@ from trinitylake_core.errors import (
     OutcomeUnknown,
     StorageDenied,
     StorageError,
+    StorageFull,
     UnsafeStorage,
 )
 from trinitylake_core.storage import Storage, check_conformance, open_storage
@@ -364,6 +365,8 @@ def _client_error(status: int, code: str) -> Exception:
         ("get", 403, "AccessDenied", StorageDenied),
         ("put", 403, "SignatureDoesNotMatch", StorageDenied),
         ("get", 400, "ExpiredToken", StorageDenied),
+        ("put", 507, "XMinioStorageFull", StorageFull),
+        ("create", 403, "QuotaExceeded", StorageFull),
         ("get", 500, "InternalError", TransientError),
         ("put", 503, "SlowDown", TransientError),
         ("put", 429, "TooManyRequests", TransientError),

@@ -25,7 +25,8 @@ from dagster_project import check_alerts
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import Notifications
 from dagster_project.factory import fleet
-from dagster_project.sensor import FLEET_SENSOR, FleetTick
+from dagster_project.scope import FLEET_SENSOR
+from dagster_project.sensor import FleetTick
 from tests.dagster.conftest import filled
 from tests.support import postgres
 from tests.support.deployment import Deployment, deployed, eventually

@@ -92,6 +92,24 @@ def test_integrity_looks_for_the_files_of_tables_on_request(
     assert (False, "I19", 1) == (found.passed, row.data["invariant"], values(found)["tables_checked"])
 
 
+def test_integrity_names_a_damaged_definition_with_the_command_that_mends_it(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """That of the lakehouse is always read, though its root has a copy; those of objects are read on request."""
+    asked = local.model_copy(update={"health": Health(definitions=True)})
+    of_lakehouse = lake.root_node.system["lakehouse_def"]
+    of_object = next(each.path for each in lake.objects())
+    for path, settings, invariant in ((of_object, asked, "I15"), (of_lakehouse, local, "I13")):
+        assert checked(settings, assets.HEALTH, "integrity", instance).passed
+        good = lake.storage.read(path)
+        lake.storage.replace(path, b"garbage")
+        found = checked(settings, assets.HEALTH, "integrity", instance)
+        lake.storage.replace(path, good)
+        assert found.description is not None
+        shown = [each in found.description for each in (invariant, path, "`trinitylake mend ROOT --from BACKUP`")]
+        assert (False, [True] * 3) == (found.passed, shown)
+
+
 def test_a_compaction_is_stale_only_with_debt(
     local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, clock: Clock
 ) -> None:

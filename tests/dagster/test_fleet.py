@@ -18,8 +18,7 @@ from dagster_project.config.settings import REASON_TAG, Notifications
 from dagster_project.factory import fleet
 from dagster_project.poll import SensorState
 from dagster_project.schedule import DUE_TAG
-from dagster_project.scope import FLEET, PARTITION_TAG
-from dagster_project.sensor import FLEET_SENSOR
+from dagster_project.scope import FLEET, FLEET_SENSOR, PARTITION_TAG
 from pipelines import export
 from pipelines.deadline_pool import DeadlinePool
 from pipelines.summary import utc

@@ -26,6 +26,8 @@ from dagster_project.notifications import failure_sensors
 from tests.dagster.test_assets import node_file
 from trinitylake_core import Lakehouse, StorageError
 
+POLLS = "sales_eu_compaction_sensor"
+
 
 class Received(HTTPServer):
     """A server on this machine that keeps what it is sent."""
@@ -85,13 +87,18 @@ def tell(
     sensor(context)
 
 
-def test_a_failed_run_is_told_with_its_error(
-    webhook: Received, settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_run_is_told_with_its_error_unless_a_check_says_the_same(
+    webhook: Received, settings: LakehouseSettings, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The nightly run was a message beside that of ``reachable``. Where nobody polls, it is the only one."""
     monkeypatch.setenv("TL_WEBHOOK", webhook.url)
     told = Notifications.model_validate({"webhook": {"env": "TL_WEBHOOK"}, "ui": "https://dagster.example.com/"})
-    result = failed_run(settings, instance)
-    tell(told, result, instance)
+    with dg.DagsterInstance.local_temp(memory) as instance:
+        result = failed_run(settings, instance)
+        for status, sent in ((InstigatorStatus.RUNNING, 0), (InstigatorStatus.STOPPED, 1)):
+            keep_state(instance, POLLS, status)
+            tell(told, result, instance)
+            assert sent == len(webhook.messages)
     (message,) = webhook.messages
     link = f"https://dagster.example.com/runs/{result.run_id}"
     assert ("error", link, True) == (message["severity"], message["url"], link in message["text"])
@@ -112,6 +119,7 @@ def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
     cursor: str | None = None
     with dg.DagsterInstance.local_temp(memory) as instance:
         result = failed_run(settings, instance)
+        keep_state(instance, POLLS, InstigatorStatus.STOPPED)
         for each, sent in ((down, "run"), (down, "storage"), (checks.evaluate_reachable(7), "run")):
             webhook.messages.clear()
             instance.report_runless_asset_event(checks.evaluation(page, each))
@@ -161,10 +169,15 @@ def tick_of(
 
 def keep_cursor(instance: dg.DagsterInstance, cursor: str) -> None:
     """Keep the cursor of the sensor of changes, as Dagster's daemon does after a tick."""
+    keep_state(instance, check_alerts.NAME, InstigatorStatus.RUNNING, cursor)
+
+
+def keep_state(instance: dg.DagsterInstance, name: str, status: InstigatorStatus, cursor: str | None = None) -> None:
+    """Keep the state of a sensor, as Dagster's daemon does."""
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "__repository__")
     data = SensorInstigatorData(cursor=cursor, sensor_type=SensorType.STANDARD)
-    sensor = origin.get_instigator_origin(check_alerts.NAME)
-    state = InstigatorState(sensor, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data)
+    sensor = origin.get_instigator_origin(name)
+    state = InstigatorState(sensor, InstigatorType.SENSOR, status, data)
     is_known = instance.get_instigator_state(sensor.get_id(), sensor.get_selector().get_id())
     keep = instance.update_instigator_state if is_known else instance.add_instigator_state
     keep(state)

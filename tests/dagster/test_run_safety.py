@@ -21,7 +21,7 @@ from tests.dagster.test_retention import files
 from tests.support.clock import Clock
 from tests.support.lakes import CancelBy
 from tests.support.surgery import directory_of
-from trinitylake_core import Lakehouse, StorageDenied, StorageError
+from trinitylake_core import Lakehouse, StorageDenied, StorageError, StorageFull
 
 TEN_DAYS_MILLIS = 864_000_000
 ASSETS = {
@@ -126,9 +126,9 @@ def test_an_integrity_check_that_a_storage_failed_is_made_again(
 def test_what_cannot_pass_is_not_tried_again(
     asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrong credentials stay wrong. And a storage that stays down is given up after two more tries."""
+    """Wrong credentials stay wrong, and a full disk full. A storage that stays down is given up after more tries."""
     before = files(lake)
-    for error, tries in ((StorageDenied("no"), 0), (StorageError("down"), 2)):
+    for error, tries in ((StorageDenied("no"), 0), (StorageFull("no space"), 0), (StorageError("down"), 2)):
         monkeypatch.setattr(ASSETS[asset], "run", failing(error, print, times=99))
         result, again = materialised(local, asset, instance)
         assert (False, tries, before) == (result.success, again, files(lake))

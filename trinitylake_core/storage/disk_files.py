@@ -21,6 +21,7 @@ MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 NO_SUCH_FILE = MISSING | {errno.ENAMETOOLONG}
 """Of a file that is asked for: none can have a name that is too long."""
 DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 TRANSIENT = frozenset({errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.EMFILE, errno.ENFILE})
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _CLEAR_TEXTS: Final = {

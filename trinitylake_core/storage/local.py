@@ -25,6 +25,7 @@ from trinitylake_core.errors import (
     InvalidInput,
     StorageDenied,
     StorageError,
+    StorageFull,
     TrinityLakeError,
     UnsafeStorage,
 )
@@ -34,6 +35,7 @@ from trinitylake_core.storage.disk_deleting import DeletionPace, delete_files
 from trinitylake_core.storage.disk_directories import Directories
 from trinitylake_core.storage.disk_files import (
     DENIED,
+    FULL,
     MISSING,
     NO_LINKS,
     NO_SUCH_FILE,
@@ -368,4 +370,6 @@ class LocalStorage(BaseStorage):
             return CannotHold(text)
         if error.errno in DENIED:
             return StorageDenied(text + explain_denial(self._base + path))
+        if error.errno in FULL:
+            return StorageFull(text)
         return StorageError(text)

@@ -16,6 +16,7 @@ from trinitylake_core.errors import (
     InvalidInput,
     StorageDenied,
     StorageError,
+    StorageFull,
     TrinityLakeError,
     UnsafeStorage,
 )
@@ -178,6 +179,8 @@ TRANSIENT_CODES: Final = frozenset(
     | {"ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
 )
 """Answers to a request, or for one key of a batch, after which another try may help."""
+_FULL_CODES: Final = frozenset({"QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"})
+"""Of MinIO and Ceph; S3 itself is never full."""
 _DENIED_CODES: Final = frozenset(
     {"AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken"}
     | {"RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"}
@@ -254,6 +257,8 @@ def _map_response(
             return refused
     if kind in {"get", "head"} and (code == "NoSuchKey" or status == 404):
         return FileMissing(f"{where} does not exist")
+    if code in _FULL_CODES or status == 507:
+        return StorageFull(text)
     if code in _DENIED_CODES or status in {401, 403}:
         return StorageDenied(f"{text}{_hint_for(kind, code)}")
     if code in TRANSIENT_CODES or status in {408, 429} or (status >= 500 and status != 501):
