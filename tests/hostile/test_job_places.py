@@ -6,22 +6,24 @@ names. So what was opened counts here, and not what a job says of itself.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from pyiceberg.exceptions import ValidationError
+from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.table import Table
 
-from pipelines import export, tables_clean, tables_compact, tables_expire, tables_health, verify
+from pipelines import expire, export, tables_clean, tables_compact, tables_expire, tables_health, verify
 from pipelines.tables.compact.decision import GroupRules
 from tests.hostile.lakehouse import with_fields
-from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import FAST
 from tests.support.opened_files import watched
 from tests.support.respelled import local, respell_data, respell_lists, respell_manifests, rewrite_avro
@@ -246,11 +248,30 @@ def _name_deletes(mine: Table, secret: Path) -> None:
     rewrite_avro(local(snapshot.manifest_list), resize)
 
 
+def _name_old_list(mine: Table, secret: Path) -> None:
+    """Make the oldest snapshot name a manifest list."""
+    file = local(mine.metadata_location)
+    document = json.loads(file.read_text())
+    document["snapshots"][0]["manifest-list"] = secret.as_uri()
+    file.write_text(json.dumps(document))
+
+
+def _name_old_manifest(mine: Table, secret: Path) -> None:
+    """Make the manifest list of the oldest snapshot name a manifest."""
+
+    def change(row: Any) -> None:
+        row["manifest_path"], row["manifest_length"] = secret.as_uri(), secret.stat().st_size
+
+    rewrite_avro(local(mine.metadata.snapshots[0].manifest_list), change)
+
+
 _NEIGHBOURS: Final[dict[str, Callable[[Table, Path], None]]] = {
     "statistics": lambda mine, secret: _name_statistics(mine, secret, "statistics"),
     "statistics of partitions": lambda mine, secret: _name_statistics(mine, secret, "partition-statistics"),
     "old metadata": _name_old_metadata,
     "deletes": _name_deletes,
+    "an old manifest list": _name_old_list,
+    "an old manifest": _name_old_manifest,
 }
 
 
@@ -278,7 +299,40 @@ def test_no_job_opens_statistics_deletes_or_old_metadata_of_another_place(what: 
         register_all(other, catalog)
     assert [] == opened
     assert private.exists()
-    assert not any(each.stops_all for each in cleaned.doubts)
+    assert any(each.stops_all for each in cleaned.doubts) == ("manifest" in what), "what may name any file"
+
+
+@pytest.mark.parametrize("what", _NEIGHBOURS)
+def test_no_job_deletes_a_file_of_another_table(what: str, tmp_path: Path) -> None:
+    """Which a table names as its own: neither when its snapshots expire, nor when it is dropped and cleaned."""
+    catalog = new_iceberg(tmp_path)
+    theirs = with_table(catalog, _THEIRS, 1)
+    enabled = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    mine = with_table(catalog, _MINE, 1, properties=enabled)
+    mine.append(rows(2))
+    secret = _secret(catalog)
+    named = {
+        "old metadata": local(theirs.metadata_location),
+        "an old manifest list": local(theirs.metadata.snapshots[0].manifest_list),
+        "an old manifest": local(theirs.metadata.snapshots[0].manifests(theirs.io)[0].manifest_path),
+    }
+    _NEIGHBOURS[what](mine, named.get(what, secret))
+    before = {each for each in _area_of(theirs).rglob("*") if each.is_file()}
+    how = tables_expire.Config(pattern="a.*", older_than_seconds=0)
+    for table in (catalog, opened(catalog.lakehouse.root)):
+        tables_expire.run(catalog.lakehouse.refresh(), how)
+        tables_clean.run(catalog.lakehouse.refresh(), _CLEANING)
+        with suppress(ForbiddenError, ValidationError):
+            table.load_table(_MINE).append(rows(3))
+    catalog.purge_table(_MINE)
+    expire.run(catalog.lakehouse.refresh(), expire.Config(keep_last=1, engine="local", older_than_seconds=0))
+    tables_clean.run(catalog.lakehouse.refresh(), _CLEANING)
+    assert before <= {each for each in _area_of(theirs).rglob("*") if each.is_file()}
+    assert [1] == ids(catalog.load_table(_THEIRS))
+
+
+def _area_of(table: Table) -> Path:
+    return local(table.location())
 
 
 def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tmp_path: Path) -> None:

@@ -10,17 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import fastavro
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import orc, parquet
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
-from pipelines import tables_compact
+from pipelines import stats, tables_compact, tables_health, verify
+from pipelines.engine import open_engine
 from pipelines.job import NEVER_CANCELLED
 from pipelines.tables.changing import NamedTable
 from pipelines.tables.compact import model
@@ -29,6 +32,7 @@ from pipelines.tables.compact.local import LocalRewriter
 from pipelines.tables.compact.plan import plan_table
 from pipelines.tables_compact import Config, Settings
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
+from tests.support.respelled import local, rewrite_avro
 from trinitylake_core.iceberg import TrinityLakeCatalog, border, data_files
 from trinitylake_core.iceberg.reading import parquet_pages
 from trinitylake_core.table_places import Located
@@ -87,6 +91,44 @@ def columns_of_nothing() -> tuple[bytes, int]:
     return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1", 1
 
 
+def orc_texts() -> tuple[bytes, int]:
+    stream = io.BytesIO()
+    batch = pa.table({"id": numbers(100), "name": repeated(100).cast(pa.string())})
+    with orc.ORCWriter(stream, compression="zstd") as writer:
+        for _ in range(24):
+            writer.write(batch)
+    return stream.getvalue(), 2_400
+
+
+def avro_texts() -> tuple[bytes, int]:
+    """One block of 2,400 rows, packed by Zstandard."""
+    fields = [("id", "long", 1), ("name", "string", 2)]
+    columns = [{"name": name, "type": kind, "field-id": number} for name, kind, number in fields]
+    schema = {"type": "record", "name": "r", "fields": columns}
+    header = io.BytesIO()
+    fastavro.writer(header, schema, [], sync_marker=bytes(16))
+    row = b"\0" + number_of(TEXT) + b"x" * TEXT
+    block = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(block, "zstd") as stream:
+        for _ in range(2_400):
+            stream.write(row)
+    data = bytes(block.getvalue())
+    packed = header.getvalue().replace(b"\x08null", b"\x12zstandard")
+    return packed + number_of(2_400) + number_of(len(data)) + data + bytes(16), 2_400
+
+
+def puffin_vector() -> tuple[bytes, int]:
+    """A deletion vector of one Roaring bitmap whose run says that all rows are deleted; a footer of 1.2 GiB, packed."""
+    footer = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(footer, "lz4") as stream:
+        for _ in range(2_400):
+            stream.write(b" " * TEXT)
+    data = bytes(footer.getvalue())
+    return b"PFA1PFA1" + data + len(data).to_bytes(4, "little") + b"\1\0\0\0PFA1", 1
+
+
+OTHER_FORMATS: Final = {orc_texts: "ORC", avro_texts: "AVRO", puffin_vector: "PUFFIN"}
+"""Bombs, and what the manifest says that they are; in a second table it says Parquet of each."""
 BOMBS: Final = {
     columns_of_nothing: {model.UNSUPPORTED},
     dictionary: {model.DONE},
@@ -96,14 +138,35 @@ BOMBS: Final = {
 }
 
 
-def add_file(catalog: TrinityLakeCatalog, name: str, data: bytes, count: int) -> None:
-    """Commit a data file to a table, as a writer may that makes its files by hand."""
+def add_file(catalog: TrinityLakeCatalog, name: str, data: bytes, count: int, kind: str = "PARQUET") -> None:
+    """Commit a data file to a table, as a writer may that makes its files by hand; one of Puffin are deletes."""
     table = catalog.load_table(name)
     uri = f"{table.location()}/data/bomb.parquet"
     Path(uri.removeprefix("file://")).write_bytes(data)
     figures = {"record_count": count, "column_sizes": {}, "value_counts": {}, "null_value_counts": {}}
     with table.transaction() as change, change.update_snapshot().fast_append() as append:
         append.append_data_file(border.new_data_file(uri, len(data), 0, Record(), figures))
+    if kind != "PARQUET":
+        rename_format(catalog.load_table(name), uri, kind)
+
+
+def rename_format(table: Table, uri: str, kind: str) -> None:
+    """Make the manifest of a data file say that it is of another format; one of Puffin are deletes."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    content = int(kind == "PUFFIN")
+    newest = local(snapshot.manifests(table.io)[0].manifest_path)
+
+    def change(row: Any) -> None:
+        assert row["data_file"]["file_path"] == uri
+        row["data_file"] |= {"file_format": kind, "content": content}
+
+    def resize(row: Any) -> None:
+        if row["manifest_path"] == newest.as_uri():
+            row |= {"manifest_length": newest.stat().st_size, "content": content}
+
+    rewrite_avro(newest, change)
+    rewrite_avro(local(snapshot.manifest_list), resize)
 
 
 def test_bombs_cost_their_own_tables_and_little_memory(tmp_path: Path) -> None:
@@ -113,6 +176,12 @@ def test_bombs_cost_their_own_tables_and_little_memory(tmp_path: Path) -> None:
         name = f"sales.{bomb.__name__}"
         with_table(catalog, name, 1).append(rows(2))
         add_file(catalog, name, *bomb())
+    for bomb, kind in OTHER_FORMATS.items():
+        data, count = bomb()
+        for said in (kind, "PARQUET"):
+            name = f"sales.{bomb.__name__}_{said}"
+            with_table(catalog, name, 1).append(rows(2))
+            add_file(catalog, name, data, count, said)
     script = f"from {__name__} import compact_in_bounds; compact_in_bounds({catalog.lakehouse.root!r})"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=300)
     assert not done.returncode, done.stderr
@@ -120,6 +189,10 @@ def test_bombs_cost_their_own_tables_and_little_memory(tmp_path: Path) -> None:
     assert model.DONE == outcomes.pop("sales.other")
     for bomb, right in BOMBS.items():
         assert outcomes[f"sales.{bomb.__name__}"] in right
+    for bomb, kind in OTHER_FORMATS.items():
+        planned = outcomes.get(f"sales.{bomb.__name__}_{kind}", model.UNSUPPORTED)  # deletes are Spark's by the plan
+        assert model.UNSUPPORTED == planned
+        assert model.UNREADABLE == outcomes[f"sales.{bomb.__name__}_PARQUET"]
     assert [1, 2] == ids(opened(catalog.lakehouse.root).load_table("sales.other"))
 
 
@@ -129,6 +202,9 @@ def compact_in_bounds(root: str) -> None:
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + LIMIT, held + LIMIT))
     report = tables_compact.run(catalog.lakehouse, Config(rules=EAGER, settings=Settings(at_once=1)))
+    tables_health.run(catalog.lakehouse, tables_health.Config(engine="local"))
+    verify.run(catalog.lakehouse, verify.Config(tables=1.0, deep=True, engine="local"))
+    stats.deep(catalog.lakehouse, open_engine("local", None), storage=True)
     print(";".join(f"{each.table}={each.outcome}" for each in report.outcomes))
 
 
