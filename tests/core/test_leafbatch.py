@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.memory import leaves_of
 from trinitylake_core import spec
-from trinitylake_core.tree import leafbatch, nodefile
+from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
@@ -149,11 +149,3 @@ def test_pivots_stand_behind_their_leaves_and_are_no_part_of_files(as_views: boo
     assert leaves.pivots() == (["C03"], ["p"])
     assert leaves.edges() == [("C00", "C02"), ("C10", "C12")]
     assert files[:2] == encode_many(leaves, paths[:2], 8, STAMP)
-
-
-def test_an_arrow_whose_files_are_not_understood_writes_them_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    files, paths = plain()
-    leaves = leaves_of(decode_many(files, paths, 8) or [])
-    monkeypatch.setattr(leafbatch, "learn_frame", lambda: None)
-    assert files == encode_many(leaves, paths, 8, STAMP)
-    assert decode_many(files, paths, 8) is None

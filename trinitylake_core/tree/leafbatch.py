@@ -1,16 +1,13 @@
-"""Many leaf files in one go: the bytes of ``nodefile``, without a call of Arrow per file (format, section 4).
+"""Many leaf files in one go: the bytes of ``nodefile``, without a Python object per row (format, section 4).
 
-Files of one kind differ in their record batch, their checksum and a few numbers; the schema around it, before and
-behind, is the same. So Arrow compresses or expands the batches of a whole run of leaves in one call, as one stream, and
-what belongs around each is put there, or proved to be there, byte by byte.
-
-A file that differs from those that this library writes is left to ``nodefile``, which reads it or reports the defect.
+The entries of a run of leaves are laid out as one column each, and cut into files. A file is read as two slices of its
+columns. One that differs from those that this library writes is left to ``nodefile``, which reads it or reports the
+defect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from struct import unpack_from
@@ -20,22 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from trinitylake_core import spec
+from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.checksum import checksum_of, checksum_of_parts, parts_of
+from trinitylake_core.tree.checksum import parts_of
 from trinitylake_core.tree.leafrun import Columns, Leaves, as_views, set_bits, take_views
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.noderows import text_array, text_size
+from trinitylake_core.tree.noderows import text_array
 
 _STRING: Final = pa.string()
-_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""The end of a stream of messages."""
 _DIGITS: Final = 9
 _ALL_PARTS: Final = 3
 """Validity bits, offsets and text: the parts of a column in which some rows are NULL, and some hold text."""
 _Parts: TypeAlias = tuple[Any, Any, Any]
-_MOST_ROWS: Final = 1 << 16
-"""Leaves of more rows are made one by one: nearly empty, they expand more than a reader accepts, if compressed."""
-_SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -44,47 +37,31 @@ _SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
 def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> list[Columns] | None:
     """Return the entries of plain leaf files, or ``None`` if one is not exactly as :func:`encode_many` writes it.
 
-    Damaged and unusual files are not distinguished here, but in ``nodefile``. REQUIRES: at least one file.
+    Damaged and unusual files are not distinguished here, but in ``nodefile``.
     """
-    frame = learn_frame()
-    if frame is None:
-        return None
-    checksums = _find_checksums(frame, files)
-    if checksums is None:
-        return None
-    batches = _read_batches(frame, files)
-    if batches is None:
-        return None
     found = []
-    for batch, checksum, path in zip(batches, checksums, paths, strict=True):
-        entries = _entries(batch, checksum, path, order)
+    for data, path in zip(files, paths, strict=True):
+        entries = _read_entries(data, path, order)
         if entries is None:
             return None
         found.append(entries)
     return found
 
 
-def _read_batches(frame: Frame, files: Sequence[bytes]) -> list[pa.RecordBatch] | None:
-    """Return the batches of files, read as one stream; ``None`` where this is no run of plain leaves."""
-    schema = memoryview(files[0])[MAGIC : frame.begin]
-    bodies = [memoryview(data)[frame.begin : len(data) - frame.behind] for data in files]
-    stream = b"".join((schema, *bodies, _END))
+def _read_entries(data: bytes, path: str, order: int) -> Columns | None:
+    """Return the entries of a plain leaf file; ``None`` of any other file, and of a damaged one."""
     try:
-        if any(nodefile.is_bomb(data, frame.begin) for data in files):
-            return None
-        with pa.ipc.open_stream(pa.py_buffer(stream), options=nodefile.READ) as reader:
-            batches = list(reader)
-        table = pa.Table.from_batches(batches)
-        table.validate(full=True)
-    except nodefile.UNREADABLE:
+        batch, is_checksummed = nodefile.read_batch(data, path)
+    except (CorruptNode, *nodefile.UNREADABLE):
         return None
-    for column in table.columns[2:]:  # a leaf without messages has neither pointers nor transactions
-        if column.null_count < len(column) or any(map(text_size, column.chunks)):
-            return None
-    return batches
+    if not is_checksummed:
+        return None
+    if parts_of(batch.column(2)) is not None or parts_of(batch.column(3)) is not None:
+        return None  # a leaf without messages has neither pointers nor transactions
+    return _entries(batch, path, order)
 
 
-def _entries(batch: pa.RecordBatch, checksum: bytes, path: str, order: int) -> Columns | None:
+def _entries(batch: pa.RecordBatch, path: str, order: int) -> Columns | None:
     """Return the entries in the rows of a plain leaf, whose last two columns are NULL; ``None`` of any other file."""
     keys = batch.column(0)
     values = batch.column(1)
@@ -92,8 +69,6 @@ def _entries(batch: pa.RecordBatch, checksum: bytes, path: str, order: int) -> C
     key_parts = _all_parts_of(keys)
     value_parts = _all_parts_of(values)
     if key_parts is None or value_parts is None:
-        return None
-    if checksum_of_parts((key_parts, value_parts, None, None), rows) != checksum:
         return None
     system = _read_system_rows(key_parts, value_parts)
     first = len(_system_names().names)
@@ -170,24 +145,6 @@ def _system_names() -> _SystemNames:
     return _SystemNames(names, bytes(ends)[: 4 * (len(names) + 1)], bytes(text))
 
 
-def _find_checksums(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
-    """Return the checksums in files, ``None`` if there stands anything else around their batches."""
-    start = len(frame.head[0])
-    found = []
-    for data in files:
-        checksum = data[start : start + DIGITS]
-        size = data[frame.begin + 4 : frame.begin + PREFIX]
-        metadata = PREFIX + int.from_bytes(size, "little")
-        body = len(data) - frame.begin - frame.behind - metadata
-        if body < 0:
-            return None
-        head, tail = frame.around(checksum, metadata, body)
-        if not data.startswith(head) or not data.endswith(tail):
-            return None
-        found.append(checksum)
-    return found
-
-
 # -- writing -------------------------------------------------------------------------------------------
 
 
@@ -195,26 +152,15 @@ def encode_many(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) ->
     """Return the bytes of new leaf files at ``paths``: those of ``nodefile.encode`` for the same leaves."""
     columns = _lay_out(leaves, paths, order, stamp)
     rows = len(columns.keys) // len(paths)
-    keys_of_files = _cut_column(columns.keys, rows)
-    values_of_files = _cut_column(columns.values, rows)
     nothing = pa.nulls(rows, _STRING)
-    checksums = []
-    batches = []
-    for keys, values in zip(keys_of_files, values_of_files, strict=True):
-        checksums.append(checksum_of_parts((keys, values, None, None), rows))
-        batches.append([_column_of(keys, rows), _column_of(values, rows), nothing, nothing])
-    frame = learn_frame()
-    if frame is None or rows > _MOST_ROWS:
-        return [bytes(nodefile.file_of(arrays)) for arrays in batches]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA, options=nodefile.WRITE) as writer:
-        for arrays in batches:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
-    return _files(frame, sink.getvalue(), checksums)
+    files = []
+    for keys, values in zip(_cut_column(columns.keys, rows), _cut_column(columns.values, rows), strict=True):
+        files.append(bytes(nodefile.file_of([keys, values, nothing, nothing])))
+    return files
 
 
-def _cut_column(column: Any, rows: int) -> list[_Parts]:
-    """Return the parts of each so many rows of a column. REQUIRES: some row is NULL."""
+def _cut_column(column: Any, rows: int) -> list[Any]:
+    """Return each so many rows of a column as a column without an offset. REQUIRES: some row is NULL."""
     validity, offsets, text = column.buffers()
     count = len(column) // rows
     packed = np.frombuffer(validity, np.uint8)
@@ -229,13 +175,9 @@ def _cut_column(column: Any, rows: int) -> list[_Parts]:
     pieces = []
     for index, (start, stop) in enumerate(pairwise(cuts)):
         texts = text.slice(start, stop - start)
-        pieces.append((pa.py_buffer(bits[index]), pa.py_buffer(places[index]), texts))
+        ends_here = pa.py_buffer(places[index])
+        pieces.append(pa.StringArray.from_buffers(rows, ends_here, texts, pa.py_buffer(bits[index])))
     return pieces
-
-
-def _column_of(parts: _Parts, rows: int) -> Any:
-    bits, ends, text = parts
-    return pa.StringArray.from_buffers(rows, ends, text, bits)
 
 
 def _lay_out(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> Columns:
@@ -309,99 +251,3 @@ def _system_rows(count: int, path: str, stamp: int) -> dict[str, str]:
     """Return the system rows of a leaf."""
     node = Node(system={spec.CREATED_AT_MILLIS: str(stamp)}, height=0, subtree_keys=count, subtree_messages=0)
     return nodefile.system_rows(node, count=count, path=path)
-
-
-def _files(frame: Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]:
-    """Return files around the batches of a stream."""
-    data = memoryview(stream).cast("B")
-    schema = int.from_bytes(data[4:PREFIX], "little")
-    at = PREFIX + schema
-    files = []
-    reader = pa.ipc.MessageReader.open_stream(stream)
-    reader.read_next_message()
-    for checksum in checksums:
-        message = reader.read_next_message()
-        metadata = PREFIX + message.metadata.size
-        body = message.body.size
-        head, tail = frame.around(checksum, metadata, body)
-        stop = at + metadata + body
-        files.append(b"".join((head, data[at:stop], tail)))
-        at = stop
-    return files
-
-
-# -- what stands around a record batch -------------------------------------------------------------
-
-
-MAGIC: Final = 8
-PREFIX: Final = 8
-"""What stands before each message: a marker and the length of its metadata, 4 bytes each."""
-DIGITS: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What stands before and behind the record batch of each leaf file, cut where files differ."""
-
-    head: tuple[bytes, bytes]
-    """Before and behind the checksum."""
-    tail: tuple[bytes, bytes, bytes]
-    """Before and behind the checksum, and behind the block with the place of the batch."""
-    checksum_first: bool
-    """Whether the checksum stands before the block."""
-    begin: int
-    """Where the batch begins."""
-    behind: int
-    """How many bytes follow it."""
-
-    def around(self, checksum: bytes, metadata: int, body: int) -> tuple[bytes, bytes]:
-        """Return the bytes before and behind a batch of so many bytes of metadata and body."""
-        before, behind = self.head
-        head = b"".join((before, checksum, behind))
-        block = _block(self.begin, metadata, body)
-        before, between, behind = self.tail
-        if self.checksum_first:
-            tail = b"".join((before, checksum, between, block, behind))
-        else:
-            tail = b"".join((before, block, between, checksum, behind))
-        return head, tail
-
-
-def _block(begin: int, metadata: int, body: int) -> bytes:
-    """Return the position of a batch as the end of a file contains it: three numbers of 8 bytes, the second padded."""
-    return b"".join(number.to_bytes(8, "little") for number in (begin, metadata, body))
-
-
-@lru_cache(maxsize=1)
-def learn_frame() -> Frame | None:
-    """Return the bytes that this version of Arrow puts around a batch, found in a file; ``None`` if it is not known."""
-    column = text_array(["x"])
-    columns = [column] * len(spec.COLUMNS)
-    data = bytes(nodefile.file_of(columns))
-    checksum = checksum_of(columns)
-    schema = int.from_bytes(data[MAGIC + 4 : MAGIC + PREFIX], "little")
-    begin = MAGIC + PREFIX + schema
-    with pa.ipc.open_stream(pa.py_buffer(data[MAGIC:])) as reader:
-        if reader.schema.names != list(spec.COLUMNS):
-            return None
-    message = pa.ipc.read_message(pa.py_buffer(data[begin:]))
-    metadata = PREFIX + message.metadata.size
-    body = message.body.size
-    block = _block(begin, metadata, body)
-    head = data[:begin]
-    tail = data[begin + metadata + body :]
-    # Cut where files differ. If a piece stands there twice, it is not known which of them differs.
-    if head.count(checksum) != 1 or tail.count(checksum) != 1 or tail.count(block) != 1:
-        return None
-    before, behind = head.split(checksum)
-    checksum_first = tail.index(checksum) < tail.index(block)
-    first, second = (checksum, block) if checksum_first else (block, checksum)
-    tail_before, rest = tail.split(first)
-    tail_between, tail_behind = rest.split(second)
-    return Frame(
-        head=(before, behind),
-        tail=(tail_before, tail_between, tail_behind),
-        checksum_first=checksum_first,
-        begin=begin,
-        behind=len(tail),
-    )
