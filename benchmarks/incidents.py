@@ -503,7 +503,7 @@ def set_a_bucket_back(scene: Scene, *, goes_on: bool = False) -> None:
     line = scene.evening.page.command(SET_BACK, "restore", "--only")
     places = {"file:///data/lake": scene.root, "file:///backup/lake": scene.backup}
     scene.run([*(places.get(word, word) for word in line if word != "--dry-run"), "--expected-version", planned])
-    scene.do(SET_BACK, "touch", "--accept")
+    scene.do(SET_BACK, "alter", "--accept")
     stanzas = scene.evening.read_stanzas()
     for each in stanzas["lakehouses"]:
         if each["name"] == scene.name:

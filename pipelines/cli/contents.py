@@ -61,7 +61,6 @@ change:
   load ROOT SOURCE | create many objects at once, from JSON Lines
   alter ROOT [OBJECT] | set or remove properties of the lakehouse, a namespace, a table or a view
   rename ROOT OBJECT NAME | rename a table or a view, or move it to another namespace
-  touch ROOT | commit a version without a change: proof that this machine may write, and a mark in the history
   serve ROOT | serve the Iceberg REST catalog API, so that every engine is a client
   upgrade SRC DST | rewrite a lakehouse of any generation in the canonical format at another root URI
 maintain:
@@ -95,7 +94,7 @@ _MODULES: Final = {
     "reading": "ls, show, stats, tree",
     "versions": "history, diff",
     "fleets": "fleet",
-    "changing": "create, apply, alter, rename, touch",
+    "changing": "create, apply, alter, rename",
     "jobs": "load, upgrade, compact, doctor",
     "serving": "serve",
     "retention": "verify, expire, clean, mend, tables health, tables expire, tables clean",

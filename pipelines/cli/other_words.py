@@ -18,9 +18,8 @@ fleet: lakehouses, status, all
 create: init, new
 apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table, drop-namespace, execute, commit
 load: import, ingest, register
-alter: set, config, configure, properties
+alter: set, config, configure, properties, accept, mark
 rename: mv, move
-touch: accept, noop, no-op, mark, ping-write, write-test, can-write
 mend: fix, repair-clock, fix-clock, fix-fence
 serve: sql, query, server, rest, start, endpoint
 upgrade: migrate, convert
@@ -28,7 +27,7 @@ compact: optimize, optimise, maintain, maintenance, flush, merge
 verify: check, fsck, validate, lint, health
 expire: prune, retention, expire-snapshots
 clean: vacuum, gc, cleanup, purge, sweep, orphans, remove-orphan-files
-doctor: ping, test, diagnose
+doctor: ping, test, diagnose, touch, ping-write, write-test, can-write
 freeze: lock, pause, readonly, read-only
 thaw: unlock, unfreeze, resume
 rollback: reset, revert, checkout, back, time-travel

@@ -19,7 +19,7 @@ from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
-from pipelines import touch
+from pipelines import cli
 from pipelines.deadline_pool import DeadlinePool
 from tests.dagster.test_assets import node_file, run
 from tests.support.surgery import directory_of
@@ -253,7 +253,7 @@ def test_a_lakehouse_that_goes_back_in_time_is_told_until_somebody_accepts_it(
             txn.create_namespace(name)
         with pytest.raises(WentBack, match="is another commit now"):
             poll.poll_lakehouse(settings, state, 0.0)
-    touch.run(Lakehouse.open(lake.root), touch.Config(reason="incident", accept=True))
+    assert 0 == cli.main(["alter", lake.root, "--accept", "--reason", "incident"])
     accepted = poll.poll_lakehouse(settings, state, 0.0)
     assert seen + 2 == accepted.version == poll.poll_lakehouse(settings, accepted.state, 0.0).version
     lake.storage.delete_many([each.path for each in lake.storage.list()])

@@ -21,7 +21,6 @@ import pytest
 import yaml
 
 from dagster_project.config.settings import LakehouseSettings
-from pipelines import touch
 from tests.dagster.conftest import filled
 from tests.support.deployment import eventually
 from tests.support.dev_server import SECONDS, UNIT, DevServer, command, dev_server
@@ -120,7 +119,7 @@ def test_a_rollback_waits_for_no_maintenance_and_can_stop_it(tmp_path: Path, lay
         held = server.launch(f"{slug}_compaction", tags=tags)
         eventually((server.home / "held").exists, lambda: server.log(UNIT)[-3000:], SECONDS)
         planned = roll_back(version=good, reason="bad deploy")
-        touch.run(lake.refresh(), touch.Config(reason="may I write?"))
+        lake.alter({"mark": "1"}, reason="may I write?")
         roll_back(**offered(server, planned)["ops"][f"{step}__rollback"]["config"])
         assert "STARTED" == server.run(held)["status"]
         assert lake.at(good).digest() == lake.refresh().digest()

@@ -27,7 +27,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines import clean, compaction, expire, export, load, rollback, touch
+from pipelines import clean, compaction, expire, export, load, rollback
 from tests.model import files, tree, wire
 from tests.model.operations.base import Finding
 from tests.model.world import meaning_of
@@ -286,14 +286,15 @@ class Process:
         self.count += 1
         export.run(self.lake.refresh(), target, export.Config(engine="local"), storage_options={"durable": False})
 
-    def touch(self) -> None:
-        """Commit nothing."""
-        touch.run(self.lake, touch.Config(reason="nothing"))
+    def alter(self) -> None:
+        """Set a property of the lakehouse."""
+        self.count += 1
+        self.lake.alter({"mark": f"{self.name}-{self.count}"}, reason="a mark")
 
     def acts(self, role: str) -> Iterator[Any]:
         """Yield what a role does."""
         jobs = [self.compact] * 6 + [self.expire] * 3 + [self.clean] * 3
-        jobs += [self.snapshot, self.roll_back, self.load, self.load, self.touch, self.export]
+        jobs += [self.snapshot, self.roll_back, self.load, self.load, self.alter, self.export]
         while True:
             if role != "writer":
                 yield self.chance.choice(jobs)

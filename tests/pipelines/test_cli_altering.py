@@ -96,7 +96,8 @@ def test_the_delete_guard_of_a_lakehouse_is_set_and_removed(run: Run, lake: Lake
     [
         (["alter", "typo.x", "--set", "a=1"], 2, "there is no object 'typo.x' in version 1"),
         (["alter", "sales", "--comment", "x", "--set", "comment=y"], 2, "--comment sets the property comment"),
-        (["alter", "sales.orders"], 2, "say what to change: --set KEY=VALUE, --unset KEY or --comment TEXT"),
+        (["alter", "sales.orders"], 2, "say what to change: --set KEY=VALUE, --unset KEY, --comment TEXT or --accept"),
+        (["alter", "sales", "--accept"], 2, "--accept is about the lakehouse itself"),
         (["alter", "--kind", "table", "--set", "a=1"], 2, "--kind and --namespace are about an OBJECT"),
         (["alter", "sales.iceberg", "--set", "a=1"], 3, "its properties are in its metadata file"),
         (["rename", "sales.typo", "sales.x"], 2, "there is no object 'sales.typo' in version 1"),

@@ -129,7 +129,6 @@ def test_every_command_prints_what_is_declared(
         # Manifest lists of its table are missing, which is a doubt.
         run(words, code=4 if words[:2] == ["tables", "clean"] else 0)
     run(["mend", "{lake}", "--reason", "r"])
-    run(["touch", "{lake}", "--reason", "r"])
     newest = Lakehouse.open(roots["lake"]).version
     (tmp_path / "lake" / root_path(newest)).write_bytes(b"garbage")
     run(["verify", "{lake}", "--engine", "local"], code=1)

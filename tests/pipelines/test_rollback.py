@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines import expire, restore, rollback, snapshot, tables_compact, tables_expire, touch, verify
+from pipelines import expire, restore, rollback, snapshot, tables_compact, tables_expire, verify
 from pipelines.job import dry_run
 from pipelines.tables.compact.decision import GroupRules
 from tests.pipelines.conftest import Run
@@ -172,7 +172,7 @@ def test_maintenance_of_tables_voids_no_plan_and_new_rows_do(tmp_path: Path) -> 
     assert [1] == [each.after for each in merged.outcomes]
     tables_expire.run(lake, tables_expire.Config(older_than_seconds=0))
     compacted(lake.refresh())
-    touch.run(lake.refresh(), touch.Config(reason="may I write?"))
+    lake.alter({"mark": "1"}, reason="may I write?")
     assert planned + 4 <= lake.refresh().version
     config = rollback.Config(version=good, reason="r", engine="local", expected_version=planned)
     assert planned < rollback.run(lake, config, review=dry_run).version_before

@@ -1,4 +1,4 @@
-"""Commands that make or change a lakehouse: create, apply, alter, rename, touch."""
+"""Commands that make or change a lakehouse: create, apply, alter, rename."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 import click
 
 from pipelines import apply as changes
-from pipelines import touch as touching
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import find_destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
 from pipelines.summary import qualify_name
-from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction
+from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction, clock, spec
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, to_dict
 from trinitylake_core.errors import InvalidInput, Refused
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
@@ -183,6 +182,7 @@ _COMMENT = "comment"
         option("--set", multiple=True, metavar="KEY=VALUE", help="set a property; may be repeated"),
         option("--unset", multiple=True, metavar="KEY", help="remove a property; may be repeated"),
         option("--comment", metavar="TEXT", help="set the property comment; an empty text removes it"),
+        option("--accept", is_flag=True, help="accept the history as it is, after the lakehouse went back in time"),
         KIND,
         WITHIN,
         REASON,
@@ -237,8 +237,12 @@ def _read_properties(call: Call) -> dict[str, str | None]:
         if _COMMENT in wanted:
             raise InvalidInput("--comment sets the property comment: leave out --set and --unset of it")
         wanted[_COMMENT] = options.comment or None
+    if options.accept:
+        if options.object is not None:
+            raise InvalidInput("--accept is about the lakehouse itself: leave out OBJECT")
+        wanted[spec.HISTORY_ACCEPTED] = str(clock.now_millis())
     if not wanted:
-        raise InvalidInput("say what to change: --set KEY=VALUE, --unset KEY or --comment TEXT")
+        raise InvalidInput("say what to change: --set KEY=VALUE, --unset KEY, --comment TEXT or --accept")
     return wanted
 
 
@@ -345,24 +349,3 @@ def rename(call: Call) -> Result:
     else:
         first = f"version {version} committed: {what} is now {new}"
     return Result(data, [report.plain(first)])
-
-
-# -- touch ---------------------------------------------------------------------------------------------
-
-
-@command(
-    "touch",
-    "trinitylake touch file:///data/lake --reason 'before the migration of sales'",
-    options=(
-        REASON,
-        DRY_RUN,
-        option("--accept", is_flag=True, help="accept the history as it is, after the lakehouse went back in time"),
-    ),
-    details="""\
-It shows that this machine may write here, with these credentials. `history` shows the reason, and `rollback` returns to
-it. It conflicts with no writer, and a frozen lakehouse takes it.""",
-)
-def touch(call: Call) -> Result:
-    """Commit a version without a change."""
-    done = touching.run(call.open(), call.config(touching.Config), review=call.review())
-    return Result(done, list(done.summary()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from pipelines import apply, clean, compaction, expire, export, load, mend, restore, rollback, touch, undo, upgrade
+from pipelines import apply, clean, compaction, expire, export, load, mend, restore, rollback, undo, upgrade
 from pipelines.source.entries import parse_change
 from tests.model import tree
 from tests.model.model import Content, Version
@@ -465,14 +465,14 @@ class Freeze(Operation):
 
 
 class Alter(Operation):
-    """Properties of the lakehouse, and a version without any change."""
+    """Properties of the lakehouse, and a mending of fences that need none."""
 
     weight = 2
-    uses = ("Lakehouse.alter", "trinitylake alter", "touch.run", "trinitylake touch", "mend.run", "trinitylake mend")
+    uses = ("Lakehouse.alter", "trinitylake alter", "mend.run", "trinitylake mend")
 
     def draw(self, draw: Draw) -> Args:
-        """Set, remove, touch or mend."""
-        what = draw.pick({"set": 3, "unset": 2, "touch": 2, "mend": 1})
+        """Set, remove or mend."""
+        what = draw.pick({"set": 5, "unset": 2, "mend": 1})
         by = draw.pick({"library": 3, "command": 1})
         args: Args = {"what": what, "name": f"p{draw.chance.randrange(3)}", "by": by}
         return args | draw.between(prefer="alter") if what in {"set", "unset"} and by == "library" else args
@@ -486,16 +486,6 @@ class Alter(Operation):
             )
             refuse_unless(not done or report.version_after is None, "a fence was mended that is not in the future")
             return "nothing"
-        if what == "touch":
-            if by_command:
-                code, document = command(world, "touch", world.root, "--reason", REASON)
-                refuse_unless(code == 0, f"touch ended with {code}: {document}")
-                after = document["version_after"]
-            else:
-                with timed(world):
-                    after = touch.run(lake, touch.Config(reason=REASON)).version_after
-            model.commit(after, {"alter"}, {})
-            return "touched"
         value = world.new_mark() if what == "set" else None
         if by_command:
             words = [f"--set={args['name']}={value}"] if value else [f"--unset={args['name']}"]
