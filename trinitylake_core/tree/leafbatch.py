@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from struct import unpack_from
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +18,12 @@ import pyarrow as pa
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.checksum import parts_of
 from trinitylake_core.tree.leafrun import Columns, Leaves, as_views, set_bits, take_views
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.noderows import text_array
+from trinitylake_core.tree.noderows import set_rows
 
 _STRING: Final = pa.string()
 _DIGITS: Final = 9
-_ALL_PARTS: Final = 3
-"""Validity bits, offsets and text: the parts of a column in which some rows are NULL, and some hold text."""
-_Parts: TypeAlias = tuple[Any, Any, Any]
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -54,65 +49,37 @@ def _read_entries(data: bytes, path: str, order: int) -> Columns | None:
         batch, is_checksummed = nodefile.read_batch(data, path)
     except (CorruptNode, *nodefile.UNREADABLE):
         return None
-    if not is_checksummed:
+    if not is_checksummed or batch.num_rows != len(_system_names()) + order:
         return None
-    if parts_of(batch.column(2)) is not None or parts_of(batch.column(3)) is not None:
-        return None  # a leaf without messages has neither pointers nor transactions
     return _entries(batch, path, order)
 
 
 def _entries(batch: pa.RecordBatch, path: str, order: int) -> Columns | None:
-    """Return the entries in the rows of a plain leaf, whose last two columns are NULL; ``None`` of any other file."""
-    keys = batch.column(0)
-    values = batch.column(1)
+    """Return the entries in the rows of a plain leaf; ``None`` of any other node. REQUIRES: so many rows as it has."""
+    keys, values, pointers, txns = batch.columns
     rows = batch.num_rows
-    key_parts = _all_parts_of(keys)
-    value_parts = _all_parts_of(values)
-    if key_parts is None or value_parts is None:
+    if pointers.null_count < rows or txns.null_count < rows:
+        return None  # a leaf without messages has neither pointers nor transactions
+    names = _system_names()
+    first = len(names)
+    if keys.slice(0, first).to_pylist() != names:
         return None
-    system = _read_system_rows(key_parts, value_parts)
-    first = len(_system_names().names)
-    if system is None or rows != first + order:
-        return None
+    system = dict(zip(names, values.slice(0, first).to_pylist(), strict=True))
     count = _count_in(system[spec.N_KEYS])
-    if not 0 < count < order or system[spec.HEIGHT] != b"0" or system[spec.SELF] != path.encode():
+    if not 0 < count < order or system[spec.HEIGHT] != "0" or system[spec.SELF] != path:
         return None
 
     # Behind the system rows stand one row that is NULL, the entries, and nothing else.
-    expected_bits = _valid_bits(first, count, rows)
-    if key_parts[0] != expected_bits or value_parts[0] != expected_bits:
+    expected = _valid_rows(first, count)
+    if set_rows(keys) != expected or set_rows(values) != expected:
         return None
-    _, ends, text = key_parts
-    begin = unpack_from("<i", ends, 4 * (first + 1))[0]
-    if bytes(text[begin : begin + 1]) == b" ":  # the keys of an older generation
+    if keys[first + 1].as_py().startswith(" "):  # the keys of an older generation
         return None
     return Columns(_without_bits(keys, first + 1, count), _without_bits(values, first + 1, count))
 
 
-def _all_parts_of(column: pa.StringArray) -> _Parts | None:
-    parts = parts_of(column)
-    if parts is None or len(parts) != _ALL_PARTS:
-        return None
-    bits, ends, text = parts
-    return bits, ends, text
-
-
-def _read_system_rows(keys: _Parts, values: _Parts) -> dict[str, bytes] | None:
-    """Return the system rows of a leaf; ``None`` if they are not those that this library writes, in its order."""
-    expected = _system_names()
-    _, ends, text = keys
-    if bytes(ends[: len(expected.ends)]) != expected.ends or bytes(text[: len(expected.text)]) != expected.text:
-        return None
-    _, value_ends, value_text = values
-    places = unpack_from(f"<{len(expected.names) + 1}i", value_ends)
-    system = {}
-    for name, (start, stop) in zip(expected.names, pairwise(places), strict=True):
-        system[name] = bytes(value_text[start:stop])
-    return system
-
-
-def _count_in(digits: bytes) -> int:
-    if not digits.isdigit() or len(digits) > _DIGITS:
+def _count_in(digits: str | None) -> int:
+    if digits is None or len(digits) > _DIGITS or not (digits.isascii() and digits.isdecimal()):
         return 0
     return int(digits)
 
@@ -123,26 +90,17 @@ def _without_bits(column: pa.StringArray, start: int, count: int) -> pa.StringAr
     return pa.StringArray.from_buffers(count, offsets, text, None, 0, column.offset + start)
 
 
-def _valid_bits(first: int, entries: int, rows: int) -> bytes:
-    """Return which rows of a plain leaf are not NULL, as Arrow has it."""
+def _valid_rows(first: int, entries: int) -> int:
+    """Return which rows of a plain leaf are not NULL, as :func:`set_rows` does."""
     every_row = (1 << first + 1 + entries) - 1
     row_between = 1 << first
-    return (every_row ^ row_between).to_bytes((rows + 7) // 8, "little")
-
-
-class _SystemNames(NamedTuple):
-    """The names of the system rows of a leaf, and the same as offsets and text of a column."""
-
-    names: list[str]
-    ends: bytes
-    text: bytes
+    return every_row ^ row_between
 
 
 @lru_cache(maxsize=1)
-def _system_names() -> _SystemNames:
-    names = [*_system_rows(1, "", 0)]
-    _, ends, text = text_array(names).buffers()
-    return _SystemNames(names, bytes(ends)[: 4 * (len(names) + 1)], bytes(text))
+def _system_names() -> list[str]:
+    """Return the names of the system rows of a leaf, in the order of its file."""
+    return [*_system_rows(1, "", 0)]
 
 
 # -- writing -------------------------------------------------------------------------------------------
