@@ -50,11 +50,6 @@ def is_object_key(key: str) -> bool:
     return key[:4] in _KIND
 
 
-def kind_of_key(key: str) -> str | None:
-    """Return the kind of object that a key is of; ``None``: it is no object key."""
-    return _KIND.get(key[:4])
-
-
 def label(namespace: str, name: str | None) -> str:
     """Return the name of an object for people: ``sales`` for a namespace, ``sales.orders`` for what is in it."""
     return namespace if name is None else f"{namespace}.{name}"

@@ -21,7 +21,7 @@ from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_lakehouse
 from trinitylake_core.diff import Span, changes, diff_nodes, differing_subtrees
-from trinitylake_core.errors import InvalidInput, InvalidName
+from trinitylake_core.errors import CorruptNode, InvalidInput, InvalidName
 from trinitylake_core.keys import EVERYTHING, KINDS, NAMESPACE, KeyCodec, KeyRange, ObjectName
 from trinitylake_core.snapshots import snapshot_infos
 from trinitylake_core.storage import Storage, open_storage
@@ -420,9 +420,11 @@ class _Reading:
 
     def versions(self) -> Iterator[Row]:
         numbers = range(self.part.begin, self.part.end)
-        for root in Versions(self.storage).roots(numbers):
+        for root in Versions(self.storage).readable_roots(numbers):
             if root is None:
                 continue  # it has expired since
+            if root.unreadable is not None:
+                raise CorruptNode(root.unreadable, path=root.path)
             info = version_info(root)
             yield (
                 info.version,

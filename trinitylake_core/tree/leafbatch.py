@@ -111,9 +111,12 @@ def encode_many(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) ->
     columns = _lay_out(leaves, paths, order, stamp)
     rows = len(columns.keys) // len(paths)
     nothing = pa.nulls(rows, _STRING)
+    keys_of_files = _cut_column(columns.keys, rows)
+    values_of_files = _cut_column(columns.values, rows)
     files = []
-    for keys, values in zip(_cut_column(columns.keys, rows), _cut_column(columns.values, rows), strict=True):
-        files.append(bytes(nodefile.file_of([keys, values, nothing, nothing])))
+    for keys, values in zip(keys_of_files, values_of_files, strict=True):
+        data = nodefile.file_of([keys, values, nothing, nothing])
+        files.append(bytes(data))
     return files
 
 

@@ -91,17 +91,11 @@ class RootFiles:
         number = 0 if isinstance(boundary, FileMissing) else number_in(boundary)
         return root_data, number
 
-    def roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
-        """Yield several roots in order, read in parallel; ``None`` for those that are gone."""
-        paths = [self.path(version) for version in versions]
-        for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
-            if isinstance(data, FileMissing):
-                yield None
-            else:
-                yield self.decode(version, path, data)
-
     def readable_roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
-        """Yield several roots as :meth:`roots` does, and what stands for one that is there and cannot be read."""
+        """Yield several roots in order, read in parallel; ``None`` for those that are gone.
+
+        For one that is there and cannot be read comes what stands for it.
+        """
         paths = [self.path(version) for version in versions]
         for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
             if isinstance(data, FileMissing):
