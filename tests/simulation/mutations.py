@@ -22,7 +22,7 @@ from trinitylake_core.commits import confirm as acknowledging
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import TransactionDef, encode
-from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
+from trinitylake_core.errors import CorruptNode, OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.references import files_in
@@ -248,6 +248,16 @@ def _read_what_is_there(self: Any, first: int, above: int, millis: int) -> Itera
 
 _summary = group._GroupChange._summary
 _read_versions = Requests._read_versions
+
+
+def _only_whole_roots(self: Any, versions: Any) -> Iterator[Any]:
+    for root in _readable_roots(self, versions):
+        if root is not None and root.unreadable is not None:
+            raise CorruptNode(root.unreadable, path=root.path)
+        yield root
+
+
+_readable_roots = RootFiles.readable_roots
 GROUPS: Final[dict[str, Mutation]] = {
     "members of a group do not conflict with each other": Mutation(
         lambda: {(group._GroupChange, "_refuse_conflicting"): lambda self, change: None}, ("group",), preemptions=0
@@ -379,7 +389,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(export._Export, "run"): export._Export.copy_reviewed}, ("export-history", "expire")
     ),
     "a damaged root is passed over": Mutation(
-        lambda: {(RootFiles, "readable_roots"): RootFiles.roots}, ("recover-older", "expire-some")
+        lambda: {(RootFiles, "readable_roots"): _only_whole_roots}, ("recover-older", "expire-some")
     ),
     "a rollback stands on the damaged root": Mutation(
         lambda: {(rollback, "newest_base"): _on_the_readable_one}, ("recover", "write")
