@@ -52,6 +52,8 @@ BACKUP_VERIFIED: Final = "backup_verified"
 GATES: Final = {HEALTH: INTEGRITY, BACKUP: BACKUP_VERIFIED}
 """The checks of severity ERROR, by asset: while the last evaluation of one has failed, nothing is deleted.
 
+``integrity`` only warns where every finding is in a snapshot: what does not delete goes on.
+
 ``reachable`` is not among them, because each step opens the lakehouse itself, which is newer evidence. What concerns
 single tables is of severity WARN: one damaged table stops the maintenance of no other."""
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
@@ -177,7 +179,10 @@ def step(
             context.log.info(without)
             return dg.MaterializeResult(metadata={"outcome": without}, check_results=passed)
         if deletes and not chosen.dry_run:
-            refuse_after_failed_checks(context, scope, settings)
+            kept = refuse_after_failed_checks(context, scope, settings)
+            if kept is not None:
+                context.log.warning(kept)
+                return dg.MaterializeResult(metadata={"outcome": kept}, check_results=passed)
 
         def work_on_lakehouse(lake: Lakehouse, watch: Supervisor) -> Result:
             content = idle.find_content_version(lake)
@@ -229,24 +234,31 @@ def _is_dry(made: dg.AssetMaterialization) -> bool:
     return dry is not None and bool(dry.value)
 
 
-def refuse_after_failed_checks(context: dg.AssetExecutionContext, scope: Scope, settings: LakehouseSettings) -> None:
+def refuse_after_failed_checks(
+    context: dg.AssetExecutionContext, scope: Scope, settings: LakehouseSettings
+) -> str | None:
     """Stop if a gate failed when it was evaluated last, in whichever run.
 
     In a run that evaluates the check, the check itself blocks what follows; this is for later runs, and for those that
-    only delete. One query for each gate. Raises ``dagster.Failure`` with the findings and what to do.
+    only delete. One query for each gate. Raises ``dagster.Failure`` with the findings and what to do. Where a gate only
+    warns, nothing but deletion has to wait: returns why nothing is deleted.
     """
     partition = context.run.tags.get(PARTITION_TAG)
+    kept = None
     for asset, check in GATES.items():
         if asset == BACKUP and settings.backup is None:
             continue  # a backup that lakehouses.yaml no longer asks for is no reason to keep versions
         last = last_evaluation(context.instance, key(scope, asset), check, partition)
-        if last is None or last.passed or last.severity is not dg.AssetCheckSeverity.ERROR:
+        if last is None or last.passed:
             continue
-        raise dg.Failure(
+        why = (
             f"nothing was deleted: the last {check} check of this lakehouse failed: {last.description}\n"
-            f"When that is repaired, materialise `{asset}` with its check again.",
-            allow_retries=False,
+            f"When that is repaired, materialise `{asset}` with its check again."
         )
+        if last.severity is dg.AssetCheckSeverity.ERROR:
+            raise dg.Failure(why, allow_retries=False)
+        kept = why
+    return kept
 
 
 def lakehouse_definition(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:

@@ -45,7 +45,11 @@ COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
 REACHABLE: Final = OPENED
 NOT_FROZEN: Final = "not_frozen"
-_DROP: Final = "Drop the snapshot, or put its files back with the job `mend`: the newest version is intact."
+_DROP: Final = (
+    "Put the files of the snapshot back with the job `mend`, or drop it (`trinitylake snapshot drop ROOT NAME`): the "
+    "newest version is intact. Until then nothing expires and nothing is deleted, because nobody knows what the "
+    "snapshot needs; the rest of maintenance goes on."
+)
 _REPAIR_BACKUP: Final = (
     "Versions that the backup may lack stay until it can be read. `trinitylake mend BACKUP --from ROOT` puts damaged "
     "files of the backup back; or export to a new place."
@@ -135,8 +139,10 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        consequence = "nothing that rewrites or deletes was started"
-        yield from _judge_gate(INTEGRITY, found, consequence, _DROP if found.concerns_snapshots_only() else REPAIR)
+        if found.concerns_snapshots_only():
+            yield _describe_gate(found, _DROP, dg.AssetCheckSeverity.WARN)
+            return
+        yield from _judge_gate(INTEGRITY, found, "nothing that rewrites or deletes was started", REPAIR)
 
     return check
 
@@ -212,14 +218,21 @@ def _judge_gate(
 
     Raises ``dagster.Failure`` then, or Dagster would only report that a blocking check failed.
     """
+    result = _describe_gate(found, remedy)
+    yield result
+    if not result.passed:
+        why = f"{consequence}: {result.description}"
+        raise dg.Failure(why, metadata={**result.metadata, SENT_AS: check}, allow_retries=False)
+
+
+def _describe_gate(
+    found: verify.Report | backup.Report, remedy: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+) -> dg.AssetCheckResult:
     metadata = reports.of_report(found)
     said = metadata.pop("outcome")
-    if found.ok:
-        yield dg.AssetCheckResult(passed=True, metadata=metadata, description=said)
-        return
-    text = f"{reports.text_of(found, 3)}\n{remedy}".rstrip()
-    yield dg.AssetCheckResult(passed=False, metadata=metadata, description=text)
-    raise dg.Failure(f"{consequence}: {text}", metadata=metadata | {SENT_AS: check}, allow_retries=False)
+    if not found.ok:
+        said = f"{reports.text_of(found, 3)}\n{remedy}".rstrip()
+    return dg.AssetCheckResult(passed=found.ok, severity=severity, metadata=metadata, description=said)
 
 
 # -- a lakehouse that cannot be opened -------------------------------------------------------------------

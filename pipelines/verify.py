@@ -149,8 +149,8 @@ class Report(ShortRepr):
             yield f"{count(unknown, 'file')} of tables elsewhere cannot be looked for from here"
 
     def concerns_snapshots_only(self) -> bool:
-        """Return whether there are findings, and all of them are in snapshots."""
-        return not self.ok and all(each.snapshot for each in [*self.findings, *self.unseen])
+        """Return whether there are findings, and all of them are in snapshots: none that is not shown, either."""
+        return not self.ok and not self.more and all(each.snapshot for each in [*self.findings, *self.unseen])
 
     def count_findings(self) -> str:
         """Return the number of findings, and whether all of them are in snapshots."""

@@ -14,7 +14,7 @@ import pytest
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
 from dagster_project import assets, checks, poll, resources
-from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
@@ -210,18 +210,28 @@ def test_a_corrupt_node_is_named_by_the_step(
     assert [False] == [each.passed for each in result.get_asset_check_evaluations()]
 
 
-def test_a_damaged_snapshot_is_named_and_no_rollback_is_advised(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+def test_a_damaged_snapshot_is_one_finding_and_stops_only_what_deletes(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
+    """It stopped all maintenance. Nobody knows what it needs, so nothing expires; and no rollback leaves it behind."""
     lake.create_snapshot("monthly")
     (snapshot,) = lake.refresh().snapshots()
     (directory_of(lake) / snapshot.root_path).write_bytes(b"garbage")
-    result = run(define_lakehouses((settings,)), "maintenance", instance)
-    (failure,) = result.get_step_failure_events()
-    said = str(failure.event_specific_data)
-    assert "snapshot monthly" in said
-    assert "Drop the snapshot" in said
-    assert "`rollback`" not in said
+    deleting = local.model_copy(update={"retention": Retention(keep_last=1), "orphans": Orphans()})
+    result = run(define_lakehouses((deleting,)), "maintenance", instance)
+    assert result.success
+    (found,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    assert (checks.INTEGRITY, dg.AssetCheckSeverity.WARN) == (found.check_name, found.severity)
+    said = found.description or ""
+    shown = [each in said for each in ("snapshot monthly", "the job `mend`, or drop it", "`rollback`")]
+    assert [True, True, False] == shown
+    outcomes = {}
+    for event in result.get_asset_materialization_events():
+        made = event.materialization
+        outcomes[made.asset_key.path[-1]] = str(getattr(made.metadata.get("outcome"), "value", ""))
+    kept = [name for name, outcome in outcomes.items() if outcome.startswith("nothing was deleted")]
+    assert {assets.EXPIRATION, assets.ORPHANS} == {*kept}
+    assert "pushed down" in outcomes[assets.COMPACTION]
 
 
 def test_a_look_costs_the_requests_of_opening(
