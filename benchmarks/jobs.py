@@ -1,6 +1,6 @@
 """Jobs that remove files, beside those that people would run instead: the same number of files in one run.
 
-    python -m benchmarks jobs [--files 20000] [--rounds 3] [--spark-files 20000] [--into docs/benchmarks]
+    python -m benchmarks jobs [--files 20000] [--rounds 3] [--spark-files 20000]
 
 So many files are needed, and as many are not.
 
@@ -225,62 +225,12 @@ def in_process(act: Callable[..., Any], *arguments: Any) -> Any:
         return process.submit(act, *arguments).result()
 
 
-def page(figures: dict[str, dict[str, Any]], facts: dict[str, Any]) -> str:
-    """Return the page in Markdown."""
-    head = "| | files needed, not needed | CPU | time |\n|---|---|---|---|\n"
-    rows = ""
-    for way, row in figures.items():
-        rows += f"| {way} | {row['needed']:,}, {row['not needed']:,} | {row['cpu_s']:.1f} s | {row['s']:.1f} s |\n"
-    return (
-        "# Jobs beside those of others\n\nWhat removes files, beside what people would run instead.\n\n"
-        f"`{facts['command']}` wrote this page: medians of {facts['rounds']} rounds, {facts['machine']}, load average "
-        f"before {facts['before']}, commit `{facts['commit']}`.\n\n"
-        f"{head}{rows}\n![CPU and time of each](jobs.png)\n{_NOTES}"
-    )
-
-
-_NOTES: Final = """
-* **expire, clean** removes the old version of a lakehouse, and the definitions that only it needed. It reads the trees
-  of all retained versions, commits a fence, and marks a second time. **VACUUM FULL** of deltalake lists the directory
-  as well; **VACUUM** reads its log alone.
-* **tables clean** removes files of an Iceberg table that no retained version of the lakehouse needs.
-  **remove_orphan_files** deletes what the newest metadata of the one table does not need, so also what older versions
-  of the lakehouse do. Spark is `local[2]`, and had started before. `auto` does not choose Spark for so few files.
-* CPU is that of all threads and processes, Java included. All files are old.
-* `verify` has nothing beside it: none of the others checks its catalog. Nessie's collector and DuckLake were not tried.
-"""
-
-
-def plot(figures: dict[str, dict[str, Any]], target: Path) -> None:
-    """Draw CPU and time of each way."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    drawn, axes = plt.subplots(figsize=(9, 4))
-    ways = list(figures)[::-1]
-    height = 0.4
-    for shift, name, what in ((0.2, "cpu_s", "CPU"), (-0.2, "s", "time")):
-        places = [number + shift for number in range(len(ways))]
-        bars = axes.barh(places, [figures[way][name] for way in ways], height, label=what)
-        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
-    axes.set_yticks(range(len(ways)), ways)
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds")
-    axes.legend()
-    drawn.tight_layout()
-    drawn.savefig(target, dpi=110)
-
-
 def main(arguments: list[str]) -> None:
     """Measure and print."""
-    before = os.getloadavg()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--spark-files", type=int, default=20_000)
-    parser.add_argument("--into", type=Path, help="a folder for the page and the plot, such as docs/benchmarks")
     options = parser.parse_args(arguments)
     ways = dict.fromkeys(_OF_CATALOG, options.files)
     if options.spark_files:
@@ -300,17 +250,5 @@ def main(arguments: list[str]) -> None:
             row[name] = round(statistics.median(each[name] for each in found[way]), 2)
         figures[way] = row
     print(report.table(figures), flush=True)
-    if options.into is not None:
-        machine = report.machine()
-        facts = {
-            "command": f"python -m benchmarks jobs {' '.join(arguments)}",
-            "rounds": options.rounds,
-            "machine": f"{machine['cpus']} cores, Python {machine['python']}",
-            "before": report.format_load(before),
-            "commit": report.commit(),
-        }
-        options.into.mkdir(parents=True, exist_ok=True)
-        (options.into / "jobs.md").write_text(page(figures, facts), encoding="utf-8")
-        plot(figures, options.into / "jobs.png")
     asked = {"files": options.files, "rounds": options.rounds, "spark_files": options.spark_files}
     report.save("jobs", {"options": asked, "figures": figures, "commit": report.commit()})

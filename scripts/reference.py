@@ -119,8 +119,10 @@ def commands() -> Iterator[str]:
 
 def _command(name: str, shared: Container[tuple[str, tuple[str, str]]]) -> Iterator[str]:
     entry, command = ENTRIES[name], load(name)
-    yield from (f"### {name}", "", f"    {PROGRAM} {entry.synopsis}", f"    {command.example}", "")
-    yield from (f"{entry.summary[0].upper()}{entry.summary[1:]}.", "")
+    arguments = entry.synopsis.removeprefix(name).strip()
+    form = "" if arguments == "ROOT" else f"`{arguments}`: "
+    yield from (f"### {name}", "", f"{form}{entry.summary[0].upper()}{entry.summary[1:]}.", "")
+    yield from (f"    {command.example}", "")
     if command.details:
         yield from (_escaped(command.details), "")
     items = [_item(row) for option, row in _rows(command) if (option, row) not in shared]
