@@ -79,6 +79,7 @@ def page_path(name: str) -> Path:
 # -- the command line ------------------------------------------------------------------------------------
 
 
+_TIMES: Final = re.compile(r"[:,] ISO 8601, UTC.*$")
 _REPEATED: Final = "; may be repeated"
 GROUPS: Final = {
     "a past version": ("--version", "--timestamp", "--snapshot"),
@@ -510,8 +511,8 @@ def _doc(what: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a help text as Markdown, without what a version may be: the page says that once."""
-    return text.replace(f": {MEANING}", "").replace("*", r"\*").replace("<", "&lt;")
+    """Return a help text as Markdown, without what a version or a time may be: the page says that once."""
+    return _TIMES.sub("", text.replace(f": {MEANING}", "")).replace("*", r"\*").replace("<", "&lt;")
 
 
 PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
