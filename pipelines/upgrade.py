@@ -295,14 +295,10 @@ class _Upgrade(JobRun[Config, Report]):
     def next_version(self, lake: Lakehouse, before: int, after: int) -> None:
         newest = lake.refresh().info()
         stamp = max(self.created_at(after), newest.created_at_millis + 1)
-        rows = {spec.CREATED_AT_MILLIS: str(stamp)}
-        transaction = Transaction(
-            lake.backend,
-            lake.root_node,
-            operation=spec.OP_UPGRADE,
-            facts=self.facts(after),
-            system=rows,
-        )
+        transaction = Transaction(lake.backend, lake.root_node)
+        transaction.change.operation = spec.OP_UPGRADE
+        transaction.change.facts = self.facts(after)
+        transaction.change.system[spec.CREATED_AT_MILLIS] = str(stamp)
         for change in self.source.diff(before, after):
             key = self.key(change.kind, change.namespace, change.name)
             transaction.put(key, change.new_path, replaces=change.old_path is not None)

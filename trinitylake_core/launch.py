@@ -11,19 +11,6 @@ from importlib import import_module
 _INTERRUPTED = 130
 
 
-def require_ours(name: str) -> None:
-    """Refuse a package of this name that is not beside this one. It is not imported.
-
-    Raises ``InvalidInput``: the name means another project's folder; the message names it, and the two ways around it.
-    """
-    from trinitylake_core.errors import InvalidInput
-    from trinitylake_launch import describe_foreign
-
-    foreign = describe_foreign(name)
-    if foreign is not None:
-        raise InvalidInput(foreign)
-
-
 def main() -> int:
     """Run the command line and return its exit code. An interruption is reported as soon as this module is loaded."""
     try:

@@ -290,22 +290,22 @@ def test_hints_fit_the_refusal(server: SlowS3, code: str, hint: str) -> None:
 
 def test_a_profile_that_is_not_there_is_told_with_who_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(tmp_path)
-    with pytest.raises(InvalidInput, match=r"'lak', which the storage option profile names, is neither in .*nor"):
+    with pytest.raises(InvalidInput, match="no profile 'lak', which the storage option profile names, in"):
         open_storage(ROOT, {"profile": "lak"}).read("file")
     monkeypatch.setenv("AWS_PROFILE", "lak")
-    with pytest.raises(InvalidInput, match="'lak', which AWS_PROFILE names, is neither in"):
+    with pytest.raises(InvalidInput, match="no profile 'lak', which AWS_PROFILE names, in"):
         open_storage(ROOT).read("file")
 
 
-def test_a_profile_that_leads_nowhere_is_told_with_setting_file_and_line(tmp_path: Path) -> None:
+def test_a_profile_that_leads_nowhere_is_told_with_the_one_that_is_missing(tmp_path: Path) -> None:
     configure(tmp_path, "region = x\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base", credentials=False)
-    with pytest.raises(InvalidInput, match=r"'lake' cannot be resolved: source_profile, .*config, line 4: "):
+    with pytest.raises(InvalidInput, match=r"'lake' cannot be resolved: .*source.profile.*base"):
         open_storage(ROOT, {"profile": "lake"}).read("file")
 
 
-def test_a_file_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[profile lake]\nregion = x\nthis is nothing\n")
-    with pytest.raises(InvalidInput, match=r"config, line 3: this is no file of AWS settings"):
+    with pytest.raises(InvalidInput, match=r"a file of AWS settings cannot be read: .*config"):
         open_storage(ROOT, {"profile": "lake"}).read("file")
 
 

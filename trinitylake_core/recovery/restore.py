@@ -253,7 +253,10 @@ class Restore:
         return replace(plan, version_after=version)
 
     def _begin(self, kind: type[_T], facts: dict[str, Any]) -> _T:
-        return kind(self.here.backend, self.here.root, reason=self._reason, operation=spec.OP_RESTORE, facts=facts)
+        txn = kind(self.here.backend, self.here.root, reason=self._reason)
+        txn.change.operation = spec.OP_RESTORE
+        txn.change.facts = facts
+        return txn
 
     def _bring_back(self, facts: dict[str, Any], before_commit: Callable[[], None] | None) -> int:
         txn = self._begin(BringBack, facts)

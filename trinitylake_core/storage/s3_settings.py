@@ -10,7 +10,6 @@ takes longer than most operations.
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -55,19 +54,6 @@ _ENCRYPTION: Final = {
     "SSEKMSKeyId": "sse_kms_key_id",
     "BucketKeyEnabled": "sse_bucket_key_enabled",
 }
-_ABOUT_PROFILES: Final = (
-    "source_profile",
-    "role_arn",
-    "credential_source",
-    "credential_process",
-    "web_identity_token_file",
-    "sso_session",
-    "sso_account_id",
-    "sso_start_url",
-    "mfa_serial",
-)
-"""The settings of a profile that name something else, most telling first."""
-
 Keys = tuple[str, str, str | None]
 Credentials = Callable[[], Mapping[str, Any]]
 
@@ -417,7 +403,7 @@ def _refuse_unreadable(bundle: str) -> None:
 
 @contextmanager
 def _explain_errors(options: S3Options) -> Iterator[None]:
-    """Say of botocore's errors about files and profiles which setting they mean, in which file and line."""
+    """Say of botocore's errors about files and profiles which profile they mean, and who names it."""
     import botocore.exceptions as theirs  # noqa: PLC0415
 
     profile = options.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
@@ -428,54 +414,8 @@ def _explain_errors(options: S3Options) -> Iterator[None]:
     try:
         yield
     except theirs.ProfileNotFound:
-        files = " nor ".join(str(file) for file in _files())
-        raise InvalidInput(f"the profile {profile!r}, which {by} names, is neither in {files}") from None
+        raise InvalidInput(f"there is no profile {profile!r}, which {by} names, in the files of AWS") from None
     except theirs.ConfigParseError as error:
-        raise InvalidInput(_where_unreadable(str(error.kwargs.get("path", "")))) from None
+        raise InvalidInput(f"a file of AWS settings cannot be read: {error}") from None
     except (theirs.InvalidConfigError, theirs.InfiniteLoopConfigError, theirs.PartialCredentialsError) as error:
-        raise InvalidInput(f"the profile {profile!r} cannot be resolved: {_where(profile)}{error}") from None
-
-
-def _files() -> list[Path]:
-    config = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
-    credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
-    return [Path(config).expanduser(), Path(credentials).expanduser()]
-
-
-def _where(profile: str) -> str:
-    """Return the setting of a profile that names something else, its file and line, as the beginning of a sentence."""
-    for file in _files():
-        if file.is_file():
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        else:
-            lines = []
-        names = {}
-        inside = False
-        for number, line in enumerate(lines, 1):
-            if line.startswith("["):
-                inside = line.strip("[] \t").removeprefix("profile ").strip() == profile
-            elif inside:
-                names[line.partition("=")[0].strip()] = number
-        for name in _ABOUT_PROFILES:
-            if name in names:
-                return f"{name}, {file}, line {names[name]}: "
-    return ""
-
-
-def _where_unreadable(path: str) -> str:
-    """Return a text with the line on which a file of AWS cannot be read."""
-    line = ""
-    try:
-        configparser.RawConfigParser(default_section="").read(path, encoding="utf-8")
-    except configparser.MissingSectionHeaderError as error:
-        line = f", line {error.lineno}"
-    except configparser.ParsingError as error:
-        line = ""
-        if error.errors:
-            line = f", line {error.errors[0][0]}"
-    except (configparser.Error, UnicodeDecodeError) as error:
-        number = getattr(error, "lineno", None)
-        line = ""
-        if number:
-            line = f", line {number}"
-    return f"{path}{line}: this is no file of AWS settings; lines are [profile NAME] or name = value"
+        raise InvalidInput(f"the profile {profile!r} cannot be resolved: {error}") from None

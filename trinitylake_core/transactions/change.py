@@ -66,7 +66,9 @@ class TransactionChange:
         serializable: whether others must not have written what was read.
         reason: why, for the history.
         request: the key of the request that it carries out, if it has one: then that is its ID.
+        operation: what its version is called in the history.
         facts: what the summary of its version contains besides.
+        system: rows that the root of its version has besides.
         began_at_millis: when it began, in epoch milliseconds; ``ttl_millis`` for how long it may be committed.
         known_files: table metadata below ``tables/`` that definitions of the base name, as far as they were read.
         is_shared: whether it was saved, so that other processes may commit under its ID.
@@ -83,9 +85,6 @@ class TransactionChange:
         serializable: bool,
         began_at_millis: int,
         reason: str | None = None,
-        operation: str = spec.OP_COMMIT,
-        facts: Mapping[str, Any] | None = None,
-        system: Mapping[str, str | None] | None = None,
         request: RequestKey | None = None,
     ) -> None:
         definition = backend.definition(base)
@@ -95,9 +94,10 @@ class TransactionChange:
         self.footprint = Footprint()
         self.serializable = serializable
         self.reason = reason
-        self.operation = operation
+        self.operation = spec.OP_COMMIT
         self.request = request
-        self.facts = dict(facts or {})
+        self.facts: dict[str, Any] = {}
+        self.system: dict[str, str | None] = {}
         self.began_at_millis = began_at_millis
         self.ttl_millis = definition.txn_ttl_millis
         self.known_files: set[str] = set()
@@ -105,7 +105,6 @@ class TransactionChange:
         self.saved_paths: dict[str, str] = {}
         self._backend = backend
         self._codec = codec_of(definition, sdk=backend.versions.sdk)
-        self._system = dict(system or {})
         self._proofs: list[Proof] = []
         self._sources: list[Root] = []
         self._written: set[str] = set()
@@ -250,7 +249,7 @@ class TransactionChange:
             operation=self.operation,
             txn=self.id,
             summary=summary,
-            system=dict(self._system),
+            system=dict(self.system),
             counts=new.counts,
             is_bulk=new.is_bulk,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 from trinitylake_core import clock, spec
 from trinitylake_core.catalog import codec_of
@@ -67,11 +67,8 @@ class Transaction(CatalogEdits):
         *,
         isolation: str | None = None,
         reason: str | None = None,
-        operation: str = spec.OP_COMMIT,
         transaction_id: str | None = None,
         began_at_millis: int | None = None,
-        facts: Mapping[str, Any] | None = None,
-        system: Mapping[str, str | None] | None = None,
         group: Group | None = None,
         request: RequestKey | None = None,
     ) -> None:
@@ -94,9 +91,6 @@ class Transaction(CatalogEdits):
             serializable=isolation == SERIALIZABLE,
             began_at_millis=clock.now_millis() if began_at_millis is None else began_at_millis,
             reason=reason,
-            operation=operation,
-            facts=facts,
-            system=system,
             request=request,
         )
         codec = codec_of(definition, sdk=backend.versions.sdk)
