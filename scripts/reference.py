@@ -28,7 +28,7 @@ import trinitylake_core
 from dagster_project.config.file import ProjectSettings
 from dagster_project.config.values import Cron, Duration, MaybeEnv, Options, Owner, TimeZone
 from pipelines.cli.command import COMMON, PROGRAM, Command
-from pipelines.cli.contents import ALIASES, ENTRIES, SECTIONS
+from pipelines.cli.contents import ALIASES, ENTRIES, OPTION_ALIASES, SECTIONS
 from pipelines.cli.program import load
 from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
 from trinitylake_core.durations import describe_duration
@@ -115,7 +115,8 @@ def commands() -> Iterator[str]:
         for each in entries:
             yield from _command(each.name, shared.items())
     aliases = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
-    yield from (f"Aliases: {aliases}.", "")
+    options = ", ".join(f"`{alias}` is `{name}`" for alias, name in OPTION_ALIASES.items())
+    yield from (f"Aliases: {aliases}; of options, where a command has the one and not the other: {options}.", "")
 
 
 def _command(name: str, shared: Container[tuple[str, tuple[str, str]]]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from pipelines.cli.contents import ENTRIES
+from pipelines.cli.contents import ENTRIES, OPTION_ALIASES
 from pipelines.cli.report import Table, fields, summarise
 from pipelines.cli.resolve_root import applicable, storage_options
 from trinitylake_core.durations import parse_age
@@ -381,12 +381,23 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse options and arguments. ROOT may come from the environment; options of a group exclude each other."""
-        rest = super().parse_args(ctx, self._mark_negative_words(args))
+        rest = super().parse_args(ctx, self._mark_negative_words(self._translate_aliases(args)))
         if not ctx.resilient_parsing:
             self._refuse_two_of_a_group(ctx)
             self._assign(ctx)
             _choose(ctx)
         return rest
+
+    def _translate_aliases(self, args: list[str]) -> list[str]:
+        """Return the words, each option by the name that it has here."""
+        known = {name for parameter in self.params for name in parameter.opts}
+        translated = []
+        for word in args:
+            name, equals, value = word.partition("=")
+            meant = OPTION_ALIASES.get(name)
+            is_alias = meant in known and name not in known
+            translated.append(f"{meant}{equals}{value}" if is_alias else word)
+        return translated
 
     def _mark_negative_words(self, args: list[str]) -> list[str]:
         """Return the words, those such as ``-2h`` marked: click would take them for options."""

@@ -118,7 +118,50 @@ def _read_sections() -> Iterator[tuple[str, tuple[CommandEntry, ...]]]:
 
 SECTIONS: Final = dict(_read_sections())
 """Every command, in the order of the overview."""
-ALIASES: Final = {"log": "history"}
+_ALIASES: Final = """\
+log: history
+versions: history
+list: ls
+describe: show
+cat: show
+info: stats
+check: verify
+fsck: verify
+init: create
+mv: rename
+backup: export
+lock: freeze
+unlock: thaw
+tag: snapshot create
+untag: snapshot drop
+snapshots: snapshot list
+snapshot ls: snapshot list
+snapshot rm: snapshot drop
+"""
+_OPTION_ALIASES: Final = """\
+--at: --version
+--as-of: --version
+--to: --to-version
+--version: --to-version
+--message: --reason
+-m: --reason
+--keep: --keep-last
+--last: --limit
+--preview: --dry-run
+-n: --dry-run
+-l: --long
+-y: --yes
+"""
+
+
+def _read_aliases(table: str) -> dict[str, str]:
+    return dict(line.split(": ") for line in table.splitlines())
+
+
+ALIASES: Final = _read_aliases(_ALIASES)
+"""Words that call a command of another name: those that mean one thing alone, and take its arguments."""
+OPTION_ALIASES: Final = _read_aliases(_OPTION_ALIASES)
+"""Likewise options, of commands that have the one and not the other."""
 ENTRIES: Final = {each.name: each for section in SECTIONS.values() for each in section}
 
 

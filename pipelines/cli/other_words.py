@@ -8,35 +8,35 @@ from typing import Final
 from pipelines.cli.contents import ENTRIES
 
 _COMMANDS: Final = """\
-ls: list, dir, find, grep, search, namespaces, views, objects, catalog, tables ls, tables list
+ls: dir, find, grep, search, namespaces, views, objects, catalog, tables ls, tables list
 ls: exists
-show: describe, desc, cat, get, inspect, schema, definition, tables show, tables info, tables describe, tables get
-history: versions, commits, timeline, changelog, audit
-stats: info, summary, size, status, count, du
+show: desc, get, inspect, schema, definition, tables show, tables info, tables describe, tables get
+history: commits, timeline, changelog, audit
+stats: summary, size, status, count, du
 diff: changes, compare
 fleet: lakehouses, status, all
-create: init, new
+create: new
 apply: add, drop, rm, remove, delete, create-table, create-namespace, drop-table, drop-namespace, execute, commit
 load: import, ingest, register
 alter: set, config, configure, properties, accept, mark
-rename: mv, move
+rename: move
 mend: fix, repair-clock, fix-clock, fix-fence
 serve: sql, query, server, rest, start, endpoint
 upgrade: migrate, convert
 compact: optimize, optimise, maintain, maintenance, flush, merge
-verify: check, fsck, validate, lint, health
+verify: validate, lint, health
 expire: prune, retention, expire-snapshots
 clean: vacuum, gc, cleanup, purge, sweep, orphans, remove-orphan-files
 doctor: ping, test, diagnose, touch, ping-write, write-test, can-write
-freeze: lock, pause, readonly, read-only
-thaw: unlock, unfreeze, resume
+freeze: pause, readonly, read-only
+thaw: unfreeze, resume
 rollback: reset, revert, checkout, back, time-travel
 undo: revert
 restore: recover, undelete, undrop, repair
-snapshot create: tag, bookmark, snapshot tag, snapshot add, snapshot new
-snapshot list: snapshots, tags, snapshot ls, snapshot show
-snapshot drop: untag, snapshot rm, snapshot delete, snapshot remove
-export: backup, copy, clone, dump, mirror
+snapshot create: bookmark, snapshot tag, snapshot add, snapshot new
+snapshot list: tags, snapshot show
+snapshot drop: snapshot delete, snapshot remove
+export: copy, clone, dump, mirror
 try: demo, quickstart, example, tutorial
 ui: dagster, web, dashboard, dev
 completion: completions, autocomplete
@@ -49,17 +49,17 @@ tables expire: expire-snapshots, tables expire-snapshots, tables prune
 tables clean: remove-orphan-files, tables vacuum, tables gc, tables purge, tables orphans, tables remove-orphan-files
 """
 _OPTIONS: Final = """\
---to-version: --to, --version, --ref, --target, -v
---version: --at, --as-of, --from-version, --rev, --revision, --to-version, --ref
---reason: -m, --message, --comment, --why, -r
---limit: -n, --max, --count, --num, --last
+--to-version: --ref, --target, -v
+--version: --from-version, --rev, --revision, --to-version, --ref
+--reason: --comment, --why, -r
+--limit: -n, --max, --count, --num
 --since: --from, --after, --newer-than
---dry-run: --plan, --preview, --what-if, --noop, --check, -n
---yes: -y, --confirm, --no-input, --assume-yes
+--dry-run: --plan, --what-if, --noop, --check
+--yes: --confirm, --no-input, --assume-yes
 --older-than: --age, --min-age, --max-age, --retention, --ttl, --before
---keep-last: --keep, --retain, --retain-last, --min-snapshots, --min-versions
+--keep-last: --retain, --retain-last, --min-snapshots, --min-versions
 --only: --table, --tables, --name, --pattern
---long: -l, --details, --verbose, -v
+--long: --details, --verbose, -v
 --verbose: -v, --details
 --format: -o, --output, -f, --csv
 --json: --output, -o

@@ -67,7 +67,8 @@ class Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its next word, or the group of those that begin with it."""
-        name = ALIASES.get(cmd_name, f"{self.prefix}{cmd_name}")
+        name = f"{self.prefix}{cmd_name}"
+        name = ALIASES.get(name, name)
         if name in ENTRIES:
             # A shell that completes a word without options needs the arguments alone, and waits for no module.
             if ctx.resilient_parsing and not self.has_options:
@@ -180,6 +181,8 @@ def run(words: Sequence[str], carry_out: Any) -> int:
     given = list(words)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
+    if given == ["version"]:
+        given = ["--version"]
     with Group().make_context(PROGRAM, given, obj=carry_out) as context:
         return int(context.command.invoke(context))
 

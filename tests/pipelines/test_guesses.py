@@ -8,7 +8,7 @@ import pytest
 
 import trinitylake_core
 from pipelines.cli import other_words
-from pipelines.cli.contents import ENTRIES
+from pipelines.cli.contents import ALIASES, ENTRIES
 from pipelines.cli.program import load
 from tests.pipelines.conftest import Run
 from tests.support.lakes import filled, new_lake
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.usefixtures("no_environment")
     ("line", "answer"),
     [
         ("log ROOT --limit 1", ""),
-        ("version", "no such command 'version'; did you mean '--version'?"),
-        ("info ROOT", "did you mean 'stats' (show the figures of the root"),
-        ("describe ROOT", "did you mean 'show' ("),
-        ("check ROOT", "did you mean 'verify' ("),
+        ("version", ""),
+        ("info ROOT", ""),
+        ("describe ROOT", ""),
+        ("check ROOT", ""),
         ("vacuum ROOT", "did you mean 'clean' ("),
-        ("tag ROOT before-load", "did you mean 'snapshot create' ("),
+        ("tag ROOT before-load", ""),
         ("namespaces ROOT", "did you mean 'ls' ("),
         ("optimize ROOT", "did you mean 'compact' (push all buffered messages down the tree) or 'tables compact' ("),
         ("tables ls ROOT", "no such command 'tables ls'; did you mean 'ls' ("),
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("no_environment")
         ("tables compcat ROOT", "no such command 'tables compcat'; did you mean 'tables compact'?"),
         ("tables qqq ROOT", "tables needs one of: health, compact, expire, clean"),
         ("tables ROOT", "needs one of: health, compact, expire, clean; `ls ROOT --kind table` lists tables"),
-        ("snapshot rm ROOT a", "did you mean 'snapshot drop' ("),
+        ("snapshot delete ROOT a", "did you mean 'snapshot drop' ("),
         ("log ROOT -n 5", ""),
         ("log ROOT ns0", ""),
         ("compact-tables ROOT", "did you mean 'tables compact' ("),
@@ -43,12 +43,12 @@ pytestmark = pytest.mark.usefixtures("no_environment")
         ("rollback ROOT --table ns0.t1", "no such option '--table'; `restore ROOT NAME` brings back single objects"),
         ("create table ns0.t1", "`apply ROOT FILE` makes namespaces, tables and views in it"),
         ("create namespace ns1", "`apply ROOT FILE` makes namespaces, tables and views in it"),
-        ("rollback ROOT --to HEAD~1", "no such option '--to'; did you mean '--to-version'?"),
-        ("rollback ROOT --version 1", "no such option '--version'; did you mean '--to-version'?"),
-        ("rollback ROOT HEAD~1 -m why", "no such option '-m'; did you mean '--reason'?"),
+        ("rollback ROOT --to HEAD~1 -m why -n", ""),
+        ("rollback ROOT --version=HEAD~1 --message why", ""),
+        ("rollback ROOT HEAD~1 --why x", "no such option '--why'; did you mean '--reason'?"),
         ("rollback ROOT HEAD~1", "a reason is required (`--reason TEXT`, or `reason`): it stands in the history"),
-        ("restore ROOT n1.t1 --at HEAD~1", "no such option '--at'; did you mean '--version'?"),
-        ("expire ROOT --keep 5", "no such option '--keep'; did you mean '--keep-last'?"),
+        ("ls ROOT --at HEAD~1", ""),
+        ("expire ROOT --keep 5", ""),
         ("clean ROOT --older 7d", "no such option '--older'; did you mean '--older-than'?"),
         ("clean ROOT --dryrun", "no such option '--dryrun'; did you mean '--dry-run'?"),
     ],
@@ -70,7 +70,8 @@ def test_what_is_proposed_exists() -> None:
 
 def test_no_word_is_both_a_command_and_another_word_for_one() -> None:
     words = {word for words in other_words.COMMANDS.values() for word in words}
-    assert set() == words & set(ENTRIES)
+    assert set() == words & {*ENTRIES, *ALIASES}
+    assert {*ALIASES.values()} <= {*ENTRIES}
 
 
 @pytest.mark.parametrize(
