@@ -40,6 +40,7 @@ from pyiceberg.types import (
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
 from pipelines import clean, compaction, expire, tables_clean
+from tests.support.engines import connected
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
@@ -49,6 +50,7 @@ from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.locations import node_path
+from trinitylake_core.rest import endpoint
 from trinitylake_core.tables import path_below
 
 MONTH = 30 * 86_400_000
@@ -352,6 +354,31 @@ def test_a_transaction_that_fails_leaves_nothing(catalog: TrinityLakeCatalog) ->
         txn.purge_table("sales.items")
         catalog.load_table("sales.orders").append(rows(3))
     assert ([1, 3], [1]) == (ids(catalog.load_table("sales.orders")), ids(catalog.load_table("sales.items")))
+
+
+def test_metadata_are_packed_where_the_properties_of_the_table_say_so(catalog: TrinityLakeCatalog) -> None:
+    name = "write.metadata.compression-codec"
+    table = with_table(catalog, "sales.orders", 1, properties={name: "gzip"})
+    table.append(rows(2))
+    packed = catalog.load_table("sales.orders").metadata_location
+    assert packed.endswith(".gz.metadata.json")
+    assert Path(packed.removeprefix("file://")).read_bytes().startswith(b"\x1f\x8b")
+    with endpoint(catalog.lakehouse) as at, connected(at) as connection:
+        assert [(1,), (2,)] == connection.execute("SELECT id FROM l.sales.orders ORDER BY 1").fetchall()
+        connection.execute("INSERT INTO l.sales.orders VALUES (3, 'x')")
+    catalog.lakehouse.refresh()
+    with catalog.load_table("sales.orders").transaction() as change:
+        change.remove_properties(name)
+    plain = catalog.load_table("sales.orders")
+    assert (True, [1, 2, 3]) == (Path(plain.metadata_location).name.startswith("00004-"), ids(plain))
+    assert Path(plain.metadata_location.removeprefix("file://")).read_bytes().startswith(b"{")
+    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
+    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
+    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
+    how = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    assert () == tables_clean.run(catalog.lakehouse, how).doubts
+    assert path_below(catalog.lakehouse.root, packed) not in _files(catalog)
+    assert [1, 2, 3] == ids(catalog.load_table("sales.orders"))
 
 
 def test_no_commit_deletes_old_metadata_and_a_cleaning_does(catalog: TrinityLakeCatalog) -> None:

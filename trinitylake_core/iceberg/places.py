@@ -38,6 +38,7 @@ from trinitylake_core.table_places import Located, TablePlaces
 from trinitylake_core.tables import as_directory, former_root, full_uri, own_directory, path_below
 from trinitylake_core.tree.readahead import Cache
 
+_CODEC: Final = "write.metadata.compression-codec"
 _RECENT_BYTES: Final = 4 << 20
 
 
@@ -217,7 +218,9 @@ class Places:
     def new_metadata_file(self, metadata: TableMetadata | ViewMetadata, number: int = 0) -> str:
         """Return the location of a new metadata file: always computed here, whatever the properties name."""
         directory = metadata.properties.get(METADATA_PATH) or f"{metadata.location.rstrip('/')}/metadata"
-        return f"{directory.rstrip('/')}/{number:05d}-{uuid.uuid4()}.metadata.json"
+        is_packed = metadata.properties.get(_CODEC, "none").lower() == "gzip"
+        ending = PACKED if is_packed else ".metadata.json"
+        return f"{directory.rstrip('/')}/{number:05d}-{uuid.uuid4()}{ending}"
 
     def file_io(self, location: str) -> FileIO:
         """Return what reads and writes at a location, by the options of the catalog. No request.
