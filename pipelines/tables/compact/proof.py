@@ -137,7 +137,8 @@ def hash_file(data: bytes, columns: Sequence[int], claimed: ClaimedColumns | Non
     """
     from pyarrow import dataset  # it imports pandas, and Dagster loads this module for its options
 
-    fragment = dataset.ParquetFileFormat().make_fragment(pa.BufferReader(data))
+    in_memory = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+    fragment = dataset.ParquetFileFormat(default_fragment_scan_options=in_memory).make_fragment(pa.BufferReader(data))
     places: dict[int, int] = {}
     for number, field in enumerate(fragment.physical_schema):
         identity = int(field.metadata[_FIELD_ID])
@@ -176,9 +177,12 @@ def hash_rows(batches: Iterable[pa.RecordBatch]) -> RowsHash:
 
 def _mix(values: Any) -> Any:
     """Return numbers of 64 bits whose bits depend on all of theirs: the end of splitmix64, one to one."""
-    values = (values ^ (values >> np.uint64(30))) * _MIX[0]
-    values = (values ^ (values >> np.uint64(27))) * _MIX[1]
-    return values ^ (values >> np.uint64(31))
+    mixed = values ^ (values >> np.uint64(30))
+    mixed *= _MIX[0]
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= _MIX[1]
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def _hash_values(column: pa.Array) -> _Halves:
