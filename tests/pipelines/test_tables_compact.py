@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -318,6 +319,29 @@ def test_large_files_become_several_and_stay_where_no_engine_can_split_them(cata
     assert ({}, 2, 4) == (report.failures, report.files_before, report.files_made)
     assert before == contents(catalog.load_table("sales.orders"))
     assert () == tables_compact.run(catalog.lakehouse).planned
+
+
+def test_columns_that_spark_has_no_type_for_are_named_where_only_spark_could_merge(catalog: TrinityLakeCatalog) -> None:
+    """No session is started for them, which would fail."""
+    catalog.create_namespace("sales")
+    opens = pa.struct([pa.field("opens", pa.time64("us"))])
+    table = catalog.create_table("sales.shops", pa.schema([pa.field("id", pa.int64()), pa.field("hours", opens)]))
+    for number in range(6):
+        table.append(pa.table([[number], [{"opens": dt.time(9)}]], names=["id", "hours"]))
+    why = "Spark cannot read the table: it has a column of type time"
+
+    def refuse_session() -> Any:
+        raise AssertionError("Spark was started")
+
+    sorting = Config(settings=Settings(strategy=model.SORT))
+    report = tables_compact.run(catalog.lakehouse, sorting, refuse_session)
+    assert {"sales.shops": f"sorting needs engine 'spark'; {why}"} == report.failures
+    with table.update_schema() as change:
+        change.add_column("more", StringType())
+    report = tables_compact.run(catalog.lakehouse, Config(), refuse_session)
+    assert report.failures["sales.shops"].endswith(f"which needs engine 'spark'; {why}")
+    [outcome] = report.outcomes
+    assert model.UNSUPPORTED == outcome.outcome
 
 
 def test_sorts_and_manifests_are_sparks(catalog: TrinityLakeCatalog) -> None:

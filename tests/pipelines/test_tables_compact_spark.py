@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,15 +14,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, TimestampNanoType, TimestamptzNanoType, TimeType
 
 from pipelines import expire, tables_clean, tables_compact, tables_expire
 from pipelines.job import NEVER_CANCELLED
 from pipelines.session import SessionConfig, get_session
-from pipelines.tables.compact import model
+from pipelines.tables.compact import model, plan
 from pipelines.tables.compact import spark as engine
 from pipelines.tables.compact.decision import GroupRules, decide_table
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
-from pipelines.tables.compact.statements import SparkCatalog
+from pipelines.tables.compact.statements import SparkCatalog, StatementFailed
 from tests.support.engines import connected
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
@@ -404,3 +407,44 @@ def _sort_and_merge_manifests(root: str) -> None:
 
 def test_rows_are_sorted_and_manifests_merged_by_spark(lake: Lakehouse) -> None:
     _with_spark(lake, _sort_and_merge_manifests)
+
+
+def _split_large_files(root: str) -> None:
+    with _started(root) as spark:
+        for version in (2, 3):
+            name = f"v{version}"
+            spark.run(f"CREATE TABLE l.a.{name} (x BIGINT, y DOUBLE) TBLPROPERTIES ('format-version' = '{version}')")
+            for begin, end in ((0, 100_000), (100_000, 100_100)):
+                spark.run(f"INSERT INTO l.a.{name} SELECT id, rand(id) FROM range({begin}, {end}, 1, 1)")
+            ids = "x, y, _row_id, _last_updated_sequence_number" if version == 3 else "x, y"
+            before = sorted(spark.run(f"SELECT {ids} FROM l.a.{name}"))
+            [(large,)] = spark.run(f"SELECT max(file_size_in_bytes) FROM l.a.{name}.files")
+            spark.run(f"ALTER TABLE l.a.{name} SET TBLPROPERTIES ('write.target-file-size-bytes' = '{large // 3}')")
+            config = tables_compact.Config(pattern=f"a.{name}", engine="spark", settings=Settings(prove=model.HASH))
+            done = tables_compact.run(spark.lake.refresh(), config, spark.spark)
+            assert ({}, 2) == (done.failures, done.files_before), done
+            assert 3 <= done.files_made <= 5, done
+            assert before == sorted(spark.run(f"SELECT {ids} FROM l.a.{name}"))
+            [(most,)] = spark.run(f"SELECT max(file_size_in_bytes) FROM l.a.{name}.files")
+            assert most < large // 3 * 1.8
+            assert () == tables_compact.run(spark.lake.refresh(), config, spark.spark).planned
+
+
+def test_spark_splits_large_files_of_both_format_versions(lake: Lakehouse) -> None:
+    _with_spark(lake, _split_large_files)
+
+
+def _read_foreign_types(root: str) -> None:
+    with _started(root) as spark:
+        catalog = TrinityLakeCatalog.over(spark.lake.refresh())
+        for number, kind in enumerate((TimeType(), TimestampNanoType(), TimestamptzNanoType())):
+            schema = Schema(NestedField(1, "c", kind, required=False))
+            catalog.create_table(f"a.t{number}", schema, properties={"format-version": "3"})
+            with pytest.raises(StatementFailed, match=r"(?i)spark does not support|cannot convert"):
+                spark.rows(f"t{number}")
+            document = {"schemas": [json.loads(schema.model_dump_json())]}
+            assert f"{kind}" == plan.type_foreign_to_spark(document)
+
+
+def test_spark_reads_no_table_with_a_column_of_which_the_plan_says_so(lake: Lakehouse) -> None:
+    _with_spark(lake, _read_foreign_types)

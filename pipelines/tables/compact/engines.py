@@ -93,17 +93,21 @@ class Engines:
             handed = []
             for outcome in engine.rewrite(own) if own else ():
                 left = engine.left.pop(outcome.table, None)
-                if left is not None and outcome.outcome == UNSUPPORTED and self._can_go_on(engine, left):
+                reasons: list[str | None] = []
+                if left is not None and outcome.outcome == UNSUPPORTED:
+                    reasons = self._why_not_after(engine, left)
+                if left is not None and None in reasons:
                     handed.append(left)
                     begun[outcome.table] = outcome
                 else:
-                    yield _join_outcomes(begun.get(outcome.table), outcome)
+                    why = "; ".join(filter(None, [outcome.reason, *reasons]))
+                    yield _join_outcomes(begun.get(outcome.table), replace(outcome, reason=why))
 
-    def _can_go_on(self, engine: TableEngine, left: PlannedTable) -> bool:
-        """Whether the engine after one can rewrite what that has left."""
+    def _why_not_after(self, engine: TableEngine, left: PlannedTable) -> list[str | None]:
+        """Return why each engine after one cannot rewrite what that has left; ``None``: it can."""
         at = self._engines.index(engine)
         after = self._engines[at + 1 :]
-        return any(each.why_not(left) is None for each in after)
+        return [each.why_not(left) for each in after]
 
     def close(self) -> None:
         """Give back what the engines hold."""

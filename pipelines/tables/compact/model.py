@@ -146,6 +146,7 @@ class PlannedTable:
         equality_deletes: how many of them delete by equality.
         manifests: how many manifests of data files are to become few; 0: they are left alone.
         refs: tags, and branches but ``main``, which keep the files that are replaced.
+        foreign_to_spark: the type of a column for which Spark has none; empty without one.
     """
 
     name: str
@@ -159,6 +160,7 @@ class PlannedTable:
     equality_deletes: int = 0
     manifests: int = 0
     refs: tuple[str, ...] = ()
+    foreign_to_spark: str = ""
 
     def without_splits(self) -> PlannedTable:
         """Return the table with its small files alone: large ones stay as they are."""

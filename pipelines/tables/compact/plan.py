@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipelines.tables.changing import NamedTable
 from pipelines.tables.compact.decision import GroupDecision, decide_table, manifests_to_merge, take_within
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _SWITCHED_OFF: Final = "self-optimizing.enabled"
 """The property by which owners of tables switch such jobs off, Amoro's as well as this one."""
+
+_FOREIGN_TO_SPARK: Final = frozenset({"time", "timestamp_ns", "timestamptz_ns"})
+"""Types of which Iceberg makes none of Spark: Spark reads no row of a table with such a column."""
 
 
 class LeftAlone(Exception):
@@ -67,6 +70,7 @@ def plan_table(
         equality_deletes=sum(each.equality_deletes for each in groups.values()),
         manifests=manifests_to_merge(_sizes_of_manifests(read), policy.manifests),
         refs=_refs_of(read),
+        foreign_to_spark=type_foreign_to_spark(read.document),
     )
     if by_plan is not None:
         stored = by_plan.get(empty.uuid)
@@ -102,6 +106,31 @@ def _refs_of(read: CurrentFiles) -> tuple[str, ...]:
     """Return the names of tags, and of branches but ``main``."""
     refs: Mapping[str, object] = read.document.get("refs") or {}
     return tuple(sorted(name for name in refs if name != "main"))
+
+
+def type_foreign_to_spark(document: Mapping[str, Any]) -> str:
+    """Return the type of a column of the current schema for which Spark has none; empty without one.
+
+    Nobody has checked the schema yet: what is no schema has no such column.
+    """
+    schemas = document.get("schemas")
+    for schema in schemas if isinstance(schemas, list) else [document.get("schema")]:
+        if isinstance(schema, dict) and schema.get("schema-id", 0) == document.get("current-schema-id", 0):
+            found = _FOREIGN_TO_SPARK.intersection(_types_in(schema))
+            return min(found, default="")
+    return ""
+
+
+def _types_in(schema: object) -> Iterator[str]:
+    """Yield the types in a part of a schema."""
+    if isinstance(schema, str):
+        yield schema
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _types_in(each)
+    elif isinstance(schema, dict):
+        for name in ("type", "element", "key", "value", "fields"):
+            yield from _types_in(schema.get(name))
 
 
 class _GroupOfTable(NamedTuple):
