@@ -51,6 +51,9 @@ _LOG = logging.getLogger(__name__)
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 _PER_CORE: Final = 3
 """Tasks per core: some are slower than others, and a core that is done takes the next one."""
+_MOST_PER_CORE: Final = 8
+_MUCH: Final = 8
+"""So many times what keeps one task busy is much: a task itself costs a tenth of a second of CPU, or two."""
 _SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOOL: "boolean"}
 _WEIGHT: Final = 8_192
 _GROUP_ROWS: Final = 64
@@ -112,6 +115,17 @@ def spread(
     labels = {task: compat.task_label(task, tasks) for task in {number(index) for index in range(len(rows))}}
     labelled = [{**row, "task": labels[number(index)]} for index, row in enumerate(rows)]
     return compat.by_task(_frame(spark, labelled, schema.append(pa.field("task", INT))), tasks, "task")
+
+
+def count_tasks(rows: int, each: int, cores: int) -> int:
+    """Return how many tasks rows are worth, where one does well with ``each``: smaller ones where there are many rows.
+
+    The smaller the last task is the less the others wait for it, and for the first one of an executor: that begins
+    when Python has started there.
+    """
+    few = min(_PER_CORE * cores, -(-rows // each))
+    many = min(_MOST_PER_CORE * cores, rows // (_MUCH * each))
+    return max(1, few, many)
 
 
 def consecutive(count: int, tasks: int) -> Callable[[int], int]:
@@ -327,7 +341,7 @@ class SparkRows:
 
     def dealt(self, spark: SparkSession, each: int) -> DataFrame:
         """Return the rows in as many tasks as they are worth, where one does well with ``each``; at least one."""
-        tasks = max(1, min(_PER_CORE * session_parallelism(spark), -(-self.count() // each)))
+        tasks = count_tasks(self.count(), each, session_parallelism(spark))
         if self.given is None or self._schema is None:
             return self.frame.repartition(tasks)
         number = consecutive(len(self.given), tasks)  # what neighbours read, the next one often needs

@@ -53,6 +53,8 @@ _SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
 _YOUNG: Final = "young"
 _NO_AGE: Final = "no age"
 _LOADED: Final = 100_000
+_SHARDS: Final = 8
+"""Directories of one task, which lists them at the same time: a lakehouse has 256, however small it is."""
 _TEXT: Final = pa.schema({"text": TEXT})
 _REACHED: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
 DELETED: Final = pa.schema(
@@ -227,7 +229,7 @@ class Sweep:
     def _in_shards(self, top: Shards) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
-        below = self.engine.map(partial(_list_each, wanted=everything), prefixes, SCHEMA, self._storage, each=1)
+        below = self.engine.map(partial(_list_each, wanted=everything), prefixes, SCHEMA, self._storage, each=_SHARDS)
         kept = below.keep(progress=lambda rows: self._progress("list", rows, None))
         return union(self.engine, [self._table(top.files), kept])
 
@@ -254,7 +256,7 @@ class Sweep:
         prefixes = [{"text": prefix} for prefix in top.prefixes]
         work = partial(_list_each, wanted=maybe_transaction)
         rows: list[Row] = [file._asdict() for file in top.files]
-        rows += map_counted(self.engine, "directories", work, prefixes, _TEXT, SCHEMA, self._storage, each=1)
+        rows += map_counted(self.engine, "directories", work, prefixes, _TEXT, SCHEMA, self._storage, each=_SHARDS)
         self._transactions = _transactions_among(rows)
 
     def transactions(self) -> list[tuple[str, int]]:

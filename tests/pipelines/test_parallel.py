@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 
-from pipelines.engine import Row
-from pipelines.engine.model import TEXT
-from pipelines.engine.spark import SparkEngine, own_errors
+from pipelines.engine import Row, Rows
+from pipelines.engine.model import LONG, TEXT
+from pipelines.engine.spark import SparkEngine, count_tasks, own_errors
+from pipelines.session import session_parallelism
 from trinitylake_core.errors import StorageDenied, StorageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAMED = pa.schema({"name": TEXT, "other": TEXT})
 _MET = pa.schema({"name": TEXT, "met": TEXT})
+_NUMBERS = pa.schema({"number": LONG})
 _PATIENCE_SECONDS = 20.0
 
 
@@ -45,6 +47,33 @@ def test_what_is_streamed_is_made_by_all_tasks_at_once(spark: SparkSession, tmp_
     found = engine.map(partial(meet, folder=str(tmp_path)), given, _MET, each=1).stream(few=few)
     assert [("a", "met"), ("b", "met")] == sorted((row["name"], row["met"]) for row in found)
     engine.close()
+
+
+def count_rows(rows: Iterator[Row]) -> Iterator[tuple[int]]:
+    """Yield how many rows a task was given."""
+    yield (sum(1 for _ in rows),)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("of_query", [False, True])
+def test_rows_are_dealt_to_tasks_of_about_the_same_number(spark: SparkSession, of_query: bool) -> None:
+    engine = SparkEngine(lambda: spark)
+    rows: Rows = engine.table([{"number": number} for number in range(4_000)], _NUMBERS)
+    if of_query:
+        rows = engine.sql("SELECT number, count(*) AS times FROM given GROUP BY number", given=rows)
+    dealt = [row["number"] for row in engine.map(count_rows, rows, _NUMBERS, each=1).list()]
+    assert (8 * session_parallelism(spark), 4_000) == (len(dealt), sum(dealt))
+    assert max(dealt) <= 1.1 * 4_000 / len(dealt)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "cores", "tasks"),
+    [(0, 2, 1), (256, 2, 1), (257, 2, 2), (20_000, 2, 9), (200_000, 2, 16), (200_000, 50, 150), (1_000_000, 50, 400)],
+)
+def test_many_rows_are_more_and_smaller_tasks(rows: int, cores: int, tasks: int) -> None:
+    """The last task is an eighth of what a core does, not a third; few rows are dealt to no more tasks than before."""
+    assert tasks == count_tasks(rows, 256, cores)
 
 
 @pytest.mark.parametrize(
