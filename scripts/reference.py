@@ -42,11 +42,11 @@ _NAMED: Final = (
     (Owner, "`team:NAME` or e-mail address"),
     (Duration, "duration"),
     (MaybeEnv, "text or reference"),
-    (Options, "values by name, each text or reference"),
+    (Options, "mapping of texts or references"),
     (str, "text"),
     (int, "number"),
     (float, "number"),
-    (bool, "`true` or `false`"),
+    (bool, "flag"),
     (timedelta, "duration"),
 )
 """What a type of a field is called."""
@@ -67,7 +67,7 @@ def make_page(name: str) -> str:
     own, found, _ = page_path(name).read_text(encoding="utf-8").partition(mark)
     if not found:
         raise ValueError(f"{page_path(name)} has no line {mark!r}")
-    lines = "\n".join(PAGES[name]())
+    lines = re.sub(r"\n{3,}", "\n\n", "\n".join(PAGES[name]()))
     return f"{own}{mark}\n\n{lines.strip()}\n"
 
 
@@ -130,7 +130,7 @@ def _command(name: str, shared: Container[tuple[str, tuple[str, str]]]) -> Itera
     items = [_item(row) for option, row in _rows(command) if (option, row) not in shared]
     also = name_groups([option for option, row in _rows(command) if (option, row) in shared])
     if also:
-        items.append(f"* [as above](#options-of-several-commands): {', '.join(also)}")
+        items.append(f"* [above](#options-of-several-commands): {', '.join(also)}")
     if items:
         yield from (*items, "")
 
@@ -384,14 +384,14 @@ def _class(name: str, kind: type, described: set[Any]) -> Iterator[str]:
 
 
 def _fields(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield a line for each field that has a meaning, and one for all others."""
+    """Yield a line for each field that has a meaning, and one with the names of all others."""
     others = []
     for name, kind, meaning in rows:
         shown = f"`{name}: {kind}`" if kind else f"`{name}`"
         if meaning:
             yield f"* {shown}: {meaning}"
         else:
-            others.append(shown)
+            others.append(f"`{name}`")
     if others:
         yield f"* {', '.join(others)}"
 
@@ -449,7 +449,7 @@ def _signature(function: Callable[..., Any], untyped: Container[str] = (), hidde
         star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
         if each.kind is each.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        if each.annotation is _EMPTY or each.name in untyped:
+        if each.annotation is _EMPTY or each.name in untyped or each.default not in (_EMPTY, None):
             kind, equals = "", "="
         else:
             kind, equals = f": {_annotation(each.annotation)}", " = "
