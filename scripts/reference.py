@@ -97,6 +97,22 @@ GROUPS: Final = {
     ),
 }
 """Options that commands have together, by the name that the page has for them."""
+EXPLAINED_IN: Final = {
+    "history": ("following a lakehouse", "reference/json.md#following-a-lakehouse"),
+    "serve": ("Iceberg REST", "rest.md"),
+    "upgrade": ("before you upgrade", "comparison.md#who-writes-and-who-reads"),
+    "expire": ("which versions expire", "retention.md#which-versions-expire"),
+    "clean": ("which files go", "retention.md#which-files-go"),
+    "tables compact": ("compaction of tables", "tables.md#compaction-of-tables"),
+    "tables expire": ("which snapshots of tables expire", "retention.md#which-snapshots-of-tables-expire"),
+    "tables clean": ("which files go", "retention.md#which-files-go"),
+    "mend": ("a file is damaged", "runbook.md#a-file-is-damaged"),
+    "freeze": ("the runbook", "runbook.md"),
+    "rollback": ("the nightly deploy broke the catalog", "runbook.md#the-nightly-deploy-broke-the-catalog"),
+    "undo": ("the nightly deploy broke the catalog", "runbook.md#the-nightly-deploy-broke-the-catalog"),
+    "export": ("is my backup good?", "runbook.md#is-my-backup-good"),
+}
+"""The commands that a page explains, so that this one does not repeat what ``--help`` says besides."""
 
 
 def commands() -> Iterator[str]:
@@ -125,7 +141,9 @@ def _command(name: str, shared: Container[tuple[str, tuple[str, str]]]) -> Itera
     form = "" if arguments == "ROOT" else f"`{arguments}`: "
     yield from (f"### {name}", "", f"{form}{entry.summary[0].upper()}{entry.summary[1:]}.", "")
     yield from (f"    {command.example}", "")
-    if command.details:
+    if name in EXPLAINED_IN:
+        yield from (f"See [{EXPLAINED_IN[name][0]}](../{EXPLAINED_IN[name][1]}).", "")
+    elif command.details:
         yield from (_escaped(command.details), "")
     items = [_item(row) for option, row in _rows(command) if (option, row) not in shared]
     also = name_groups([option for option, row in _rows(command) if (option, row) in shared])
