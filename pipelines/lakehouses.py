@@ -117,21 +117,13 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None, *, 
             continue  # who uses the stanza reports it
         first = numbers.setdefault(name, number)
         if first != number and not may_repeat:
-            at = _line_of_stanza(text, number)
-            before = _line_of_stanza(text, first)
+            from trinitylake_core.yaml_text import line_of
+
+            at = line_of(text, "lakehouses", number)
+            before = line_of(text, "lakehouses", first)
             raise ConfigError(f"{path}, line {at}: there is a lakehouse {name!r} already, at line {before}")
     fill_in_here(stanzas, path)
     return stanzas
-
-
-def _line_of_stanza(text: str, number: int) -> int:
-    """Return the line at which a stanza begins."""
-    import yaml
-
-    root: Any = yaml.compose(text, yaml.SafeLoader)
-    stanzas = next(value for key, value in root.value if key.value == "lakehouses")
-    stanza = stanzas.value[number]
-    return int(stanza.start_mark.line) + 1
 
 
 def refuse_unknown_fields(raw: Any, where: str) -> None:

@@ -47,6 +47,25 @@ class Pieces(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
+class Results(Generic[Done]):
+    """What became of pieces, by their number. Threads use it, one at a time."""
+
+    def __init__(self) -> None:
+        self._by_piece: dict[int, Done] = {}
+
+    def keep(self, index: int, result: Done) -> None:
+        """Keep what became of a piece; one that is done again takes the place of what was there."""
+        self._by_piece[index] = result
+
+    def forget(self, index: int) -> None:
+        """Forget what became of a piece, if anything did: it is done again."""
+        self._by_piece.pop(index, None)
+
+    def in_order(self) -> list[Done]:
+        """Return what became of all pieces, in the order of their numbers."""
+        return [self._by_piece[index] for index in sorted(self._by_piece)]
+
+
 def answerer(work: Callable[..., Iterable[Any]], storages: Sequence[Storage]) -> Answer:
     """Return the function by which a helper does pieces."""
 
@@ -78,7 +97,7 @@ class SharedWork(Generic[Done]):
         weights: Sequence[int],
         *storages: Storage,
         at_once: int = 1,
-        results: dict[int, Done] | None = None,
+        results: Results[Done] | None = None,
     ) -> None:
         """Share pieces of these weights.
 
@@ -89,8 +108,7 @@ class SharedWork(Generic[Done]):
             weights: one for each piece.
             storages: given to ``work``; a helper opens its own.
             at_once: a helper is given so many pieces while there are plenty.
-            results: where results are held by the number of their piece; a mapping may keep them elsewhere. Threads use
-                it, one at a time.
+            results: where results are kept; in memory, unless others are given.
         """
         self.done_weight = 0
         self.work = work
@@ -101,7 +119,7 @@ class SharedWork(Generic[Done]):
         self._weights = weights
         heaviest_first = sorted(range(len(weights)), key=lambda index: -weights[index])
         self._waiting = deque(heaviest_first)
-        self._results: dict[int, Done] = {} if results is None else results
+        self._results: Results[Done] = Results() if results is None else results
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
 
@@ -133,9 +151,9 @@ class SharedWork(Generic[Done]):
             return [self._waiting.popleft() for _ in range(many)]
 
     def finish(self, index: int, result: Done) -> None:
-        """Note what became of a piece; one that is done again takes the place of what was there."""
+        """Note what became of a piece."""
         with self._lock:
-            self._results[index] = result
+            self._results.keep(index, result)
             self.done_weight += self._weights[index]
             self.left_weight -= self._weights[index]
 
@@ -143,7 +161,7 @@ class SharedWork(Generic[Done]):
         """Give the pieces of a helper that died to another process; the files of the helper may not be durable."""
         with self._lock:
             for index in indices:
-                self._results.pop(index, None)
+                self._results.forget(index)
                 self._waiting.appendleft(index)
 
     def fail(self, error: BaseException) -> None:
@@ -160,7 +178,7 @@ class SharedWork(Generic[Done]):
             self.finish(index, result)
         if self._failed is not None:
             raise self._failed
-        return [self._results[index] for index in sorted(self._results)]
+        return self._results.in_order()
 
 
 def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[], None]) -> list[Done]:

@@ -280,8 +280,8 @@ class _Groups:
             return [dict(zip(self._names, row, strict=True)) for row in rows]
 
 
-class _GroupRows(dict[int, Any]):
-    """What became of groups, as rows of a table; of each group only their numbers are held in memory."""
+class _GroupRows(worker_pool.Results[Any]):
+    """Keeps what became of groups as rows of a table; of each group only their numbers are held in memory."""
 
     def __init__(self, engine: LocalEngine, table: str, columns: int) -> None:
         super().__init__()
@@ -289,18 +289,20 @@ class _GroupRows(dict[int, Any]):
         self._table = table
         self._insert = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
 
-    def __setitem__(self, index: int, rows: Sequence[tuple[Any, ...]]) -> None:
+    def keep(self, index: int, result: Sequence[tuple[Any, ...]]) -> None:
+        """Write the rows of a group into the table."""
         last = 0
         with _room_errors():
-            for row in rows:
+            for row in result:
                 last = self._engine.execute(self._insert, row).lastrowid or 0
-        super().__setitem__(index, (last - len(rows), last))
+        super().keep(index, (last - len(result), last))
 
-    def pop(self, index: int, default: Any = None) -> Any:
-        """Remove the rows of a group that is made again."""
-        if index in self:
-            self._engine.execute(f"DELETE FROM {self._table} WHERE rowid > ? AND rowid <= ?", super().pop(index))
-        return default
+    def forget(self, index: int) -> None:
+        """Delete the rows of a group that is made again."""
+        if index in self._by_piece:
+            numbers = self._by_piece[index]
+            self._engine.execute(f"DELETE FROM {self._table} WHERE rowid > ? AND rowid <= ?", numbers)
+        super().forget(index)
 
 
 def _names_of(cursor: sqlite3.Cursor) -> tuple[str, ...]:
