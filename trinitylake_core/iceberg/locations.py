@@ -96,6 +96,10 @@ class Locations:
         """
         return f"{self._beginning(name, parent)}{uuid.uuid4().hex[:12]}"
 
+    def directory_of_view(self, name: ObjectName, id_: str) -> str:
+        """Return the location of a view whose definition names none: always the same one for the same ID."""
+        return f"{self._beginning(name)}{hashlib.sha256(id_.encode()).hexdigest()[:12]}"
+
     def _beginning(self, name: ObjectName, parent: str | None = None) -> str:
         """Return the location of a new table up to its random digits."""
         directory = (

@@ -70,7 +70,7 @@ def definition_of_view(view: CatalogView, name: ObjectName) -> ViewDef:
 
 def view_of(places: Places, name: ObjectName, definition: ViewDef) -> StoredView:
     """Return the view that a definition describes. Raises ``ValidationError``: it describes none."""
-    default = f"{places.base}views/{name.namespace}/{name.name}"
+    default = places.locations.directory_of_view(name, definition.id)
     metadata = view_from_definition(name.namespace, name.name, definition, default)
     stored = definition.properties.get(VIEW_METADATA_LOCATION, "")
     return StoredView(name.identifier, metadata, places.full(stored) if stored else "")

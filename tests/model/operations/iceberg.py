@@ -118,6 +118,11 @@ def key_of(world: World, name: str) -> str:
     return world.key("table", SPACE, name)
 
 
+def is_taken(world: World, name: str) -> bool:
+    """Whether a table or a view of the namespace has a name."""
+    return any(world.key(kind, SPACE, name) in world.model.now.content for kind in ("table", "view"))
+
+
 def is_table(world: World, name: str) -> bool:
     """Whether a name is an Iceberg table in the newest version."""
     return "/" in world.model.now.content.get(key_of(world, name), "")
@@ -276,7 +281,7 @@ class Table(Operation):
             tables.ask(lambda: catalog.create_namespace(SPACE))
             note(world, {"commit", "bulk"}, {})
             world.judge_new()
-        taken = key_of(world, name) in world.model.now.content
+        taken = is_taken(world, name)
         try:
             about = {"format-version": str(args["version"]), "commit.retry.min-wait-ms": "1"}
             tables.ask(lambda: catalog.create_table((SPACE, name), SCHEMA, properties=about))
@@ -420,7 +425,7 @@ class Table(Operation):
 
     def _rename(self, world: World, tables: Tables, args: Args) -> Any:
         name, to = args["name"], args["to"]
-        taken = key_of(world, to) in world.model.now.content
+        taken = is_taken(world, to)
         try:
             tables.catalog(args).rename_table((SPACE, name), (SPACE, to))
         except Exception as error:
@@ -436,7 +441,7 @@ class Table(Operation):
         if not waiting or world.key("namespace", SPACE) not in world.model.now.content:
             return "nothing"
         location, name = waiting[int(args["share"] * len(waiting))], args["name"]
-        if key_of(world, name) in world.model.now.content:
+        if is_taken(world, name):
             return "nothing"
         state = tables.judge.states[location]
         marks = world.model.now.content.values()
@@ -617,14 +622,24 @@ def judge_table_files(world: World, young: int, *, cleaned: bool) -> None:
         for mark in set(each.content.values()) if each is not None else ():
             if "/" in mark:
                 needed |= judge.needed(mark)
+    root = tree.root_path(world.model.newest)
+    needed |= files_of_views(world, [path for key, path in world.judge.judge(root).content().items() if key[0] == "D"])
     missing = sorted(each for each in needed if not Path(each).exists())
     refuse_unless(not missing, f"files of tables that a retained version needs are missing: {missing[:3]}")
     waiting = any(node.messages for node in world.tree.walk()) or world.saved
     if cleaned and not waiting and world.model.boundary == world.model.newest:
         area = world.directory / "lake" / "tables"
         there = {str(each) for each in area.rglob("*") if each.is_file()}
+        if world.model.now.snapshots:  # which may need files of views that are gone
+            needed |= files_of_views(world, [*world.definitions])
         left = sorted(there - needed)
         refuse_unless(len(left) <= young, f"{len(left)} files of tables are left after a cleaning: {left[:3]}")
+
+
+def files_of_views(world: World, paths: list[str]) -> set[str]:
+    """Return the metadata files that the definitions of views name, by the paths of these."""
+    named = [world.definitions[path].properties.get("iceberg.metadata_location") for path in paths]
+    return {str(world.directory / "lake" / each) for each in named if each}
 
 
 class TablesHealth(Operation):
