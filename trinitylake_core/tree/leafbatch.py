@@ -1,4 +1,4 @@
-"""Many leaf files in one go: the bytes of ``nodefile``, without a Python object per row (format, section 4).
+"""Leaf files as columns: the bytes of ``nodefile``, without a Python object per row (format, section 4).
 
 The entries of a run of leaves are laid out as one column each, and cut into files. A file is read as two slices of its
 columns. One that differs from those that this library writes is left to ``nodefile``, which reads it or reports the
@@ -29,22 +29,11 @@ _DIGITS: Final = 9
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> list[Columns] | None:
-    """Return the entries of plain leaf files, or ``None`` if one is not exactly as :func:`encode_many` writes it.
+def read_leaf(data: bytes, path: str, order: int) -> Columns | None:
+    """Return the entries of a plain leaf file, or ``None`` if it is not exactly as :func:`encode_many` writes it.
 
     Damaged and unusual files are not distinguished here, but in ``nodefile``.
     """
-    found = []
-    for data, path in zip(files, paths, strict=True):
-        entries = _read_entries(data, path, order)
-        if entries is None:
-            return None
-        found.append(entries)
-    return found
-
-
-def _read_entries(data: bytes, path: str, order: int) -> Columns | None:
-    """Return the entries of a plain leaf file; ``None`` of any other file, and of a damaged one."""
     try:
         batch, is_checksummed = nodefile.read_batch(data, path)
     except (CorruptNode, *nodefile.UNREADABLE):
