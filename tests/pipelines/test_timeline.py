@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from benchmarks.tasks import later_tasks, most_at_once
 from benchmarks.timeline import Gap, text, timeline
-from tests.support.standalone import Task
+from tests.support.standalone import Task, task_of
 
 
 def _task(began: float, ended: float, stage: int = 0, executor: str = "0") -> Task:
@@ -48,3 +51,17 @@ def test_a_job_without_tasks_has_a_driver_only() -> None:
     found = timeline([], 4, 0, 5)
     assert (0.0, 0.0, 20.0) == (found.share, found.share_of_all, found.idle["driver"])
     assert [Gap(0, 5, None, None)] == found.gaps
+
+
+def _event(launched: int, finished: int, ran: int | None) -> dict[str, Any]:
+    info = {"Launch Time": launched, "Finish Time": finished, "Executor ID": "0", "Failed": ran is None}
+    metrics = {"Task Metrics": {"Executor Deserialize Time": 1, "Executor Run Time": ran}} if ran else {}
+    return {"Task Info": info, "Stage ID": 0, **metrics}
+
+
+def test_a_core_runs_one_task_at_a_time_however_late_its_end_is_noted() -> None:
+    """Two cores seemed to run four tasks at once; of a lost executor there is only what the driver noted."""
+    tasks = [task_of(_event(0, 80, 49)), task_of(_event(52, 130, 70)), task_of(_event(122, 150, None))]
+    assert [0.05, 0.123, 0.15] == [task.ended for task in tasks]
+    assert 1 == most_at_once(tasks[:2])
+    assert tasks[1:] == later_tasks(tasks)

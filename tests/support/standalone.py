@@ -113,11 +113,19 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def task_of(event: dict[str, Any]) -> Task:
-    """Return the task of an event of its end."""
+    """Return the task of an event of its end.
+
+    The driver notes the end when it has taken the result. By then the next task of that core may have begun, so what
+    the executor says counts, if it lived to say how long the task took.
+    """
     info = event["Task Info"]
-    return Task(
-        info["Launch Time"] / 1000, info["Finish Time"] / 1000, event["Stage ID"], info["Executor ID"], info["Failed"]
-    )
+    metrics = event.get("Task Metrics") or {}
+    began = info["Launch Time"]
+    ended = info["Finish Time"]
+    took = metrics.get("Executor Deserialize Time", 0) + metrics.get("Executor Run Time", 0)
+    if took:
+        ended = min(ended, began + took)
+    return Task(began / 1000, ended / 1000, event["Stage ID"], info["Executor ID"], info["Failed"])
 
 
 @contextmanager
