@@ -271,9 +271,11 @@ def library() -> Iterator[str]:
 
 OF_MANY_METHODS: Final = frozenset(
     {"timestamp", "snapshot", "reason", "dry_run", "expected_version", "before_commit", "storage_options"}
-    | {"namespace", "name", "to_namespace", "to_name"}
+    | {"namespace", "name", "to_namespace", "to_name", "version"}
 )
 """The arguments that the page of the library explains once."""
+ERRORS_OF_MANY_METHODS: Final = frozenset({"InvalidInput", "ReadOnly", "StorageError", "UnsafeStorage"})
+"""What a method may raise, which the page says once."""
 OF_EVERY_JOB: Final = frozenset({"lake", "config", "spark", "storage_options", "review", "cancel", "progress"})
 """The arguments whose types the page says once."""
 CALLS_OF_MANY_JOBS: Final = tuple(
@@ -441,7 +443,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 def _function(function: Callable[..., Any], name: str) -> Iterator[str]:
     summary = _summary(function)
     if "Raises" not in summary:
-        summary = f"{summary} {_raised(function)}".rstrip()
+        summary = f"{summary} {_raised(function, ERRORS_OF_MANY_METHODS)}".rstrip()
     signature = " ".join(_signature(function, OF_MANY_METHODS).split()).replace("( ", "(").replace(" )", ")")
     yield f"* `{name}{signature}`: {summary}"
 
