@@ -118,12 +118,13 @@ EXPLAINED_IN: Final = {
 def commands() -> Iterator[str]:
     """Yield the reference of all commands, section by section; first the options that several of them have."""
     times = Counter(row for name in ENTRIES for row in _rows(load(name)))
-    shared = {name: row for (name, row), count in times.items() if count > 1}
+    shared = {name: row for (name, row), count in times.items() if count > 1 and not _is_of_other_place(name)}
     grouped = {option for group in GROUPS.values() for option in group}
     yield from ("## Options of several commands", "", "Of every command:", "")
     yield from map(_item, map(_row, COMMON))
     yield from ("", "Of those commands that name them:", "")
     yield from (_item(row) for name, row in shared.items() if name not in grouped)
+    yield "* `--…-storage-option KEY=VALUE`…: an option for the storage of the other place (default: those for ROOT)"
     for title, group in GROUPS.items():
         yield from ("", f"{title.capitalize()}:", "", *(_item(shared[name]) for name in group))
     for title, entries in SECTIONS.items():
@@ -145,12 +146,18 @@ def _command(name: str, shared: Container[tuple[str, tuple[str, str]]]) -> Itera
         yield from (f"See [{EXPLAINED_IN[name][0]}](../{EXPLAINED_IN[name][1]}).", "")
     elif command.details:
         yield from (_escaped(command.details), "")
-    items = [_item(row) for option, row in _rows(command) if (option, row) not in shared]
-    also = name_groups([option for option, row in _rows(command) if (option, row) in shared])
+    above = [option for option, row in _rows(command) if (option, row) in shared or _is_of_other_place(option)]
+    items = [_item(row) for option, row in _rows(command) if option not in above]
+    also = name_groups(above)
     if also:
         items.append(f"* [above](#options-of-several-commands): {', '.join(also)}")
     if items:
         yield from (*items, "")
+
+
+def _is_of_other_place(option: str) -> bool:
+    """Return whether an option is one of the storage of SOURCE, TARGET and so on: the page has one line for these."""
+    return option.endswith("-storage-option") and option != "--storage-option"
 
 
 def name_groups(options: list[str]) -> list[str]:
@@ -289,6 +296,8 @@ OF_MANY_CONFIGS: Final = frozenset({"now_millis", "plan_options", "source_option
 """The fields that the page has once; so it has the meaning of all that begin with ``spark_from_``."""
 COMMAND_OF: Final = {"compaction": "compact", "backup": "export", "snapshot": "snapshot create"}
 """The command of a job that has another name."""
+MORE_THAN_A_COMMAND: Final = frozenset({"backup", "snapshot"})
+"""The jobs of which a command does a part only; the others do what their command does."""
 
 
 def jobs() -> Iterator[str]:
@@ -308,7 +317,7 @@ def jobs() -> Iterator[str]:
     for name, module in found.items():
         command = _command_of(name)
         link = f"Command: [`{command}`](commands.md#{command.replace(' ', '-')})." if command in ENTRIES else ""
-        about = _CITATION.sub("", _summary(module))
+        about = "" if link and name not in MORE_THAN_A_COMMAND else _CITATION.sub("", _summary(module))
         raised = _raised(module.run, ERRORS_OF_MANY_JOBS)
         yield from (f"## pipelines.{name}", "", " ".join(filter(None, (about, link, raised))), "")
         call = _signature(module.run, OF_EVERY_JOB)
