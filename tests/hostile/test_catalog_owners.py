@@ -16,7 +16,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
-from pipelines import expire, restore, tables_expire, verify
+from pipelines import expire, restore, tables_compact, tables_expire, verify
+from pipelines.tables.compact.decision import GroupRules
 from tests.core.test_rest import Answer, Client
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, make_people, metadata_file, new_lakehouse, with_fields
 from tests.hostile.served import (
@@ -697,6 +698,7 @@ def test_metadata_that_their_writer_overwrote_give_it_nothing_of_another_table(
     file = metadata_file(catalog)
     content = file.read_bytes()
     how = tables_expire.Config(pattern=f"{NAMESPACE}.*", older_than_seconds=0)
+    eager = tables_compact.Config(pattern=f"{NAMESPACE}.{HOSTILE}", engine="local", rules=GroupRules(min_files=2))
     rights = {"anna": {"write": ["hr.*"]}, "mallory": {"write": [f"{NAMESPACE}.*"]}}
     with served(catalog, {ALLOWED_LOCATIONS: allowed}, **rights) as anna:
         mallory = Client(anna.uri, "mallory")
@@ -704,14 +706,19 @@ def test_metadata_that_their_writer_overwrote_give_it_nothing_of_another_table(
             file.write_bytes(content)
             with_fields(fields)(file)
             before = catalog.lakehouse.refresh().table(NAMESPACE, HOSTILE)
+            loaded = mallory("GET", f"{TABLES}/{HOSTILE}")
+            assert (200 if what == "uuid" else 403) == loaded.status, f"others would write there: {loaded.text}"
             if job == "commit":
                 answer = commit(mallory, HOSTILE, setting(owner="mallory"))
                 assert (403, "ForbiddenException") == answer.problem, f"{what}: {answer.text}"
                 words = ("UUID", "a place that it names", "the new metadata file is outside")
                 assert any(each in answer.text for each in words), answer.text
             else:
-                assert [f"{NAMESPACE}.{HOSTILE}"] == list(tables_expire.run(catalog.lakehouse.refresh(), how).failures)
+                lake = catalog.lakehouse.refresh()
+                assert [f"{NAMESPACE}.{HOSTILE}"] == list(tables_expire.run(lake, how).failures)
+                assert [f"{NAMESPACE}.{HOSTILE}"] == list(tables_compact.run(lake, eager).failures), what
             assert before == catalog.lakehouse.refresh().table(NAMESPACE, HOSTILE), what
+        assert [] == [*(tmp_path / "shared/free").rglob("*"), *(local(catalog.lakehouse.root) / "free").rglob("*")]
         file.write_bytes(content)
         theirs = load_catalog("anna", type="rest", uri=anna.uri, warehouse="lake", token="anna")
         theirs.load_table("hr.people").append(rows(4243))

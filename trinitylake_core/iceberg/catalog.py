@@ -594,10 +594,13 @@ class TrinityLakeCatalog(MetastoreCatalog):
         return {name.identifier: number for name, number in made.items()}
 
     def stored_table(self, identifier: Identifier) -> tuple[Places, Stored]:
-        """Return the newest metadata of a table, with what reads and writes beside them. Raises as ``load_table``."""
+        """Return the newest metadata of a table, with what reads and writes beside them.
+
+        Raises as ``load_table``, and ``ForbiddenError``: files would be written where the table has no place.
+        """
         name = name_of(identifier, NoSuchTableError)
         with translate_errors():
-            return self._places, self._read(lambda view: tables.load_table(view, self._places, name))
+            return self._places, self._read(lambda view: tables.load_table(view, self._places, name, writes=True))
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Rename a table, in one version. Its files stay where they are.

@@ -23,7 +23,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequire
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
-from trinitylake_core.grounds import identity_of
+from trinitylake_core.grounds import canonical, identity_of
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.applied import is_applied
 from trinitylake_core.iceberg.attempt import Attempt
@@ -31,18 +31,19 @@ from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden, no_table
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.identities import directories_left, identity_of_metadata
+from trinitylake_core.iceberg.locations import directories_of
 from trinitylake_core.iceberg.moved import refusal_of_moved
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
 from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.replacing import RewriteLost, replacing_snapshot
+from trinitylake_core.iceberg.replacing import NewSnapshot, RewriteLost, replacing_snapshot
 from trinitylake_core.iceberg.rewritten import FileRewrite
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.table_places import Located
-from trinitylake_core.tables import ICEBERG, TABLE_UUID, metadata_uri
+from trinitylake_core.tables import ICEBERG, TABLE_UUID, as_directory, here, metadata_uri
 
 UNREADABLE: Final = (NoSuchTableError, NoSuchIcebergTableError, MetadataMissing, ValidationError)
 """Errors of a table that cannot be read, or is not there."""
@@ -94,13 +95,40 @@ def location_of_metadata(view: CatalogView, places: Places, name: ObjectName) ->
     return location
 
 
-def load_table(view: CatalogView, places: Places, name: ObjectName) -> Stored:
+def load_table(view: CatalogView, places: Places, name: ObjectName, *, writes: bool = False) -> Stored:
     """Return a table. What looking up its definition costs, and one ``get``.
 
-    Raises what :func:`location_of_metadata` and ``Places.read`` raise.
+    Raises what :func:`location_of_metadata` and ``Places.read`` raise; ``TableForbidden``: clients, or a job that
+    ``writes`` files, would write them at a place that is not the table's.
     """
     location = location_of_metadata(view, places, name)
-    return Stored(places.read(location), location)
+    table = Stored(places.read(location), location)
+    if writes or places.serves_clients:
+        _refuse_foreign(places, name, definition_of_table(view, name), table)
+    return table
+
+
+def _refuse_foreign(places: Places, name: ObjectName, definition: TableDef, table: Stored) -> None:
+    """Refuse metadata with a directory that the definition does not have: clients with many rights would write there.
+
+    What lies around the metadata file is the table's: release 0.1.0 let it be the directory of others, too.
+    """
+    root = places.storage.root
+    beside, _, _ = table.metadata_location.rpartition("/")
+    held = [*identity_of(root, definition).directories, as_directory(canonical(root, beside.removesuffix("/metadata")))]
+    former = places.former_root(table)
+    for place in directories_of(table.metadata):
+        directory = as_directory(canonical(root, here(root, place.location, former)))
+        if not directory.startswith(tuple(held)):
+            raise _overwritten(name, place.location)
+
+
+def _overwritten(name: ObjectName, place: str) -> TableForbidden:
+    return TableForbidden(
+        f"{name}: a place that it names, {place}, is not the table's by its definition: somebody has overwritten its "
+        "metadata file. If the place is the table's, have the operator register the file again (`register_table` with "
+        "`overwrite`)"
+    )
 
 
 def load_tables(view: CatalogView, places: Places, names: Sequence[ObjectName]) -> Iterator[tuple[ObjectName, Stored]]:
@@ -151,7 +179,7 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     directories = _refuse_unregistrable(places, name, new)
     replaced = None
     if overwrite:
-        with suppress(*UNREADABLE):
+        with suppress(*UNREADABLE, TableForbidden):
             replaced = load_table(attempt.txn, places, name)
     _claim(attempt, name, new)
     attempt.claim(name, directories=directories)
@@ -237,11 +265,7 @@ def _change_definition(
     gained = [each for each in identity.directories if not each.startswith(held)]
     for each in gained:
         if allowed is not None and each not in allowed:
-            raise TableForbidden(
-                f"{name}: a place that it names, {each}, is not the table's by its definition: somebody has "
-                "overwritten its metadata file. If the place is the table's, have the operator register the file again "
-                "(`register_table` with `overwrite`)"
-            )
+            raise _overwritten(name, each)
         attempt.places.locations.refuse_others(f"{name}: a place that it names", each)
     attempt.claim(name, directories=gained)
     attempt.note(name, identity)
@@ -354,13 +378,15 @@ def expire_snapshots(
             places.refuse_change(new, current)
             changes.append((name, current, new))
 
-    def write(change: tuple[ObjectName, Stored, Stored]) -> tuple[ObjectName, Stored]:
+    for name, _, after in changes:  # before a file is written where a table may have nothing
+        _change_definition(attempt, name, after)
+
+    def write(change: tuple[ObjectName, Stored, Stored]) -> None:
         name, before, after = change
         attempt.write_metadata(name, after.metadata, after.metadata_location, before)
-        return name, after
 
-    for name, new in places.storage.map(changes, write):
-        _change_definition(attempt, name, new)
+    for _ in places.storage.map(changes, write):
+        pass
     return found
 
 
@@ -378,7 +404,7 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
     places = attempt.places
     lost = dict.fromkeys(rewrites, "it was dropped or renamed")
 
-    def replace_in(found: tuple[ObjectName, Stored]) -> tuple[ObjectName, Stored, int] | tuple[ObjectName, str]:
+    def replace_in(found: tuple[ObjectName, Stored]) -> _Replaced | tuple[ObjectName, str]:
         name, current = found
         try:
             made = replacing_snapshot(places, current, rewrites[name])
@@ -386,24 +412,37 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
         except CommitFailedException as error:
             return name, str(error)
         places.refuse_change(new, current)
-        made.files.store()
-        attempt.write_metadata(name, new.metadata, new.metadata_location, current)
-        return name, new, made.number
+        return _Replaced(name, current, new, made)
 
-    made: dict[ObjectName, tuple[Stored, int]] = {}
+    made: list[_Replaced] = []
     loaded = list(load_tables(attempt.txn, places, list(rewrites)))
     for outcome in places.storage.map(loaded, replace_in, nested=True):
-        if len(outcome) == 2:
-            lost[outcome[0]] = outcome[1]
+        if isinstance(outcome, _Replaced):
+            del lost[outcome.name]
+            made.append(outcome)
         else:
-            name, new, number = outcome
-            del lost[name]
-            made[name] = new, number
+            name, why = outcome
+            lost[name] = why
     if lost:
         raise RewriteLost(lost)
-    for name, (new, _) in made.items():
-        _change_definition(attempt, name, new)
-    return {name: number for name, (_, number) in made.items()}
+    for each in made:  # before a file is written where a table may have nothing
+        _change_definition(attempt, each.name, each.new)
+
+    def write(each: _Replaced) -> tuple[ObjectName, int]:
+        each.snapshot.files.store()
+        attempt.write_metadata(each.name, each.new.metadata, each.new.metadata_location, each.current)
+        return each.name, each.snapshot.number
+
+    return dict(places.storage.map(made, write, nested=True))
+
+
+class _Replaced(NamedTuple):
+    """A table whose files are replaced: its metadata before and after, and the snapshot that is to be stored."""
+
+    name: ObjectName
+    current: Stored
+    new: Stored
+    snapshot: NewSnapshot
 
 
 def rename_table(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:
