@@ -120,10 +120,10 @@ def _refuse_foreign(places: Places, name: ObjectName, definition: TableDef, tabl
     for place in directories_of(table.metadata):
         directory = as_directory(canonical(root, here(root, place.location, former)))
         if not directory.startswith(tuple(held)):
-            raise _overwritten(name, place.location)
+            raise _refusal_of_place(name, place.location)
 
 
-def _overwritten(name: ObjectName, place: str) -> TableForbidden:
+def _refusal_of_place(name: ObjectName, place: str) -> TableForbidden:
     return TableForbidden(
         f"{name}: a place that it names, {place}, is not the table's by its definition: somebody has overwritten its "
         "metadata file. If the place is the table's, have the operator register the file again (`register_table` with "
@@ -265,7 +265,7 @@ def _change_definition(
     gained = [each for each in identity.directories if not each.startswith(held)]
     for each in gained:
         if allowed is not None and each not in allowed:
-            raise _overwritten(name, each)
+            raise _refusal_of_place(name, each)
         attempt.places.locations.refuse_others(f"{name}: a place that it names", each)
     attempt.claim(name, directories=gained)
     attempt.note(name, identity)
