@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinitylake_core import Lakehouse, locations, spec
+from trinitylake_core import Lakehouse
 from trinitylake_core import definitions as d
 from trinitylake_core.definitions import trinitylake_pb2 as pb
 from trinitylake_core.errors import CorruptDefinition, InvalidDefinition, InvalidInput
@@ -163,12 +163,6 @@ COMPLETE: dict[str, d.Definition] = {
 
 
 @pytest.mark.parametrize("kind", COMPLETE)
-def test_encode_then_decode_gives_the_same_definition(kind: str) -> None:
-    """A definition survives the disk."""
-    assert COMPLETE[kind] == DECODERS[kind](d.encode(COMPLETE[kind]), "p")
-
-
-@pytest.mark.parametrize("kind", COMPLETE)
 def test_garbage_is_reported_with_its_path(kind: str) -> None:
     """Empty, garbage and ID-less files name the file and say what is wrong with it."""
     no_id = type(COMPLETE[kind])()
@@ -178,19 +172,6 @@ def test_garbage_is_reported_with_its_path(kind: str) -> None:
         with pytest.raises(CorruptDefinition, match=f"^dir/file: .*{reason}") as caught:
             DECODERS[kind](data, "dir/file")
         assert "dir/file" == caught.value.path
-
-
-@pytest.mark.parametrize("kind", COMPLETE)
-def test_a_file_cut_short_is_corrupt_or_a_definition(kind: str) -> None:
-    """No prefix of a definition raises anything but CorruptDefinition."""
-    data = d.encode(COMPLETE[kind])
-    refused = 0
-    for size in range(len(data)):
-        try:
-            DECODERS[kind](data[:size], "p")
-        except CorruptDefinition:
-            refused += 1
-    assert refused > 5
 
 
 @given(st.binary(max_size=60), st.sampled_from(sorted(DECODERS)))
@@ -258,18 +239,6 @@ def test_a_view_holds_one_kind_of_query() -> None:
         d.encode(pb.ViewDef(id="i", sql_representations=[sql], substrait_read_rel=b"x"))
 
 
-def test_snapshots_are_a_map_under_number_100() -> None:
-    """Our extension is where the format says, and invisible where it is empty."""
-    lakehouse = d.new_lakehouse_def()
-    assert "snapshots" not in d.to_dict(lakehouse)
-    snapshot = pb.SnapshotDef(root_node_file_path="r", version=3, kind=pb.SnapshotDef.FULL, target_uri="s3://b/t/")
-    lakehouse.snapshots["daily"].CopyFrom(snapshot)
-    assert 100 == pb.LakehouseDef.SNAPSHOTS_FIELD_NUMBER
-    assert snapshot == d.decode_lakehouse(d.encode(lakehouse), "p").snapshots["daily"]
-    stored = d.to_dict(lakehouse)["snapshots"]["daily"]
-    assert ("FULL", "0", 3) == (stored["kind"], stored["expire_at_millis"], stored["version"])
-
-
 def test_generated_code_is_that_of_the_proto(tmp_path: Path) -> None:
     """`make proto` would change nothing."""
     out = tmp_path / "descriptor"
@@ -320,14 +289,6 @@ def test_a_creator_who_chooses_no_order_gets_one_that_fits(
     assert order == Lakehouse.create(tmp_path.as_uri(), **definition).definition.order  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("order", range(3, 10))
-def test_tiny_nodes_are_possible(order: int) -> None:
-    """Tests elsewhere want deep trees of few keys."""
-    names = {f"{kind}_name_max_size_bytes": 8 for kind in ("namespace", "table", "view")}
-    lakehouse = d.new_lakehouse_def(order=order, node_file_max_size_bytes=2048, **names)
-    assert (order, 8, 2048) == (lakehouse.order, lakehouse.view_name_max_size_bytes, lakehouse.node_file_max_size_bytes)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -350,35 +311,6 @@ def test_a_lakehouse_that_cannot_work_is_refused(arguments: dict[str, Any], mess
     """Each refusal names the argument."""
     with pytest.raises(InvalidDefinition, match=message):
         d.new_lakehouse_def(**arguments)
-
-
-def test_the_key_table_estimate_counts_real_paths() -> None:
-    """A row is a full key, the path of a definition and the path of a node; long names are cut in paths."""
-    tiny = pb.LakehouseDef(
-        order=3, namespace_name_max_size_bytes=5, table_name_max_size_bytes=7, view_name_max_size_bytes=2
-    )
-    row = 4 + 5 + 7 + len(locations.definition_path("table", "n" * 5, "t" * 7)) + len(locations.node_path())
-    assert 3 * row == d.key_table_max_bytes(tiny)
-    long = len(locations.definition_path("table", "n" * 100, "t" * 100))
-    assert 128 * (204 + long + len(locations.node_path())) == d.key_table_max_bytes(pb.LakehouseDef())
-
-
-def test_numbers_left_out_mean_the_defaults() -> None:
-    """proto3 does not store zeros; what was set stays."""
-    definition = pb.LakehouseDef(order=5)
-    full = d.effective(definition)
-    assert (5, 100, spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES, spec.DEFAULT_TXN_TTL_MILLIS) == (
-        full.order, full.table_name_max_size_bytes, full.node_file_max_size_bytes, full.txn_ttl_millis,
-    )  # fmt: skip
-    assert pb.LakehouseDef(order=5) == definition
-
-
-def test_lakehouse_properties_merge() -> None:
-    """None removes, everything else stays, and so does the old message."""
-    old = d.new_lakehouse_def(properties={"a": "1", "b": "2"})
-    new = d.altered_lakehouse(old, properties={"a": None, "c": "3", "gone": None})
-    assert ({"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == (dict(old.properties), dict(new.properties))
-    assert old.id == new.id
 
 
 # --- schemas ----------------------------------------------------------------------------------
@@ -404,24 +336,6 @@ def test_arrow_schema_survives(arrow: pa.Schema) -> None:
 def test_every_data_type_has_an_arrow_type() -> None:
     """The strategies above leave none out."""
     assert list(range(27)) == sorted([*PLAIN_TYPES, pb.DECIMAL, pb.CHAR, pb.FIXED, pb.STRUCT, pb.MAP, pb.LIST])
-
-
-@pytest.mark.parametrize(
-    ("arrow", "plain"),
-    [
-        (pa.large_string(), pa.string()),
-        (pa.string_view(), pa.string()),
-        (pa.large_binary(), pa.binary()),
-        (pa.binary_view(), pa.binary()),
-        (pa.large_list(pa.int16()), pa.list_(pa.int16())),
-        (pa.list_view(pa.int16()), pa.list_(pa.int16())),
-        (pa.timestamp("us", "Etc/UTC"), pa.timestamp("us", "UTC")),
-        (pa.timestamp("ns", "+00:00"), pa.timestamp("ns", "UTC")),
-    ],
-)
-def test_variants_are_taken_for_the_plain_type(arrow: pa.DataType, plain: pa.DataType) -> None:
-    """What differs only in memory is one type on disk."""
-    assert d.schema_from_arrow(pa.schema([("a", plain)])) == d.schema_from_arrow(pa.schema([("a", arrow)]))
 
 
 @pytest.mark.parametrize(
@@ -548,15 +462,6 @@ def test_altering_merges_properties_and_keeps_the_id() -> None:
         d.altered_namespace(old, "a=1")  # type: ignore[arg-type]
 
 
-def test_keys_are_columns_by_name_or_id() -> None:
-    """Names, dotted names and IDs all become IDs."""
-    table = _table(primary_keys=["a"], sort_keys=["s.x", 2], unique_columns=["b"], distribution_keys=[1])
-    keys = (table.primary_keys, table.sort_keys, table.unique_columns, table.distribution_keys)
-    assert ([1], [4, 2], [2], [1]) == tuple(list(each) for each in keys)
-    dotted = pa.schema([("a.b", pa.int32()), ("a", pa.struct([("b", pa.int32()), ("c.d", pa.int32())]))])
-    assert [1, 4] == list(d.table_def(dotted, sort_keys=["a.b", "a.c.d"]).sort_keys)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -576,50 +481,6 @@ def test_wrong_tables_are_refused(arguments: dict[str, Any], message: str) -> No
     """Each refusal names the argument."""
     with pytest.raises(InvalidDefinition, match=message):
         _table(**arguments)
-
-
-def test_locations_follow_the_table_type() -> None:
-    """External data is anywhere, managed data inside, federated data is somebody else's."""
-    for kind, location in [
-        ("EXTERNAL", "s3://b/t"),
-        ("MANAGED", "data/t/"),
-        ("FEDERATED", "x"),
-        ("EXTERNAL", "file:/x"),
-    ]:
-        assert kind == _table(table_type=kind, format_properties={"location": location}).table_type
-    with pytest.raises(InvalidDefinition, match="must be a full URI"):
-        d.altered_table(_table(format_properties={"location": "data/t"}), table_type="EXTERNAL")
-
-
-def test_a_table_without_a_schema_has_an_empty_one() -> None:
-    """As the Java SDK writes it."""
-    assert {"columns": []} == d.to_dict(d.table_def())["schema"]
-
-
-def test_an_altered_schema_keeps_column_ids() -> None:
-    """Columns keep their IDs by name or by metadata, and no ID is used twice in the life of a table."""
-    old = _table(primary_keys=["b"])
-    wider = d.altered_table(
-        old, schema=pa.schema([("new", pa.int32()), ("b", pa.string()), ("s", pa.struct([("x", pa.int64())]))])
-    )
-    assert [("new", 5), ("b", 2), ("s", 3), ("x", 4)] == [(c.name, c.id) for c in _all(wider.schema.columns)]
-    assert ([2], [2], old.id) == (list(wider.primary_keys), list(old.primary_keys), wider.id)
-    arrow = d.schema_to_arrow(old.schema)
-    renamed = d.altered_table(
-        old, schema=arrow.set(1, arrow.field(1).with_name("renamed")).append(pa.field("b", pa.int16()))
-    )
-    assert [("a", 1), ("renamed", 2), ("s", 3), ("x", 4), ("b", 5)] == [
-        (c.name, c.id) for c in _all(renamed.schema.columns)
-    ]
-
-
-def test_altering_a_nested_column_keeps_the_ids_of_its_parts() -> None:
-    """Keys, values and elements belong to their column whatever they are called."""
-    fields = [("m", pa.map_(pa.string(), pa.int32())), ("l", pa.list_(pa.int32()))]
-    old = d.table_def(pa.schema(fields))
-    new = d.altered_table(old, schema=pa.schema([("first", pa.int32()), ("l", pa.large_list(pa.int64())), fields[0]]))
-    names = ["first", "l", "element", "m", "key", "value"]
-    assert list(zip(names, [6, 4, 5, 1, 2, 3], strict=True)) == [(c.name, c.id) for c in _all(new.schema.columns)]
 
 
 def test_dropping_a_key_column_is_refused() -> None:
@@ -680,49 +541,7 @@ def test_wrong_views_are_refused(arguments: dict[str, Any], message: str) -> Non
         d.view_def(**arguments)
 
 
-def test_a_bound_view_keeps_its_schema() -> None:
-    """The binding and the schema go together."""
-    view = d.view_def("SELECT 1", schema=pa.schema([("a", pa.int32())]), schema_binding=True)
-    assert ([1], True) == ([column.id for column in view.schema.columns], view.schema_binding)
-    assert not d.altered_view(view, schema_binding=False).schema_binding
-
-
 # --- differences ------------------------------------------------------------------------------
-
-
-def test_no_difference() -> None:
-    """Equal definitions differ in nothing."""
-    for definition in COMPLETE.values():
-        assert [] == d.describe_difference(definition, definition)
-
-
-def test_column_differences() -> None:
-    """Columns are added, removed, changed and renamed, at any depth, and keys change by name."""
-    old = _table(primary_keys=["a"], properties={"x": "1", "y": "2"})
-    arrow = d.schema_to_arrow(old.schema)
-    inner = arrow.field(2).type.field(0)
-    nested = arrow.field(2).with_type(pa.struct([inner.with_type(pa.int64())]))
-    schema = pa.schema([pa.field("c", pa.decimal128(9, 2), nullable=False), arrow.field(1).with_name("bb"), nested])
-    new = d.altered_table(old, schema=schema, primary_keys=["c"], properties={"x": None, "y": "3", "z": "4"})
-    a, b, x = (
-        {"id": n, "name": name, "type": kind, "nullable": True}
-        for n, name, kind in [(1, "a", "INT8"), (2, "b", "VARCHAR"), (4, "x", "INT4")]
-    )
-    assert [
-        {"what": "column", "change": "removed", "name": "a", "old": a},
-        {
-            "what": "column",
-            "change": "added",
-            "name": "c",
-            "new": {"id": 5, "name": "c", "type": "DECIMAL(9, 2)", "nullable": False},
-        },
-        {"what": "column", "change": "changed", "name": "bb", "old": b, "new": b | {"name": "bb"}},
-        {"what": "column", "change": "changed", "name": "s.x", "old": x, "new": x | {"type": "INT8"}},
-        {"what": "field", "change": "changed", "name": "primary_keys", "old": ["a"], "new": ["c"]},
-        {"what": "property", "change": "removed", "name": "x", "old": "1"},
-        {"what": "property", "change": "changed", "name": "y", "old": "2", "new": "3"},
-        {"what": "property", "change": "added", "name": "z", "new": "4"},
-    ] == d.describe_difference(old, new)
 
 
 def test_column_order_is_a_difference() -> None:
@@ -731,17 +550,6 @@ def test_column_order_is_a_difference() -> None:
     new = d.altered_table(old, schema=pa.schema([("b", pa.int32()), ("a", pa.int32())]))
     change = {"what": "field", "change": "changed", "name": "column_order", "old": ["a", "b"], "new": ["b", "a"]}
     assert [change] == d.describe_difference(old, new)
-
-
-def test_a_renamed_struct_is_one_difference() -> None:
-    """Its fields are the same fields."""
-    old = _table()
-    arrow = d.schema_to_arrow(old.schema)
-    new = d.altered_table(old, schema=arrow.set(2, arrow.field(2).with_name("t")))
-    assert [("t", "changed", "s", "t")] == [
-        (each["name"], each["change"], each["old"]["name"], each["new"]["name"])
-        for each in d.describe_difference(old, new)
-    ]
 
 
 def test_differences_of_other_definitions() -> None:

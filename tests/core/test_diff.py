@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, starmap
 from typing import Any, ClassVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trinitylake_core.diff import diff_nodes
-from trinitylake_core.diff.compare import _compare, merge
+from trinitylake_core.diff.compare import _compare
 from trinitylake_core.diff.stream import Run, Stream
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.search import apply_messages
@@ -108,30 +107,6 @@ def test_comparing_a_large_commit_with_its_compaction_costs_the_same_per_object(
     assert comparisons(8 * 2048) <= 9 * comparisons(2048)
 
 
-def test_one_change_among_many_is_found() -> None:
-    (reader, new), old = compacted(1000, changed=500), buffered(1000)
-    assert [("00000500", "value", "other")] == list(diff_nodes(reader, old, reader, new))
-    assert [("00000500", "other", "value")] == list(diff_nodes(reader, new, reader, old))
-    assert 1000 == len(list(diff_nodes(reader, Node(), reader, new)))
-
-
-@pytest.mark.parametrize("other", ["value", "other"])
-def test_a_long_run_is_never_copied(other: str) -> None:
-    """Against many short runs each row is taken once if they are alike, else as often as it is compared."""
-    count = 4096
-    every = keys(count)
-    columns = Rows(every), Rows(["value"] * count)
-    run, found = Run(*columns), 0
-    for start in range(0, count, LEAF):
-        short = Run(every[start : start + LEAF], [other] * LEAF)
-        found += len(list(merge(run, short)))
-        assert short.used_up()
-    assert run.used_up()
-    assert (0 if other == "value" else count) == found
-    ends = 2 * count // LEAF
-    assert all(column.taken <= 4 * count + ends for column in columns)
-
-
 _SIDES = st.dictionaries(st.sampled_from("abcdefghijklmnop"), st.sampled_from("xyz"))
 _CUTS = st.lists(st.integers(0, 16), max_size=6)
 
@@ -162,13 +137,3 @@ def test_rows_with_few_or_many_messages_carried_out_are_what_the_messages_mean(
     waiting = Messages.of([(key, messages[key], "t") for key in sorted(messages)])
     meant = {key: value for key, value in (table | messages).items() if value is not None}
     assert apply_messages(keys, values, waiting) == (sorted(meant), [meant[key] for key in sorted(meant)])
-
-
-def test_a_long_run_of_messages_is_taken_over_without_a_look_at_each_key() -> None:
-    many = 4_096
-    waiting = Messages([Key(f"k{n:05}") for n in range(many)], ["v"] * many, ["t"] * many)
-    Key.compared = 0
-    keys, values = apply_messages(["a", "k00007", "k00100x", "z"], ["1", "2", "3", "4"], waiting)
-    assert Key.compared <= 4 * 16
-    assert len(keys) == len(values) == many + 3
-    assert (values[0], values[1 + 7], values[1 + 101], values[-1]) == ("1", "v", "3", "4")

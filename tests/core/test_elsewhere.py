@@ -18,7 +18,6 @@ from trinitylake_core import (
     Corrupt,
     InvalidInput,
     Lakehouse,
-    NamespaceNotEmpty,
     ObjectNotFound,
     StorageError,
     VersionNotFound,
@@ -70,15 +69,6 @@ def test_everything_is_as_it_is_elsewhere(lake: Lakehouse, backup: Lakehouse) ->
     assert lake.version + 1 == after.version
 
 
-def test_only_what_matches_comes_in(lake: Lakehouse, backup: Lakehouse) -> None:
-    """One table of a namespace that is gone: with its namespace, and nothing else."""
-    before = meaning(lake)
-    lake.restore(["ns0.t003"], source=backup, reason="r")
-    table, namespace = ("table", "ns0", "t003"), ("namespace", "ns0", None)
-    theirs = meaning(backup)
-    assert {**before, table: theirs[table], namespace: theirs[namespace]} == meaning(reopened(lake))
-
-
 def test_any_version_of_the_other_lakehouse_will_do(lake: Lakehouse, tmp_path: Path) -> None:
     other = filled(new_lake(tmp_path / "other", order=6), tables=8)
     done = lake.restore(["ns2.*"], source=other, version=2, reason="r")
@@ -103,13 +93,6 @@ def test_names_are_encoded_anew_where_sizes_differ(lake: Lakehouse, tmp_path: Pa
     assert before == files_of(lake)
 
 
-def test_a_dry_run_proves_the_definitions_and_writes_nothing(lake: Lakehouse, backup: Lakehouse) -> None:
-    before = files_of(lake)
-    plan = lake.restore(["ns0", "ns0.*"], source=backup, reason="r", dry_run=True)
-    assert (11, None) == (len(plan.changes), plan.version_after)
-    assert before == files_of(lake)
-
-
 BAD: list[tuple[Any, type[Exception], str]] = [
     ({"only": ["ns9.*"], "reason": "r"}, ObjectNotFound, "ns9"),
     ({"only": [], "reason": "r"}, InvalidInput, "say which objects"),
@@ -126,14 +109,6 @@ def test_bad_input_changes_nothing(
     with pytest.raises(error, match=message):
         lake.restore(**how, source=backup)
     assert before == files_of(lake)
-
-
-def test_a_namespace_is_not_dropped_from_under_what_does_not_match(lake: Lakehouse, backup: Lakehouse) -> None:
-    with lake.transaction() as txn:
-        txn.create_namespace("new")
-        txn.create_table("new", "t")
-    with pytest.raises(NamespaceNotEmpty, match=r"new\.t"):
-        lake.restore(["new"], source=backup, exact=True, reason="r")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -209,15 +184,6 @@ def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lake
     assert [] == list(after.check(definitions=True))
 
 
-def test_a_definition_that_is_damaged_here_is_replaced(lake: Lakehouse, backup: Lakehouse) -> None:
-    """Where the file of an object has another name there."""
-    lake.restore(["ns0.*"], source=backup, reason="r")
-    path = content(reopened(lake))[lake.codec.table("ns0", "t003")]
-    Surgery(lake.root, lake.definition.order).write(path, b"rubbish")
-    assert {"added": 0, "removed": 0, "changed": 1} == lake.restore(["ns0.*"], source=backup, reason="r").counts
-    assert [] == list(reopened(lake).check(definitions=True))
-
-
 @pytest.mark.parametrize("damage", [b"rubbish", None])
 @pytest.mark.parametrize("only", ["ns2.t002", "ns2.*", "*"])
 def test_a_file_of_the_same_name_that_is_damaged_here_comes_back_on_request(
@@ -253,9 +219,3 @@ def test_a_file_that_is_damaged_in_the_backup_only_stays_as_it_is_here(lake: Lak
 def test_what_is_damaged_comes_from_another_lakehouse_only(lake: Lakehouse) -> None:
     with pytest.raises(InvalidInput, match="another lakehouse"):
         lake.restore(["*"], version=1, reason="r", damaged=True)
-
-
-def test_nothing_to_bring_in_is_no_version(lake: Lakehouse, backup: Lakehouse) -> None:
-    lake.restore(["ns0.*"], source=backup, reason="r")
-    done = lake.restore(["ns0.*", "ns2.*"], source=backup, reason="r")
-    assert (None, 0) == (done.version_after, sum((done.counts or {}).values()))

@@ -7,17 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 
 from tests.core.test_costs import cost
 from tests.support.icebergs import request_key
-from tests.support.lakes import FAST, compacted, filled, new_lake
+from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
@@ -65,18 +64,6 @@ def _adds(name: str) -> Callable[[Any], Any]:
     return add
 
 
-def test_transactions_that_do_not_conflict_become_one_version(lake: Lakehouse) -> None:
-    outcomes = _together(lake, lake.group(), *(_adds(f"t{number}") for number in range(8)))
-    now = lake.refresh()
-    assert [2] * 8 == outcomes
-    assert (2, 8) == (now.version, len(now.tables("a")))
-    assert [] == list(now.check())
-    summary = now.info().summary
-    assert {f"add t{number}" for number in range(8)} == {each["reason"] for each in summary["members"]}
-    assert summary["reason"].endswith(" and 5 more")
-    assert 8 == summary["set"]
-
-
 def test_one_that_conflicts_does_not_hurt_the_others(lake: Lakehouse) -> None:
     outcomes = _together(lake, lake.group(), _adds("t"), _adds("u"), _adds("t"))
     kinds = sorted(type(each).__name__ for each in outcomes)
@@ -115,19 +102,6 @@ def test_whatever_one_member_raises_the_others_are_committed(lake: Lakehouse) ->
     outcomes = _together(lake, lake.group(), _adds("t"), broken, _adds("u"))
     assert ["2", "a fault of this one", "2"] == [str(each) for each in outcomes]
     assert ["t", "u"] == lake.refresh().tables("a")
-
-
-def test_one_that_cannot_be_counted_does_not_hurt_the_others(lake: Lakehouse) -> None:
-    def uncountable(txn: Any) -> None:
-        def fail() -> Any:
-            raise StorageError("a node cannot be read")
-
-        txn.create_table("a", "v")
-        txn.change.count_gained = fail
-
-    outcomes = _together(lake, lake.group(), _adds("t"), uncountable)
-    assert ["2", "a node cannot be read"] == [str(each) for each in outcomes]
-    assert 1 == lake.refresh().info().tables
 
 
 def test_a_thread_that_is_ended_while_it_commits_gives_each_member_an_outcome(
@@ -196,13 +170,6 @@ def _entries(lake: Lakehouse, *names: str) -> list[Entry]:
     return found
 
 
-def test_the_messages_of_a_version_are_in_key_order(lake: Lakehouse) -> None:
-    lake.group().commit_together(_entries(lake, "u", "v", "t"))
-    keys = list(lake.refresh().root_node.own_messages().keys)
-    assert 3 == len(keys)
-    assert sorted(keys) == keys
-
-
 def test_one_thread_commits_for_all_that_wait(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others have their outcome when they are called, and lead nobody."""
     leads, leading = [], CommitGroup._lead
@@ -214,41 +181,6 @@ def test_one_thread_commits_for_all_that_wait(lake: Lakehouse, monkeypatch: pyte
     monkeypatch.setattr(CommitGroup, "_lead", noted)
     assert [2] * 4 == _together(lake, lake.group(), *(_adds(name) for name in "tuvw"))
     assert 1 == len(leads)
-
-
-def test_who_comes_while_others_are_committed_is_next(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    group, threads = lake.group(), ThreadPoolExecutor(1)
-    late, true = lake.transaction(group=group), group.commit_together
-    late.create_table("a", "late")
-    ended: list[Future[int]] = []
-
-    def first(batch: Any, **more: Any) -> None:
-        if not ended:
-            ended.append(threads.submit(late.commit))
-            while not group._waiting:
-                threading.Event().wait(0.001)
-        true(batch, **more)
-
-    monkeypatch.setattr(group, "commit_together", first)
-    with threads:
-        txn = lake.transaction(group=group)
-        txn.create_table("a", "t")
-        assert (2, 3) == (txn.commit(), ended[0].result(20))
-    assert not group._is_led
-
-
-def test_a_transaction_alone_is_a_version_like_any_other(lake: Lakehouse) -> None:
-    """It has its own ID, and nothing is said twice; a reason is only where one was given."""
-    txn = lake.transaction(group=lake.group())
-    txn.create_table("a", "t")
-    txn.commit()
-    info = lake.refresh().info()
-    assert txn.id == info.txn
-    assert {"members", "reason"}.isdisjoint(info.summary)
-    lake.group().commit_together(_entries(lake.refresh(), "u", "v"))
-    summary = lake.refresh().info().summary
-    assert "reason" not in summary
-    assert [set()] * 2 == [{"reason"} & each.keys() for each in summary["members"]]
 
 
 def test_of_one_request_that_comes_twice_at_once_one_is_taken(lake: Lakehouse) -> None:
@@ -265,26 +197,6 @@ def test_of_one_request_that_comes_twice_at_once_one_is_taken(lake: Lakehouse) -
     with pytest.raises(CommitConflict):
         entries[1].outcome()
     assert ["t"] == lake.refresh().tables("a")
-
-
-def test_the_conflict_within_a_group_names_what_it_is_about(lake: Lakehouse) -> None:
-    first, second = _entries(lake, "t", "t")
-    lake.group().commit_together([first, second])
-    with pytest.raises(CommitConflict) as refused:
-        second.outcome()
-    assert ([lake.codec.table("a", "t")], 1) == (list(refused.value.keys), refused.value.version)
-
-
-def test_what_the_storage_says_is_told_to_every_member(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise StorageError("the storage is out of reach")
-
-    entries = _entries(lake, "t", "u")
-    monkeypatch.setattr(lake.storage, "create", fail)
-    lake.group().commit_together(entries)
-    for entry in entries:
-        with pytest.raises(StorageError, match="out of reach"):
-            entry.outcome()
 
 
 def test_a_group_of_which_nobody_is_left_commits_nothing(lake: Lakehouse) -> None:
@@ -340,25 +252,6 @@ def test_a_member_that_began_earlier_is_proved_against_what_came_since(lake: Lak
             early[0].outcome()
 
 
-def test_a_member_stands_on_nothing_that_is_remembered_of_a_bulk(tmp_path: Path) -> None:
-    """What such a version changed is not in its root."""
-    lake = filled(new_lake(tmp_path), tables=60, namespaces=6)
-    compacted(lake)
-    group = lake.refresh().group()
-    early = lake.transaction(group=group)
-    early.create_table("ns0", "new000")
-    bulk = lake.transaction(group=group)
-    keys = [lake.codec.table(f"ns{number % 6}", f"new{number:03}") for number in range(240)]
-    paths = [f"0101/0101/0101/01010101-table-{number}.binpb" for number in range(240)]
-    bulk.put_many(pa.table({"key": keys, "path": paths}))
-    bulk.commit()
-    assert lake.refresh().root_node.is_bulk
-    version = lake.version
-    with pytest.raises(CommitConflict, match="depends on"):
-        early.commit()
-    assert version == lake.refresh().version
-
-
 def test_a_member_is_not_proved_against_what_it_has_seen(lake: Lakehouse) -> None:
     """Beside one that began earlier it stands on the same old version."""
     group = lake.group()
@@ -394,17 +287,6 @@ def test_one_request_at_two_processes_is_one_version_and_the_others_go_on(lake: 
         twins[1].outcome()
     assert (2, "asked") == (found.value.version, found.value.digest)
     assert [2, 3] == list(group._recent)
-
-
-def test_a_group_that_everybody_leaves_is_no_version(lake: Lakehouse) -> None:
-    other = Lakehouse.open(lake.root, storage_options=FAST)
-    entries = _entries(lake, "t", "u")
-    for name in ("t", "u"):
-        with other.refresh().transaction() as txn:
-            txn.create_table("a", name)
-    lake.group().commit_together(entries)
-    assert [CommitConflict] * 2 == [type(each.error) for each in entries]
-    assert 3 == lake.refresh().version
 
 
 def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NoSuchViewError,
     TableAlreadyExistsError,
-    ValidationException,
     ViewAlreadyExistsError,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -43,9 +41,8 @@ from pipelines import clean, compaction, expire, tables_clean
 from tests.support.engines import connected
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import compacted
-from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
-from trinitylake_core.definitions import check_schema, decode_view, encode
+from trinitylake_core.definitions import check_schema
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
@@ -94,16 +91,6 @@ def test_a_table_made_here_is_managed_and_its_definition_says_what_its_metadata_
     assert {"tier": "gold"} == dict(found.properties)
     assert ([1], [2], [1]) == (list(found.primary_keys), list(found.distribution_keys), list(found.sort_keys))
     assert [("id", False), ("day", True)] == [(column.name, column.nullable) for column in found.schema.columns]
-
-
-def test_a_commit_names_the_snapshot_it_leads_to(catalog: TrinityLakeCatalog) -> None:
-    table = with_table(catalog, "sales.orders", 1)
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    facts = catalog.lakehouse.table("sales", "orders").format_properties
-    assert str(snapshot.snapshot_id) == facts["current-snapshot-id"]
-    assert str(snapshot.timestamp_ms) == facts["current-snapshot-timestamp-ms"]
-    assert "append sales.orders" == catalog.lakehouse.info().summary["reason"]
 
 
 def test_a_schema_keeps_ids_types_and_comments_both_ways() -> None:
@@ -224,25 +211,6 @@ def test_a_race_over_one_table_is_retried_inside_as_long_as_the_requirements_hol
     assert 4 == len(metadata), "those of the try that lost stay: a root that was tried names them"
 
 
-def test_two_that_create_one_table_make_one(catalog: TrinityLakeCatalog) -> None:
-    catalog.create_namespace("sales")
-    outcomes: list[object] = []
-
-    def create() -> None:
-        try:
-            outcomes.append(opened(catalog.lakehouse.root).create_table("sales.orders", SCHEMA))
-        except TableAlreadyExistsError as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=create) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 2 == sum(isinstance(each, TableAlreadyExistsError) for each in outcomes)
-    assert ids(catalog.load_table("sales.orders")) == []
-
-
 def test_a_table_and_a_view_of_one_name_exclude_each_other_in_a_race(catalog: TrinityLakeCatalog) -> None:
     catalog.create_namespace("sales")
     pending = catalog.transaction()
@@ -258,32 +226,6 @@ def test_a_table_and_a_view_of_one_name_exclude_each_other_in_a_race(catalog: Tr
 
 
 # -- rename, drop, purge, register ---------------------------------------------------------------------
-
-
-def test_a_rename_is_one_version_and_keeps_id_and_files(catalog: TrinityLakeCatalog) -> None:
-    with_table(catalog, "sales.orders", 1)
-    catalog.create_namespace("archive")
-    old, version = catalog.lakehouse.table("sales", "orders"), catalog.lakehouse.version
-    renamed = catalog.rename_table("sales.orders", "archive.orders")
-    assert version + 1 == catalog.lakehouse.version
-    assert old == catalog.lakehouse.table("archive", "orders")
-    assert ([1], ("archive", "orders")) == (ids(renamed), renamed.name())
-    assert [] == list(catalog.lakehouse.check(definitions=True))
-    again = with_table(catalog, "sales.orders", 2)
-    assert again.location() != renamed.location(), "a table of the same name shares no directory with it"
-
-
-def test_a_dropped_table_and_a_purged_one_read_in_older_versions(catalog: TrinityLakeCatalog) -> None:
-    with_table(catalog, "sales.orders", 1)
-    with_table(catalog, "sales.items", 2)
-    version = str(catalog.lakehouse.version)
-    catalog.drop_table("sales.orders")
-    catalog.purge_table("sales.items")
-    past = opened(catalog.lakehouse.root, version=version)
-    assert ([1], [2]) == (ids(past.load_table("sales.orders")), ids(past.load_table("sales.items")))
-    assert "purge table sales.items" == catalog.lakehouse.info().reason
-    with pytest.raises(NoSuchTableError):
-        catalog.purge_table("sales.items")
 
 
 def test_registered_tables_are_external_outside_the_root_and_managed_inside(
@@ -323,21 +265,6 @@ def test_stage_create_makes_the_table_with_its_first_rows(catalog: TrinityLakeCa
 
 
 # -- several tables at once ----------------------------------------------------------------------------
-
-
-def test_a_transaction_over_several_tables_is_one_version(catalog: TrinityLakeCatalog) -> None:
-    with_table(catalog, "sales.orders", 1)
-    version = catalog.lakehouse.version
-    with catalog.transaction(reason="nightly") as txn:
-        txn.load_table("sales.orders").append(rows(2))
-        txn.load_table("sales.orders").append(rows(3))
-        with_table(txn, "sales.items", 9)
-        txn.rename_table("sales.items", "sales.lines")
-        assert ([1, 2, 3], [9]) == (ids(txn.load_table("sales.orders")), ids(txn.load_table("sales.lines")))
-        assert [1] == ids(catalog.load_table("sales.orders"))
-    assert version + 1 == txn.version == catalog.lakehouse.version
-    assert ([1, 2, 3], [9]) == (ids(catalog.load_table("sales.orders")), ids(catalog.load_table("sales.lines")))
-    assert "nightly" == catalog.lakehouse.info().summary["reason"]
 
 
 def test_a_transaction_that_fails_leaves_nothing(catalog: TrinityLakeCatalog) -> None:
@@ -381,45 +308,7 @@ def test_metadata_are_packed_where_the_properties_of_the_table_say_so(catalog: T
     assert [1, 2, 3] == ids(catalog.load_table("sales.orders"))
 
 
-def test_no_commit_deletes_old_metadata_and_a_cleaning_does(catalog: TrinityLakeCatalog) -> None:
-    """The log of old metadata is text that others wrote: it named the live metadata of another table."""
-    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
-    table = with_table(catalog, "sales.orders", 1, properties=properties)
-    catalog.drop_table("sales.orders")
-    catalog.register_table("sales.again", table.metadata_location)
-    catalog.drop_table("sales.again")
-    dropped = catalog.register_table("sales.orders", table.metadata_location)
-    before = {path for path in _files(catalog) if path.endswith((".json", ".avro", ".parquet"))}
-    for number in (2, 3, 4):
-        dropped.append(rows(number))
-    with catalog.transaction() as txn:
-        txn.load_table("sales.orders").append(rows(5))
-    assert before <= _files(catalog)
-    old = path_below(catalog.lakehouse.root, table.metadata_location)
-    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
-    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
-    expire.run(catalog.lakehouse, expire.Config(keep_last=1, engine="local", now_millis=LATER))
-    how = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    assert () == tables_clean.run(catalog.lakehouse, how).doubts
-    assert old not in _files(catalog)
-    assert [1, 2, 3, 4, 5] == ids(catalog.load_table("sales.orders"))
-
-
 # -- maintenance beside it, and the past ---------------------------------------------------------------
-
-
-def test_after_a_rollback_a_writer_that_stands_on_what_is_gone_must_load_the_table_again(
-    catalog: TrinityLakeCatalog,
-) -> None:
-    """What it built on was undone on purpose: its rows must not bring that back."""
-    table = with_table(catalog, "sales.orders", 1)
-    good = catalog.lakehouse.version
-    table.append(rows(2))
-    catalog.lakehouse.rollback(version=good, reason="test")
-    with pytest.raises(ValidationException, match="Cannot find starting snapshot"):
-        table.append(rows(3))
-    catalog.load_table("sales.orders").append(rows(4))
-    assert [1, 4] == ids(catalog.load_table("sales.orders"))
 
 
 def test_the_past_is_opened_by_version_time_and_snapshot_and_is_read_only(catalog: TrinityLakeCatalog) -> None:
@@ -501,40 +390,7 @@ def test_a_view_comes_back_as_it_was_made(catalog: TrinityLakeCatalog, tmp_path:
         catalog.load_view("sales.top")
 
 
-def test_a_view_that_the_library_made_can_be_read(catalog: TrinityLakeCatalog) -> None:
-    lake = catalog.lakehouse
-    with lake.transaction() as txn:
-        txn.create_namespace("sales")
-        made = txn.create_view("sales", "top", sql="SELECT 2", dialect="trino")
-    assert decode_view(encode(made), "x").id == made.id
-    assert "SELECT 2" == catalog.load_view("sales.top").sql_for("trino").sql  # type: ignore[union-attr]
-
-
 # -- beside the library --------------------------------------------------------------------------------
-
-
-def test_a_table_that_the_library_made_has_no_metadata_yet(catalog: TrinityLakeCatalog) -> None:
-    with catalog.lakehouse.transaction() as txn:
-        txn.create_namespace("sales")
-        txn.create_table("sales", "orders", SCHEMA)
-    assert not catalog.table_exists("sales.orders")
-    with pytest.raises(NoSuchTableError, match="nothing has written metadata"):
-        catalog.load_table("sales.orders")
-    with pytest.raises(TableAlreadyExistsError):
-        catalog.create_table("sales.orders", SCHEMA)
-    assert [("sales", "orders")] == catalog.list_tables("sales")
-    catalog.drop_table("sales.orders")
-    assert [] == catalog.list_tables("sales")
-
-
-def test_two_catalogs_on_a_root_with_a_space_see_the_same(tmp_path: Path) -> None:
-    """A root URI is percent-encoded, and an Iceberg location is not."""
-    (tmp_path / "a b").mkdir()
-    catalog = new_iceberg(tmp_path / "a b")
-    with_table(catalog, "sales.orders", 1)
-    assert "MANAGED" == catalog.lakehouse.table("sales", "orders").table_type
-    assert [1] == ids(opened(catalog.lakehouse.root).load_table("sales.orders"))
-    assert [] == list(Lakehouse.open(catalog.lakehouse.root).check(definitions=True))
 
 
 def test_a_missing_namespace_is_pyicebergs_exception_everywhere(catalog: TrinityLakeCatalog) -> None:

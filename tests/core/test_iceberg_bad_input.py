@@ -18,7 +18,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     ValidationError,
 )
-from pyiceberg.table.update import AssertRefSnapshotId, SetLocationUpdate, SetPropertiesUpdate
+from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from trinitylake_core.definitions import TableDef, encode
@@ -84,13 +84,6 @@ def test_locations_outside_what_the_catalog_may_write(catalog: TrinityLakeCatalo
             catalog.commit_table(table, (), (update,))
 
 
-def test_requirements_that_fail(catalog: TrinityLakeCatalog) -> None:
-    table = catalog.load_table("sales.orders")
-    requirement = AssertRefSnapshotId(ref="main", **{"snapshot-id": 5})
-    with pytest.raises(CommitFailedException, match="has changed"):
-        catalog.commit_table(table, (requirement,), (SetPropertiesUpdate(updates={"a": "b"}),))
-
-
 def test_a_table_that_is_gone(catalog: TrinityLakeCatalog) -> None:
     table = catalog.load_table("sales.orders")
     table._identifier = ("sales", "gone")
@@ -112,12 +105,6 @@ def test_metadata_that_are_garbage(catalog: TrinityLakeCatalog, tmp_path: Path, 
     with pytest.raises(ValidationError):
         catalog.register_table("sales.new", packed.as_uri())
     packed.unlink()
-
-
-@pytest.mark.parametrize("where", ["lake/none.metadata.json", "none.metadata.json"])
-def test_metadata_that_are_missing(catalog: TrinityLakeCatalog, tmp_path: Path, where: str) -> None:
-    with pytest.raises(FileNotFoundError, match="is missing"):
-        catalog.register_table("sales.new", (tmp_path / where).as_uri())
 
 
 def test_a_table_whose_metadata_file_was_removed(catalog: TrinityLakeCatalog) -> None:

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from trinitylake_core import InvalidInput, InvalidName
 from trinitylake_core.keys import (
     EVERYTHING,
-    KINDS,
-    NAMESPACE,
     KeyCodec,
     ObjectName,
     encode_schema_id,
@@ -76,47 +74,6 @@ def test_a_range_holds_exactly_what_is_in_a_namespace(name: ObjectName, kind: st
     inside = (name.kind, name.namespace) == (kind, namespace)
     assert inside == (CODEC.encode(name) in CODEC.range(kind, namespace))
     assert (name.kind == kind) == (CODEC.encode(name) in CODEC.range(kind))
-
-
-def test_utf16_order_is_not_the_order_of_keys() -> None:
-    """U+FF5E is before U+1F642 in UTF-8 and after it in UTF-16."""
-    low, high = CODEC.namespace("\uff5e"), CODEC.namespace("\U0001f642")
-    assert low < high
-    assert low.encode("utf-16-be") > high.encode("utf-16-be")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["a" * SIZE, "é" * (SIZE // 2), "\U0001f642" * (SIZE // 4), "\U0010ffff" * 3])
-def test_a_name_of_the_full_size_fits_and_one_more_byte_does_not(kind: str, name: str) -> None:
-    names = (name,) if kind == NAMESPACE else ("ns", name)
-    assert " " != CODEC.encode(ObjectName(kind, *names))[-1]
-    longer = (name + "a",) if kind == NAMESPACE else ("ns", name + "a")
-    with pytest.raises(InvalidName, match="bytes long"):
-        CODEC.encode(ObjectName(kind, *longer))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", ["{}", "a{}", "{}a", "a{}b"])
-def test_a_forbidden_character_is_refused_wherever_it_stands(kind: str, form: str) -> None:
-    for name in map(form.format, FORBIDDEN):
-        for names in [(name,)] if kind == NAMESPACE else [("ns", name), (name, "t")]:
-            with pytest.raises(InvalidName):
-                CODEC.encode(ObjectName(kind, *names))
-
-
-@pytest.mark.parametrize("name", ["", None, 7, b"ns", ["ns"], "\ud800", "a\udfff"])
-def test_what_is_no_name_is_refused(name: Any) -> None:
-    for refused in (lambda: CODEC.namespace(name), lambda: CODEC.table("ns", name), lambda: CODEC.view(name, "v")):
-        with pytest.raises(InvalidName):
-            refused()
-
-
-@pytest.mark.parametrize(
-    "name", ["!", "~", "\x80", "\xa0", "\u200b", "B===", "a/b", "a\\b", "..", "ns.t", "'\"`;--", "%00"]
-)
-def test_any_other_character_is_a_name(name: str) -> None:
-    """The format forbids control characters and the space, and nothing else."""
-    assert name == CODEC.decode(CODEC.namespace(name)).namespace
 
 
 @pytest.mark.parametrize(

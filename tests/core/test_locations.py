@@ -54,22 +54,6 @@ def test_a_version_that_does_not_fit_has_no_path_of_the_sdk(version: int) -> Non
         locations.sdk_root_path(version)
 
 
-@pytest.mark.parametrize(("path", "kind"), [(spec.HINT_FILE, "hint"), (spec.BOUNDARY_FILE, "boundary")])
-def test_files_with_a_fixed_name_are_recognised(path: str, kind: str) -> None:
-    assert ParsedPath(kind) == parse(path)
-
-
-def test_new_paths_are_parsed_back_and_never_repeat() -> None:
-    built = [locations.node_path() for _ in range(200)] + [locations.lakehouse_def_path() for _ in range(200)]
-    assert 400 == len(set(built))
-    for path, kind in zip(built, ["node"] * 200 + ["lakehouse_def"] * 200, strict=True):
-        found = parse(path)
-        assert found is not None
-        assert (kind, None, False) == (found.kind, found.version, found.legacy)
-        assert str(uuid.UUID(found.id)) in path
-        assert path == validate_path(path)
-
-
 @given(KINDS, NAMES, NAMES)
 def test_the_path_of_a_definition_is_parsed_back(kind: str, namespace: str, name: str) -> None:
     """Whatever the names, slashes and all; the last segment fits into every file system."""
@@ -156,12 +140,6 @@ FOREIGN = [
     locations.optimised_path(f"{_SOME_ID}.binpb"),
     "_tmp-" + "0" * 32,
 ]
-
-
-@pytest.mark.parametrize("path", FOREIGN)
-def test_a_name_that_the_format_does_not_define_is_nobodys(path: str) -> None:
-    """What is not parsed is never deleted."""
-    assert parse(path) is None
 
 
 @given(st.text(max_size=60))

@@ -11,10 +11,10 @@ import pytest
 from tests.support.lakes import filled, new_lake
 from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery
-from trinitylake_core import Lakehouse, spec
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptDefinition, CorruptNode
 from trinitylake_core.locations import root_path
-from trinitylake_core.versions import Delta, VersionsReadOnce, copy_of_definition, root_files
+from trinitylake_core.versions import Delta, VersionsReadOnce, root_files
 
 
 @pytest.fixture
@@ -67,21 +67,6 @@ def test_rows_of_a_large_root_come_without_its_messages(lake: Lakehouse, monkeyp
     assert reader.try_rows(lake.version + 1) is None
 
 
-def test_rows_of_a_small_root_are_the_root(lake: Lakehouse) -> None:
-    reader, before = VersionsReadOnce(lake.storage), lake.storage.counts.get
-    assert reader.try_root(3) is reader.try_rows(3)
-    assert reader.try_rows(4) is reader.try_root(4)
-    assert 2 == lake.storage.counts.get - before
-
-
-def test_what_is_missing_is_looked_for_each_time(lake: Lakehouse) -> None:
-    reader = VersionsReadOnce(lake.storage)
-    assert reader.try_root(lake.version + 1) is None
-    with lake.transaction() as txn:
-        txn.create_table("ns1", "later")
-    assert reader.try_root(lake.refresh().version) is not None
-
-
 def test_damage_is_told_to_everybody_who_asks(lake: Lakehouse) -> None:
     surgery, reader = Surgery(lake.root, 4), VersionsReadOnce(lake.storage)
     surgery.write(root_path(3), b"garbage")
@@ -92,16 +77,3 @@ def test_damage_is_told_to_everybody_who_asks(lake: Lakehouse) -> None:
         assert root_path(3) == damaged.value.path
         with pytest.raises(CorruptDefinition):
             reader.definition_file(lake.root_node)
-
-
-def test_a_copy_in_a_root_is_compared_with_its_file_for_each_root(lake: Lakehouse, tmp_path: Path) -> None:
-    """The file is held, not the judgement: a root whose copy differs is found after others whose copies do not."""
-    reader = VersionsReadOnce(lake.storage)
-    root = reader.try_root(lake.version)
-    assert root is not None
-    reader.definition_file(root)
-    stranger = new_lake(tmp_path / "stranger")
-    other = Surgery(stranger.root, 4).read(stranger.root_node.definition_path)
-    root.system[spec.LAKEHOUSE_DEF_COPY] = copy_of_definition(other, root.definition_path) or ""
-    with pytest.raises(CorruptDefinition, match="differs"):
-        reader.definition_file(root)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,18 +137,6 @@ def test_each_engine_carries_out_the_plan_of_the_other(tmp_path: Path, spark: Sp
     assert len(expected) == clean(case.lake, case.now, plan=two.as_uri()).already_gone
 
 
-@pytest.mark.parametrize(("older", "stays"), [(-1, True), (0, True), (1, False)])
-def test_the_safety_age_is_strict(tmp_path: Path, older: int, stays: bool) -> None:
-    """A file goes when it is older than the safety age by a millisecond, and no sooner."""
-    lake = filled(new_lake(tmp_path), tables=4)
-    path, now = plant(lake, node_path()), later()
-    modified = (now - AGE - older) * 1_000_000
-    os.utime(directory_of(lake) / path, ns=(modified, modified))
-    report = clean(lake, now)
-    assert (stays, 0 if stays else 1) == ((directory_of(lake) / path).exists(), report.deleted)
-    assert (1 if stays else 0) == report.young.files
-
-
 def test_a_low_safety_age_needs_a_flag(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     with pytest.raises(InvalidInput, match="allow-recent"):
@@ -175,16 +161,6 @@ def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path, clock: Clock
     again = clean(lake, older_than_seconds=0, allow_recent=True)
     assert (0, None, version + 1) == (again.deleted, again.version_after, reopened(lake).version)
     assert not (directory_of(lake) / path).exists()
-
-
-def test_a_dry_run_deletes_nothing_and_tells_all(tmp_path: Path) -> None:
-    lake = filled(new_lake(tmp_path), tables=4)
-    path = plant(lake, node_path(), b"x" * 100)
-    before = files_of(lake)
-    report = clean(lake, later(), review=dry_run)
-    assert (1, 100, 0, True) == (report.orphan_files, report.orphan_bytes, report.attempted, report.dry_run)
-    assert before == files_of(lake)
-    assert path in before
 
 
 def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
@@ -286,18 +262,6 @@ def test_a_transaction_that_is_committed_while_it_is_marked_is_no_reason_to_star
     assert_sound(lake)
 
 
-def test_what_a_cleaning_asks_for(tmp_path: Path) -> None:
-    """The storage's time, and with orphans a commit, and another listing."""
-    lake = filled(new_lake(tmp_path), tables=4)
-    idle = clean(lake, later()).requests
-    plant(lake, node_path())
-    busy = clean(lake, later()).requests
-    assert {"put": 1, "head": 1, "create": 0} == {kind: idle.get(kind, 0) for kind in ("put", "head", "create")}
-    assert {"put": 2, "head": 2, "create": 1} == {kind: busy.get(kind, 0) for kind in ("put", "head", "create")}
-    directories = 4  # that one more file makes on a disk
-    assert idle["list"] < busy["list"] <= 2 * (idle["list"] + directories)
-
-
 def test_failures_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     """A file that cannot be deleted is counted with its reason; one that is gone already is told apart."""
     lake = filled(new_lake(tmp_path), tables=4)
@@ -329,28 +293,6 @@ def test_a_storage_that_refuses_deletion_is_no_crash(tmp_path: Path) -> None:
 
 
 # -- plans ---------------------------------------------------------------------------------------------
-
-
-def test_a_plan_is_data_and_is_carried_out(tmp_path: Path) -> None:
-    case = build(tmp_path, 21)
-    expected, uri = case.expected(AGE), (tmp_path / "plan.parquet").as_uri()
-    before = set(listing(case.directory))
-    planned = clean(case.lake, case.now, plan_to=uri)
-    assert (uri, True, before) == (planned.plan, planned.dry_run, set(listing(case.directory)))
-    table = pq.read_table(tmp_path / "plan.parquet")
-    assert ["path", "kind", "bytes", "modified_millis", "reason"] == table.column_names
-    assert expected == set(table.column("path").to_pylist())
-    head = json.loads(table.schema.metadata[b"trinitylake.plan"])
-    assert (case.lake.root, case.boundary(), AGE / 1000) == (
-        head["root"], head["boundary"], head["safety_age_seconds"],
-    )  # fmt: skip
-    with case.lake.refresh().transaction() as txn:  # does not matter
-        txn.create_namespace("another")
-    done = clean(case.lake, case.now, plan=uri)
-    assert (len(expected), 0) == (done.deleted, done.failed)
-    assert expected == before - set(listing(case.directory))
-    assert_sound(case.lake, case.boundary())
-    assert len(expected) == clean(case.lake, case.now, plan=uri).already_gone
 
 
 def _reuse(lake: Lakehouse, path: str) -> None:
@@ -590,24 +532,6 @@ def test_a_dead_transaction_goes_with_its_files_and_a_live_one_stays(tmp_path: P
     assert_sound(lake)
 
 
-def test_the_second_listing_looks_closely_at_saved_transactions_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everything is listed twice, but only what may be a saved transaction is looked at twice."""
-    lake = filled(new_lake(tmp_path), tables=12)
-    txn = lake.transaction()
-    txn.create_namespace("saved")
-    identity = txn.save()
-    orphan = plant(lake, node_path())
-    seen: Counter[str] = Counter()
-    honest = files_listing.kind_of
-    monkeypatch.setattr(files_listing, "kind_of", lambda path: seen.update([path]) or honest(path))
-    assert 1 == clean(lake, later()).deleted
-    twice = {path for path, count in seen.items() if count > 1 and "/" in path}
-    assert {transaction_path(identity)} == twice
-    assert orphan in seen
-
-
 @pytest.mark.parametrize("height", [0, 2])
 def test_a_root_that_is_wrong_about_its_height_stops_everything(tmp_path: Path, height: int) -> None:
     """One that counts as a leaf would hide all that hangs below it: whoever wrote it, nothing is deleted."""
@@ -624,21 +548,6 @@ def test_a_root_that_is_wrong_about_its_height_stops_everything(tmp_path: Path, 
     with pytest.raises(CorruptNode, match="height"):
         export.run(reopened(lake), (tmp_path / "copy").as_uri(), export.Config(engine="local"))
     assert before == files_of(lake)
-
-
-@pytest.mark.parametrize("millis", ["soon", "-1", "9" * 5000])
-def test_a_node_whose_time_is_no_number_is_marked_as_any_other(tmp_path: Path, millis: str) -> None:
-    """Nobody needs to know when a node was written, and what it points to is there."""
-    lake = filled(new_lake(tmp_path), tables=40)
-    compacted(lake)
-    lake = reopened(lake)
-    assert (lake.root_node.node.height or 0) > 1
-    with Surgery(lake.root, lake.definition.order).node(lake.root_node.node.children[0]) as node:
-        node.system["created_at_millis"] = millis
-    orphan = plant(lake, node_path())
-    before = set(files_of(lake))
-    assert 1 == clean(lake, later()).deleted
-    assert {orphan} == before - set(files_of(lake))
 
 
 def test_nothing_is_deleted_where_a_root_names_no_lakehouse_definition(tmp_path: Path) -> None:

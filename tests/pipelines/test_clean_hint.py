@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from pipelines import clean, compaction, expire, tables_health
-from pipelines.clean import count_replaced
+from pipelines import clean, compaction, expire
 from tests.support.clock import Clock
 from tests.support.lakes import new_lake
 from trinitylake_core import Lakehouse
-from trinitylake_core.iceberg import TrinityLakeCatalog
 
 NOW: dict[str, Any] = {"older_than_seconds": 0.0, "allow_recent": True, "engine": "local"}
 
@@ -35,14 +32,6 @@ def lake(tmp_path: Path) -> Lakehouse:
     return lake.refresh()
 
 
-def test_messages_that_create_objects_replace_nothing(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    with lake.transaction() as txn:
-        txn.create_namespace("a")
-        txn.create_table("a", "t")
-    assert 0 == count_replaced(lake.refresh().root_node)
-
-
 def test_a_cleaning_without_orphans_says_what_a_compaction_would_free(lake: Lakehouse, clock: Clock) -> None:
     """Up to as many as were replaced or dropped; compacted, and without older versions, they are freed."""
     clock.forward(millis=10_000)
@@ -59,22 +48,3 @@ def test_a_cleaning_without_orphans_says_what_a_compaction_would_free(lake: Lake
     freed = clean.run(lake.refresh(), clean.Config(**NOW, now_millis=clock.now()))
     assert 3 == freed.orphans["table"].files
     assert (0, []) == (freed.replaced_in_buffers, [line for line in freed.summary() if "compact" in line])
-
-
-def test_progress_counts_files_and_not_what_is_in_them(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    catalog = TrinityLakeCatalog("a", uri=lake.root)
-    catalog.create_namespace("s")
-    rows = pa.table({"id": [1]})
-    table = catalog.create_table("s.t", rows.schema)
-    for _ in range(3):
-        table.append(rows)
-    told: list[tuple[str, int, int | None]] = []
-    tables_health.run(
-        lake.refresh(),
-        tables_health.Config(engine="local"),
-        progress=lambda phase, done, total: told.append((phase, done, total)),
-    )
-    read = {phase: (done, total) for phase, done, total in told if phase.startswith("read ")}
-    assert all(done <= (total or 0) for done, total in read.values()), read
-    assert not any("metadatas" in phase for phase in read)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from pipelines.cli.command import Result, key_value
+from pipelines.cli.command import Result
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
 from pipelines.cli.progress import PrintedProgress
@@ -88,14 +88,6 @@ def test_without_a_word_the_overview_is_an_error(run: Run) -> None:
     assert "usage: trinitylake <command> ROOT" in ran.err
 
 
-@pytest.mark.parametrize("words", [("--help",), ("-h",), ("help",)])
-def test_the_overview_lists_every_command(run: Run, words: tuple[str, ...]) -> None:
-    ran = run(*words)
-    assert (0, "") == (ran.code, ran.err)
-    assert [] == [each.synopsis for each in ENTRIES.values() if each.synopsis not in ran.out]
-    assert "TRINITYLAKE_ROOT" in ran.out
-
-
 @pytest.mark.parametrize("name", sorted(ENTRIES))
 def test_every_command_has_a_help_text_with_an_example_of_itself(run: Run, name: str) -> None:
     ran = run(*name.split(), "--help")
@@ -103,10 +95,6 @@ def test_every_command_has_a_help_text_with_an_example_of_itself(run: Run, name:
     assert f"usage: trinitylake {ENTRIES[name].synopsis} [options]" in ran.out
     assert f"example:\n  trinitylake {name} " in ran.out
     assert "--json" in ran.out
-
-
-def test_version(run: Run) -> None:
-    assert run("--version").out.startswith("trinitylake ")
 
 
 @pytest.mark.parametrize(
@@ -140,13 +128,6 @@ def test_wrong_usage_is_told_and_ends_with_2(
     assert "InvalidInput" == as_json.json["error"]["type"]
 
 
-def test_options_may_stand_anywhere(run: Run, sales: str) -> None:
-    expected = run("ls", sales, "sales", "--json").json
-    assert expected == run("--json", "ls", sales, "sales").json
-    assert expected == run("ls", "--json", sales, "--kind", "view", "sales").json | {"objects": expected["objects"]}
-    assert ["top"] == [each["name"] for each in run("ls", sales, "--kind", "view", "sales", "--json").json["objects"]]
-
-
 def test_the_root_comes_from_the_environment(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRINITYLAKE_ROOT", sales)
     for words in (["ls"], ["ls", "sales"], ["show"], ["show", "sales.orders"], ["diff", "0", "1"], ["stats"]):
@@ -156,13 +137,6 @@ def test_the_root_comes_from_the_environment(run: Run, sales: str, monkeypatch: 
     assert "there is no lakehouse at file:///no/such/lake/" in run("ls", "/no/such/lake").err
     assert "there is no namespace 'data/lake'" in run("ls", "data/lake").err
     assert "DST is missing" in run("upgrade", "file:///x").err
-
-
-def test_an_explicit_root_wins_over_the_environment(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRINITYLAKE_ROOT", "file:///nowhere")
-    assert 0 == run("ls", sales).code
-    assert 0 == run("ls", sales, "sales").code
-    assert 2 == run("ls").code
 
 
 # -- commands ------------------------------------------------------------------------------------------
@@ -196,25 +170,6 @@ def test_create_takes_every_field_of_the_definition(run: Run, tmp_path: Path) ->
     assert definition == run("show", root, "--json").json["definition"]
 
 
-@pytest.mark.parametrize(
-    ("options", "type_", "message"),
-    [
-        (["--order", "2"], "InvalidDefinition", "order must be between 3"),
-        (["--node-file-max-size-bytes", "100"], "InvalidDefinition", "write buffer"),
-        (["--property", "novalue"], "InvalidInput", "--property takes KEY=VALUE"),
-        (["--properties", "{broken"], "InvalidInput", "--properties is not a JSON object"),
-    ],
-)
-def test_create_refuses_what_the_format_cannot_hold(
-    run: Run, tmp_path: Path, options: list[str], type_: str, message: str
-) -> None:
-    ran = run("create", (tmp_path / "new").as_uri(), *options, "--json")
-    assert (2, type_) == (ran.code, ran.json["error"]["type"])
-    assert message in ran.json["error"]["message"]
-    assert f"error: {ran.json['error']['message']}\n" == ran.err
-    assert not (tmp_path / "new").exists()
-
-
 def test_create_refuses_a_root_that_is_taken_or_has_no_scheme(run: Run, root: str) -> None:
     taken = run("create", root, "--json")
     assert (2, "AlreadyExists") == (taken.code, taken.json["error"]["type"])
@@ -239,29 +194,6 @@ def test_an_empty_lakehouse_can_be_shown_in_every_way(run: Run, root: str) -> No
     assert [] == run("ls", root, "--json").json["objects"]
     assert "no differences\n" == run("diff", root, "0", "0").out
     assert None is run("compact", root, "--json").json["version_after"]
-
-
-def test_show_a_table_as_text_and_as_json(run: Run, sales: str) -> None:
-    text = run("show", sales, "sales.orders").out
-    for line in (
-        " 1  id      INT8                        no",
-        " 2  price   DECIMAL(10, 2)              yes",
-        " 3  code    CHAR(3)                     yes",
-        " 4  tags    LIST<VARCHAR>               yes",
-        " 6  seen    MAP<VARCHAR, TIMESTAMPTZ6>  yes",
-        " 9  place   STRUCT<lat FLOAT8>          yes",
-    ):
-        assert line in text.splitlines()
-    document = run("show", sales, "sales.orders", "--json").json
-    assert ("table", "sales", "orders", [1]) == (
-        document["kind"],
-        document["namespace"],
-        document["name"],
-        document["definition"]["primary_keys"],
-    )
-    assert {"owner": "emea"} == run("show", sales, "sales", "--json").json["definition"]["properties"]
-    assert "SELECT 1" == run("show", sales, "sales.top", "--json").json["definition"]["sql_representations"][0]["sql"]
-    assert 0 == run("show", sales, "größe-表").code
 
 
 def test_show_resolves_names_that_hold_dots(run: Run, root: str) -> None:
@@ -397,23 +329,6 @@ def test_auto_says_why_on_request_only(run: Run, tmp_path: Path, caplog: pytest.
 
 
 # -- apply ---------------------------------------------------------------------------------------------
-
-
-def test_apply_commits_all_changes_as_one_version(run: Run, root: str, changes: str) -> None:
-    planned = run("apply", root, changes, "--dry-run")
-    assert "dry run, nothing was changed" in planned.out
-    assert "added   table      sales.orders" in planned.out.splitlines()
-    assert 0 == run("stats", root, "--json").json["version"]
-    done = run("apply", root, changes, "--reason", "first", "--isolation", "SERIALIZABLE", "--json").json
-    assert (0, 1, False, 4, "SERIALIZABLE") == (
-        done["version_before"],
-        done["version_after"],
-        done["dry_run"],
-        done["entries"],
-        done["isolation"],
-    )
-    newest = run("history", root, "--limit", "1", "--json").json["versions"][0]
-    assert ("first", done["transaction"], 4) == (newest["reason"], newest["txn"], newest["changes"])
 
 
 def test_apply_takes_every_action(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,12 +518,6 @@ def test_storage_options_reach_the_storage(run: Run, root: str, monkeypatch: pyt
     assert "must hold a JSON object\n" == run("ls", root).err.partition("TRINITYLAKE_STORAGE_OPTIONS ")[2]
 
 
-def test_key_value_shows_no_value() -> None:
-    assert ("a", "b=c") == key_value("--x", "a=b=c")
-    with pytest.raises(ValueError, match=r"^--x takes KEY=VALUE; the key is missing$"):
-        key_value("--x", "=secret")
-
-
 def test_progress_prints_a_line_every_two_seconds() -> None:
     clock, stream = iter([0.0, 1.0, 2.1, 2.2, 4.2]), io.StringIO()
     progress = PrintedProgress(stream, clock=lambda: next(clock))
@@ -690,24 +599,6 @@ def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:
     assert "KeyboardInterrupt" == json.loads(out)["error"]["type"]
 
 
-def test_options_of_an_object_store_in_the_environment_do_not_hinder_local_lakehouses(
-    run: Run, sales: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRINITYLAKE_STORAGE_OPTIONS", '{"key": "a", "secret": "b", "endpoint_url": "http://x"}')
-    assert 0 == run("ls", sales).code
-
-
-def test_a_list_without_versions_says_why(run: Run, sales: str) -> None:
-    unknown = run("history", sales, "--object", "typo.x")
-    assert (2, "") == (unknown.code, unknown.out)
-    assert "error: version 1 has no object 'typo.x', and no retained version changed it\n" == unknown.err
-    Lakehouse.open(sales).transaction().commit()
-    assert "no retained version that matches changed it: sales.orders\n" == (
-        run("history", sales, "--object", "sales.orders", "--since", "2099-01-01").out
-    )
-    assert "no version matches\n" == run("history", sales, "--operation", "load").out
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -719,19 +610,6 @@ def test_apply_says_what_would_be_right(run: Run, unchanged: str, tmp_path: Path
     (tmp_path / "list.yaml").write_text(text)
     ran = run("apply", unchanged, str(tmp_path / "list.yaml"))
     assert (2, True) == (ran.code, message in ran.err), ran.err
-
-
-def test_load_takes_a_relative_path_and_names_the_file(
-    run: Run, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "w").mkdir()
-    (tmp_path / "here").mkdir()
-    (tmp_path / "w" / "catalog.jsonl").write_text('{"create_namespace": {"namespace": "a"}}\n')
-    monkeypatch.chdir(tmp_path / "here")
-    done = run("load", root, "../w/catalog.jsonl", "--engine", "local", "--json")
-    assert (0, (tmp_path / "w" / "catalog.jsonl").as_uri()) == (done.code, done.json["source"])
-    (tmp_path / "w" / "catalog.jsonl").write_text("\n")
-    assert "catalog.jsonl: 1 file, no lines" in run("load", root, "../w/catalog.jsonl", "--engine", "local").err
 
 
 SHORTER = "- alter_table: {namespace: sales, name: orders, schema: [{name: id, type: bigint}]}"

@@ -97,12 +97,6 @@ def test_the_library_hands_out_every_public_name_when_asked() -> None:
 # -- help, aliases, completion -------------------------------------------------------------------------
 
 
-def test_log_is_history(capsys: pytest.CaptureFixture[str], root: str) -> None:
-    assert [0, 0] == [cli.main(["history", root]), cli.main(["log", root])]
-    out = capsys.readouterr().out
-    assert out[: len(out) // 2] == out[len(out) // 2 :]
-
-
 @pytest.mark.parametrize("words", [["snapshot", "--help"], ["help", "snapshot"], ["snapshot", "-h"]])
 def test_every_group_shows_its_commands_and_an_example(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert 0 == cli.main(words)
@@ -200,16 +194,6 @@ def test_a_name_that_is_completed_is_one_word_of_the_line_and_no_command(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str) -> None:
-    assert 0 == cli.main(["completion", shell])
-    script = capsys.readouterr().out
-    assert f"_TRINITYLAKE_COMPLETE={shell}_complete" in script
-    assert 0 == cli.main(["completion", shell, "--json"])
-    assert script.strip() == json.loads(capsys.readouterr().out)["script"].strip()
-    assert 2 == cli.main(["completion", f"{shell}h"])
-
-
 # -- tables --------------------------------------------------------------------------------------------
 
 
@@ -230,11 +214,6 @@ def test_a_table_on_a_terminal_fits_it_and_loses_no_text(width: int) -> None:
     assert {"version", "operation", "reason"} <= set(lines[0].split())
     assert ("root" in lines[0]) == (width >= 60)
     assert sum(range(12)) * "größer-".count("ß") == "".join(lines).count("ß")
-
-
-def test_on_a_wide_terminal_a_table_says_what_a_pipe_gets() -> None:
-    wide, piped = ([re.split(r"\s{2,}", line.strip()) for line in lines] for lines in (_plain(_table(), 200), _table()))
-    assert piped == wide
 
 
 def test_a_table_of_any_length_is_not_held_in_memory() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, load, loading
-from pipelines.job import Cancel, dry_run
+from pipelines.job import Cancel
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, once, reopened
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
@@ -117,23 +117,6 @@ def test_a_load_says_what_transactions_would_have_said(
     assert {("added", *each) for each in names(newest) - names(newest.at(version=version))} == changes
 
 
-def test_into_an_empty_lakehouse(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    entries = [namespace("a"), *(table("a", f"t{number:04}") for number in range(300))]
-    assert 301 == loaded(None, lake, source(tmp_path, entries)).added
-    assert ([], 301) == (list(lake.check()), lake.stats().objects)
-    assert 1 == loaded(None, lake, source(tmp_path, [namespace("b")])).trees
-    with lake.transaction() as txn:  # and it is a lakehouse like any other
-        txn.drop_table("a", "t0000")
-    assert 301 == len(names(lake.refresh()))
-
-
-def test_a_single_object(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    loaded(None, lake, source(tmp_path, [namespace("a")]))
-    assert ({("namespace", "a", None)}, []) == (names(lake), list(lake.check()))
-
-
 def test_objects_that_exist(lake: Lakehouse, tmp_path: Path) -> None:
     """Refused with file and line; or left alone; or defined anew. And a load that changes nothing commits nothing."""
     uri = source(tmp_path, [namespace("new"), table("ns0", "t000", properties={"new": "yes"}), namespace("ns1")])
@@ -184,36 +167,6 @@ def test_a_name_that_is_no_name_is_named(lake: Lakehouse, tmp_path: Path) -> Non
     assert issubclass(InvalidName, InvalidInput)
 
 
-def test_a_dry_run_counts_and_writes_nothing(lake: Lakehouse, tmp_path: Path) -> None:
-    before = {each.path for each in lake.storage.list("")}
-    uri = source(tmp_path, [namespace("new"), table("ns0", "t000")])
-    done = loaded(None, lake, uri, existing="replace", review=dry_run)
-    assert (1, 1, None, True) == (done.added, done.replaced, done.version_after, done.dry_run)
-    assert before == {each.path for each in lake.storage.list("")}
-
-
-def test_progress_counts_bytes_that_are_read_and_objects_that_are_built(
-    lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "BLOCK_BYTES_MIN", 400)
-    told: list[tuple[str, int, int | None]] = []
-    uri = source(tmp_path, many())
-    load.run(lake, uri, load.Config(engine="local"), progress=lambda *each: told.append(each))
-    size = Path(uri.removeprefix("file://")).stat().st_size
-    read = [(done, total) for phase, done, total in told if phase == "read bytes"]
-    assert (read, (size, size)) == (sorted(read), read[-1])
-    assert len(read) > 2
-    assert {done == total for phase, done, total in told if phase == "build"} == {True}
-
-
-def test_several_files_some_compressed(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    source(tmp_path, (table("a", f"t{number:03}") for number in range(100)), "b.jsonl.gz")
-    uri = source(tmp_path, [namespace("a"), namespace("b")], "a.ndjson").rpartition("/")[0]
-    done = loaded(None, lake, uri)
-    assert (2, 102, []) == (done.files, done.added, list(lake.check()))
-
-
 # -- beside others -----------------------------------------------------------------------------------------
 
 
@@ -221,28 +174,6 @@ def raced(lake: Lakehouse, uri: str, meanwhile: Any, spark: SparkSession | None 
     """Load, while somebody else does something right before the commit."""
     first_time = once(lambda: meanwhile(Lakehouse.open(lake.storage)))
     return loaded(spark, lake, uri, cancel=CancelBy(first_time), **how)
-
-
-def test_commits_in_between_stay(lake: Lakehouse, tmp_path: Path) -> None:
-    """An object of another name, one changed, one dropped, a namespace dropped that the load left alone."""
-
-    def others(other: Lakehouse) -> None:
-        with other.transaction() as txn:
-            txn.create_table("ns0", "mine")
-            txn.alter_table("ns1", "t001", properties={"a": "b"})
-            txn.drop_table("ns2", "t002")
-        other.refresh()
-        compaction.run(other, compaction.Config(engine="local"))
-        with other.refresh().transaction() as txn:
-            txn.drop_namespace("ns2", cascade=True)
-
-    done = raced(lake, source(tmp_path, [table("ns0", "loaded")]), others)
-    assert 2 == done.rebased_over
-    newest = Lakehouse.open(lake.storage)
-    there = names(newest)
-    assert {("table", "ns0", "mine"), ("table", "ns0", "loaded"), ("table", "ns1", "t001")} <= there
-    assert not any(namespace == "ns2" for _, namespace, _ in there)
-    assert ({"a": "b"}, []) == (dict(newest.table("ns1", "t001").properties), list(newest.check()))
 
 
 @pytest.mark.parametrize("what", ["same name", "replaced", "namespace", "rollback"])
@@ -302,14 +233,6 @@ def test_what_a_load_skips_is_there_in_its_version(
     assert {*given} <= {*newest.tables("ns1")}
     assert other not in newest.tables("ns1")
     assert [] == list(newest.check())
-
-
-def test_versions_before_a_load_can_be_read_and_rolled_back_to(lake: Lakehouse, tmp_path: Path) -> None:
-    version, digest = lake.version, lake.digest()
-    loaded(None, lake, source(tmp_path, many()))
-    assert digest == lake.at(version=version).digest()
-    lake.rollback(version=version, reason="undo the load")
-    assert digest == Lakehouse.open(lake.storage).digest()
 
 
 # -- costs and places --------------------------------------------------------------------------------------

@@ -19,14 +19,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
 
-from pipelines import rollback, tables_clean, tables_compact, tables_expire, verify
+from pipelines import tables_clean, tables_compact
 from pipelines.job import dry_run
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
 from pipelines.tables.compact.local import LocalRewriter
 from pipelines.tables_compact import Config, Policy, Settings
 from tests.support.engines import connected
-from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
+from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core.errors import InvalidInput, LakehouseFrozen
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
@@ -88,55 +88,6 @@ def test_small_files_become_one_and_the_rows_of_every_version_stay(catalog: Trin
     assert ((), None, version + 1) == (again.planned, again.version_after, catalog.lakehouse.version)
 
 
-def test_many_tables_are_one_version_and_a_rollback_brings_the_files_back(catalog: TrinityLakeCatalog) -> None:
-    for number in range(5):
-        small_files(catalog, f"sales.t{number}", 6)
-    with_table(catalog, "sales.empty")
-    version = catalog.lakehouse.version
-    report = tables_compact.run(catalog.lakehouse, Config(pattern="sales.*"))
-    assert (5, 1, 30, 5, {}) == (
-        len(report.outcomes), report.versions, report.files_before, report.files_made, report.failures,
-    )  # fmt: skip
-    reason = next(iter(catalog.lakehouse.history())).reason or ""
-    assert "compact sales.t0" in reason, reason
-    rollback.run(catalog.lakehouse, rollback.Config(version=version, reason="it was too early"))
-    assert 6 == data_files(catalog, "sales.t3")
-    assert list(range(6)) == ids(catalog.load_table("sales.t3"))
-    rollback.run(catalog.lakehouse, rollback.Config(version=report.version_after, reason="it was not"))
-    assert 1 == data_files(catalog, "sales.t3")
-
-
-def test_afterwards_expiring_and_cleaning_remove_the_old_files_and_no_others(catalog: TrinityLakeCatalog) -> None:
-    small_files(catalog)
-    tables_compact.run(catalog.lakehouse)
-    tables_expire.run(catalog.lakehouse, tables_expire.Config(older_than_seconds=0))
-    assert list(range(FILES)) == ids(catalog.load_table("sales.orders"))
-    tables_clean.run(catalog.lakehouse, tables_clean.Config(older_than_seconds=0, allow_recent=True))
-    found = verify.run(catalog.lakehouse.storage, verify.Config(tables=1.0, deep=True))
-    assert [] == list(found.findings)
-    catalog.load_table("sales.orders").append(rows(99))
-    assert [*range(FILES), 99] == ids(catalog.load_table("sales.orders"))
-
-
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_partitions_and_old_specs_are_rewritten_each_by_itself(catalog: TrinityLakeCatalog, version: str) -> None:
-    table = small_files(catalog, files=6, properties={"format-version": version})
-    table.update_spec().add_identity("name").commit()
-    for _ in range(6):
-        table.append(rows(1, 2))
-    before = contents(table)
-    report = tables_compact.run(catalog.lakehouse)
-    assert (3, 18, 3) == (report.outcomes[0].partitions, report.files_before, report.files_made)
-    table = catalog.load_table("sales.orders")
-    assert before == contents(table)
-    by_partition = sorted(
-        (each.file.spec_id, each.file.record_count, str(each.file.partition)) for each in table.scan().plan_files()
-    )
-    assert [(0, 6), (1, 6), (1, 6)] == [each[:2] for each in by_partition]
-    assert [1] * 6 == table.scan(row_filter="name = 'n1' and id > 0").to_arrow()["id"].to_pylist()[:6]
-    assert () == tables_compact.run(catalog.lakehouse).planned
-
-
 def test_files_of_another_schema_are_sparks_and_the_other_partitions_are_merged(catalog: TrinityLakeCatalog) -> None:
     """A translation lost NULL lists and maps, and the proof read both sides through it."""
     table = with_table(catalog, "sales.orders")
@@ -157,16 +108,6 @@ def test_files_of_another_schema_are_sparks_and_the_other_partitions_are_merged(
     assert (1, 6, 1, 1) == (outcome.partitions, report.files_before, report.files_made, report.versions)
     assert report.version_after == catalog.lakehouse.version
     assert (before, 13) == (contents(catalog.load_table("sales.orders")), data_files(catalog))
-
-
-def test_columns_in_another_order_are_the_same_columns(catalog: TrinityLakeCatalog) -> None:
-    table = small_files(catalog, files=6)
-    with table.update_schema() as change:
-        change.move_first("name")
-    table.append(rows(6).select(["name", "id"]))
-    report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(prove=model.HASH)))
-    assert ({}, 7, 1) == (report.failures, report.files_before, report.files_made)
-    assert list(range(7)) == ids(catalog.load_table("sales.orders"))
 
 
 @pytest.mark.parametrize(
@@ -252,33 +193,6 @@ def test_figures_that_pyiceberg_cannot_make_are_sparks(
     assert "needs engine 'spark'" in report.failures["sales.orders"]
     assert [model.UNSUPPORTED] == [each.outcome for each in report.outcomes]
     assert 2 == data_files(catalog)
-
-
-def test_tags_and_branches_stay_and_are_named(catalog: TrinityLakeCatalog) -> None:
-    table = small_files(catalog, files=6)
-    current = table.metadata.current_snapshot_id
-    assert current is not None
-    table.manage_snapshots().create_tag(current, "audit").create_branch(current, "test").commit()
-    planned = tables_compact.run(catalog.lakehouse, review=dry_run)
-    assert ("audit", "test") == planned.planned[0].refs
-    assert planned.takes_bytes == planned.bytes > 0
-    assert "keep the old files" in " ".join(planned.summary())
-    tables_compact.run(catalog.lakehouse)
-    refs = catalog.load_table("sales.orders").metadata.refs
-    assert {current} == {refs["audit"].snapshot_id, refs["test"].snapshot_id}
-    assert refs["main"].snapshot_id != current
-
-
-def test_large_targets_make_several_files_of_about_that_size(catalog: TrinityLakeCatalog) -> None:
-    table = with_table(catalog, "sales.orders", properties={"write.target-file-size-bytes": "4000"})
-    for number in range(30):
-        table.append(rows(*range(number * 50, number * 50 + 50)))
-    report = tables_compact.run(catalog.lakehouse)
-    assert {} == report.failures
-    assert 1 < report.files_made == report.after < 30
-    assert list(range(1500)) == ids(catalog.load_table("sales.orders"))
-    sizes = [each.file.record_count for each in catalog.load_table("sales.orders").scan().plan_files()]
-    assert max(sizes) - min(sizes) < 150
 
 
 def test_rows_that_take_less_when_they_are_written_become_fewer_files(catalog: TrinityLakeCatalog) -> None:
@@ -380,15 +294,6 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return between
 
 
-def test_appends_beside_it_stay(catalog: TrinityLakeCatalog, beside: Callable[..., None]) -> None:
-    table = small_files(catalog)
-    beside(lambda: table.append(rows(1000)))
-    report = tables_compact.run(catalog.lakehouse)
-    assert ({}, FILES) == (report.failures, report.files_before)
-    assert [*range(FILES), 1000] == ids(catalog.load_table("sales.orders"))
-    assert 2 == data_files(catalog)
-
-
 def test_deletes_beside_it_win_and_the_table_is_planned_again(
     catalog: TrinityLakeCatalog, beside: Callable[..., None]
 ) -> None:
@@ -400,18 +305,6 @@ def test_deletes_beside_it_win_and_the_table_is_planned_again(
     assert {"sales.orders": 1, "sales.other": 0} == {each.table: each.conflicts for each in report.outcomes}
     assert [number for number in range(FILES) if number != 3] == ids(catalog.load_table("sales.orders"))
     assert (1, 1) == (data_files(catalog), data_files(catalog, "sales.other"))
-
-
-def test_a_table_that_loses_twice_is_named_and_the_others_go_on(
-    catalog: TrinityLakeCatalog, beside: Callable[..., None]
-) -> None:
-    table = small_files(catalog)
-    small_files(catalog, "sales.other")
-    beside(lambda: table.delete(f"id = {min(ids(catalog.load_table('sales.orders')))}"), times=9)
-    report = tables_compact.run(catalog.lakehouse)
-    assert ["sales.orders"] == list(report.failures)
-    assert "lost to a writer: a writer replaced or deleted files" in report.failures["sales.orders"]
-    assert 1 == data_files(catalog, "sales.other")
 
 
 def test_position_deletes_beside_it_win(catalog: TrinityLakeCatalog, beside: Callable[..., None]) -> None:
@@ -472,22 +365,6 @@ def test_files_that_a_cleaning_without_the_hold_made_void_are_written_again(
     assert (list(range(FILES)), 1) == (ids(catalog.load_table("sales.orders")), data_files(catalog))
 
 
-def test_tables_that_are_dropped_or_replaced_meanwhile_are_named(
-    catalog: TrinityLakeCatalog, beside: Callable[..., None]
-) -> None:
-    small_files(catalog)
-    small_files(catalog, "sales.other")
-
-    def replace_it() -> None:
-        catalog.drop_table("sales.orders")
-        catalog.create_table("sales.orders", SCHEMA)
-
-    beside(replace_it)
-    report = tables_compact.run(catalog.lakehouse)
-    assert "another table has its name" in report.failures["sales.orders"]
-    assert (0, 1) == (data_files(catalog), data_files(catalog, "sales.other"))
-
-
 # -- plans, policies, budgets ----------------------------------------------------------------------------
 
 
@@ -504,15 +381,6 @@ def test_a_plan_is_carried_out_as_it_is(catalog: TrinityLakeCatalog, tmp_path: P
     assert (1, FILES + 1) == (data_files(catalog, "sales.other"), data_files(catalog))
     with pytest.raises(InvalidInput, match="cannot be combined"):
         Config(plan=plan, pattern="sales.*")
-
-
-def test_a_budget_takes_the_best_first_and_says_what_is_left(catalog: TrinityLakeCatalog) -> None:
-    small_files(catalog, "sales.many", 12)
-    small_files(catalog, "sales.few", 5)
-    size = tables_compact.run(catalog.lakehouse, Config(pattern="sales.many"), review=dry_run).bytes
-    report = tables_compact.run(catalog.lakehouse, Config(budget_bytes=size))
-    assert (["sales.many"], 1) == ([each.table for each in report.outcomes], report.over_budget)
-    assert "left for the next run" in " ".join(report.summary())
 
 
 def test_conditions_choose_partitions(catalog: TrinityLakeCatalog) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from pipelines.tables.compact.predicate import NoPredicate, column_names, partitions_predicate
+from pipelines.tables.compact.predicate import NoPredicate, partitions_predicate
 
 _NESTED: Final = {"type": "struct", "fields": [{"id": 4, "name": "b`c", "type": "int", "required": False}]}
 _DOCUMENT: Final[dict[str, Any]] = {
@@ -31,10 +31,6 @@ _DOCUMENT: Final[dict[str, Any]] = {
 def _spec(*fields: tuple[int, str]) -> dict[str, Any]:
     made = [{"source-id": source, "name": f"f{n}", "transform": kind} for n, (source, kind) in enumerate(fields)]
     return _DOCUMENT | {"partition-specs": [{"spec-id": 0, "fields": []}, {"spec-id": 1, "fields": made}]}
-
-
-def test_names_of_columns_are_quoted_those_of_inner_ones_with_their_structs() -> None:
-    assert {1: "`x`", 2: "`a name`", 3: "`s`", 4: "`s`.`b``c`"} == column_names(_DOCUMENT)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pipelines import clean, restore, tables_clean, tables_expire
-from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
@@ -161,19 +160,6 @@ def test_many_tables_are_one_version_and_a_rollback_brings_the_snapshots_back(ca
 
 def ids_at(table: Table, snapshot: int) -> list[int]:
     return sorted(table.scan(snapshot_id=snapshot).to_arrow()["id"].to_pylist())
-
-
-def test_properties_patterns_and_options_choose(catalog: TrinityLakeCatalog) -> None:
-    grown(catalog, "sales.keeps", **{"history.expire.max-snapshot-age-ms": str(100 * DAY)})
-    grown(catalog, "sales.goes")
-    grown(catalog, "other.goes")
-    report = expire(catalog, review=dry_run, pattern="sales.*", keep_last=2)
-    assert (True, 2, [("sales.goes", 1)]) == (
-        report.dry_run,
-        report.tables,
-        [(each.table, each.snapshots) for each in report.expired],
-    )
-    assert 3 == len(catalog.load_table("sales.goes").metadata.snapshots)
 
 
 def test_the_first_policy_that_matches_counts_unless_the_table_says_it_itself(catalog: TrinityLakeCatalog) -> None:
@@ -361,14 +347,3 @@ def test_a_plan_of_another_history_or_job_is_refused(catalog: TrinityLakeCatalog
         expire(catalog, plan=plan, pattern="sales.*")
     with pytest.raises(InvalidInput, match="cannot be combined"):
         expire(catalog, dry_run, plan=plan)
-
-
-def test_plans_on_the_command_line(
-    catalog: TrinityLakeCatalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, plan = catalog.lakehouse.root, (tmp_path / "plan.parquet").as_uri()
-    grown(catalog, "sales.t")
-    assert 0 == main(["tables", "expire", root, "--older-than", "0s", "--plan-to", plan])
-    assert f"plan written to {plan}, nothing was changed: 2 snapshots of 1 table" in capsys.readouterr().out
-    assert 0 == main(["tables", "expire", root, "--plan", plan, "--yes", "--json"])
-    assert (2, plan) == ((found := json.loads(capsys.readouterr().out))["snapshots"], found["plan"])

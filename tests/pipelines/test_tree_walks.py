@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines import compaction
-from tests.core.test_model import smallest_target
-from tests.support.lakes import new_lake, reopened
+from tests.support.lakes import new_lake, reopened, smallest_target
 from tests.support.plain_tree import PlainReader, PlainVersion
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse, Transaction

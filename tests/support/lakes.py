@@ -14,7 +14,7 @@ from trinitylake_core.catalog import settle_counts
 from trinitylake_core.clock import now_millis
 from trinitylake_core.commits.changes import CompactionChange, commit_summary
 from trinitylake_core.commits.commit import commit
-from trinitylake_core.definitions import decode_transaction
+from trinitylake_core.definitions import decode_transaction, key_table_max_bytes, new_lakehouse_def
 from trinitylake_core.locations import transaction_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.transactions.transaction import Transaction
@@ -62,6 +62,13 @@ def once(action: Callable[[], object]) -> Callable[[], None]:
     """Return a hook that acts the first time it is called."""
     left = [action]
     return lambda: None if not left else (left.pop()(), None)[1]
+
+
+def smallest_target(order: int) -> int:
+    """Return the smallest target size of a node that a lakehouse of this order may have."""
+    kinds = ("namespace", "table", "view")
+    sizes: dict[str, Any] = {f"{kind}_name_max_size_bytes": NAME_SIZE for kind in kinds}
+    return key_table_max_bytes(new_lakehouse_def(order=order, **sizes)) + 1
 
 
 def new_lake(directory: Path, order: int = 4, target: int = TINY, **definition: Any) -> Lakehouse:
