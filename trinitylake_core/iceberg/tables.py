@@ -111,15 +111,16 @@ def load_table(view: CatalogView, places: Places, name: ObjectName, *, writes: b
 def _refuse_foreign(places: Places, name: ObjectName, definition: TableDef, table: Stored) -> None:
     """Refuse metadata with a directory that the definition does not have: clients with many rights would write there.
 
-    What lies around the metadata file is the table's: release 0.1.0 let it be the directory of others, too.
+    It may lie around its metadata file: release 0.1.0 let that be the directory of others, too.
     """
     root = places.storage.root
-    beside, _, _ = table.metadata_location.rpartition("/")
-    held = [*identity_of(root, definition).directories, as_directory(canonical(root, beside.removesuffix("/metadata")))]
+    held = tuple(identity_of(root, definition).directories)
+    directory_of_file, _, _ = table.metadata_location.rpartition("/")
+    beside = as_directory(canonical(root, directory_of_file.removesuffix("/metadata")))
     former = places.former_root(table)
     for place in directories_of(table.metadata):
         directory = as_directory(canonical(root, here(root, place.location, former)))
-        if not directory.startswith(tuple(held)):
+        if directory != beside and not directory.startswith(held):
             raise _refusal_of_place(name, place.location)
 
 
