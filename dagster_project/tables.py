@@ -6,6 +6,7 @@ of the same step names it.
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -191,7 +192,7 @@ def table_compaction(scope: Scope) -> dg.AssetsDefinition:
         description="Merges small files of Iceberg tables, by the policies of lakehouses.yaml: partition by partition, "
         "the best gain for its cost first. Many tables are one version, their rows are proved to be the same before "
         "that counts, and no file is deleted: a rollback brings the old files back.",
-        options={"dry_run": False, "engine": None},
+        options={"dry_run": False, "reason": "maintenance", "engine": None},
         policy="tables",
         without=NOTHING_DONE.format("tables"),
         on_spark=True,
@@ -205,7 +206,7 @@ def _compact_files(launch: Launch) -> assets.Result:
         text = "lakehouses.yaml has no `tables.compact` for this lakehouse: no file was rewritten"
         passed = [dg.AssetCheckResult(check_name=each, passed=True) for each in _CHECKS[assets.TABLE_COMPACTION]]
         return dg.MaterializeResult(metadata={"outcome": text}, check_results=passed)
-    how = _compaction_of(stanza, launch.options.engine)
+    how = replace(_compaction_of(stanza, launch.options.engine), reason=launch.options.reason)
     plans: list[tables_compact.Report] = []
     done = launch.carry_out(partial(tables_compact.run, launch.lake, how, launch.spark), plans.append)
     became = reports.of_merged_tables(done)
@@ -310,7 +311,7 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
         description="Expires old snapshots of Iceberg tables, by their own properties and the policies of "
         "lakehouses.yaml. A hundred tables of one policy are one version, and no file is deleted: a rollback brings "
         "the snapshots back. Makes a plan and shows it first. Never runs after a failed integrity check.",
-        options={"dry_run": False, "delete_without_policy": False},
+        options={"dry_run": False, "delete_without_policy": False, "reason": "retention policy"},
         policy="tables",
         without=NOTHING_DONE.format("tables") + ASK,
         deletes=True,
@@ -322,7 +323,7 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
 def _expire_snapshots(launch: Launch) -> assets.Result:
     stanza = launch.settings.tables or Tables()
     policies = [_expiration_policy(pattern, each) for pattern, each in stanza.policies.items()]
-    how = tables_expire.Config(policies=tuple(policies))
+    how = tables_expire.Config(policies=tuple(policies), reason=launch.options.reason)
     plans: list[tables_expire.Report] = []
     done = launch.carry_out(partial(tables_expire.run, launch.lake, how), plans.append)
     planned, *_ = plans[0].summary_tables()

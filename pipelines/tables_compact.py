@@ -63,6 +63,7 @@ class Config(Policy):
         plan: URI of a plan to carry out: exactly its files, of tables that have not changed since.
         plan_options: storage options for these two; by default those of the lakehouse that apply to them.
         now_millis: the time, for tests.
+        reason: recorded in the history, before the tables; not where the endpoint of ``settings`` commits.
     """
 
     policies: tuple[Policy, ...] = ()
@@ -73,6 +74,7 @@ class Config(Policy):
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
+    reason: str | None = None
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
@@ -259,7 +261,8 @@ class _TablesCompaction(TablesRun[Policy, Report]):
             refuse_frozen(self.backend)
         super().__post_init__()
         config = self.config
-        self.engines = Engines(self.lake, config.engine, config.settings, self.spark, self.cancel)
+        settings = replace(config.settings, reason=config.reason)
+        self.engines = Engines(self.lake, config.engine, settings, self.spark, self.cancel)
         self.by_plan: dict[str, StoredTable] | None = None
         if config.plan is not None:
             self.by_plan = read_plan(config.plan, self.options, self.lake)

@@ -85,6 +85,7 @@ class Config(Policy):
         plan: URI of a plan to carry out: exactly its snapshots, whatever the rules.
         plan_options: storage options for these two; by default those of the lakehouse that apply to them.
         now_millis: the time, for tests.
+        reason: recorded in the history, before what was done.
     """
 
     policies: tuple[Policy, ...] = ()
@@ -92,6 +93,7 @@ class Config(Policy):
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
+    reason: str | None = None
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)

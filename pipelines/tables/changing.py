@@ -46,7 +46,7 @@ class TablesRun(JobRun[Any, _R], Generic[_P, _R]):
         self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
         self.plan: str | None = config.plan or config.plan_to
         self.options = plans.options_of(self.plan, config.plan_options, self.lake.storage)
-        self.catalog = TrinityLakeCatalog.over(self.lake)
+        self.catalog = TrinityLakeCatalog.over(self.lake, reason=config.reason or "")
         self.failures: dict[str, str] = {}
 
     def list_managed(self, entries: Iterable[ObjectEntry]) -> tuple[list[NamedTable], int]:

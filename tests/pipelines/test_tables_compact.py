@@ -64,11 +64,12 @@ def test_small_files_become_one_and_the_rows_of_every_version_stay(catalog: Trin
     table = small_files(catalog)
     before = {each.snapshot_id: contents(table, each.snapshot_id) for each in table.metadata.snapshots}
     version = catalog.lakehouse.version
-    report = tables_compact.run(catalog.lakehouse)
+    report = tables_compact.run(catalog.lakehouse, Config(reason="too slow"))
     assert ({}, 1, FILES, 1, "local") == (
         report.failures, report.versions, report.files_before, report.files_made, report.engine,
     )  # fmt: skip
     assert (version + 1, version + 1) == (report.version_after, catalog.lakehouse.version)
+    assert "too slow: compact sales.orders" == catalog.lakehouse.info().reason
     table = catalog.load_table("sales.orders")
     snapshot = table.current_snapshot()
     assert snapshot is not None

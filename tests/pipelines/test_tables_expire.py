@@ -144,9 +144,9 @@ def test_many_tables_are_one_version_and_a_rollback_brings_the_snapshots_back(ca
     for name in ("sales.one", "sales.two", "other.three"):
         grown(catalog, name)
     version = catalog.lakehouse.version
-    report = expire(catalog)
+    report = expire(catalog, reason="too old")
     assert (3, 6, 1, version + 1) == (len(report.expired), report.snapshots, report.versions, report.version_after)
-    assert "expire snapshots of 3 tables" == catalog.lakehouse.info().reason
+    assert "too old: expire snapshots of 3 tables" == catalog.lakehouse.info().reason
     table = catalog.load_table("sales.one")
     assert (1, [0, 1, 2]) == (len(table.metadata.snapshots), ids(table))
     assert "nothing to do" in next(iter(expire(catalog).summary()))

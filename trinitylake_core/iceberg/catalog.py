@@ -76,6 +76,8 @@ GROUP_COMMITS: Final = "group-commits"
 """The property by which changes that threads make at the same time become one version."""
 ALLOWED_LOCATIONS: Final = "allowed-locations"
 """The property with prefixes, separated by commas, in which tables and views may name any place."""
+REASON: Final = "reason"
+"""The property with what the history says before each change."""
 ATTEMPTS: Final = 10
 """How often a change is tried again after others changed the same object; each try stands on what they made."""
 _MAY_HAVE_EXPIRED: Final = (Corrupt, MetadataMissing, TransactionExpired, VersionExpired)
@@ -98,7 +100,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
             ``version`` (also ``HEAD~1``, a snapshot, a time, ``-2h``), ``timestamp`` (also an age such as ``2h``) or
             ``snapshot``, to open it as it was, read-only; ``storage.NAME``, the storage
             options of the lakehouse (``docs/storage.md``); options of PyIceberg's FileIO, such as ``s3.endpoint``;
-            ``group-commits``, "true" where many threads change the catalog at the same time.
+            ``group-commits``, "true" where many threads change the catalog at the same time; ``reason``, why it is
+            changed: the history has it before what each change is.
 
     Raises:
         NoSuchPropertyException: no ``uri``.
@@ -139,6 +142,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
         self._backend = lake.backend
         is_grouped = properties.get(GROUP_COMMITS, "").lower() == "true"
         self._group = lake.group() if is_grouped else None
+        why = properties.get(REASON)
+        self._because = f"{why}: " if why else ""
         warehouse = properties.get(WAREHOUSE_LOCATION)
         locations = Locations(lake.root, warehouse, _allowed_locations(properties))
         self._places = Places(lake.storage, locations, self.properties)
@@ -202,6 +207,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
     def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
         """Carry out a change. ``act`` may be called again, after a conflict, with a newer version to stand on."""
         lost: Exception | None = None
+        reason = f"{self._because}{reason}"
         for number in range(ATTEMPTS):
             fresh = self._group is None or number > 0
             try:

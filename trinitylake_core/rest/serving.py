@@ -10,7 +10,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,14 +62,18 @@ class Served:
 
 
 @contextmanager
-def endpoint(lake: Lakehouse, name: str = "lake", *, limits: Limits | None = None) -> Iterator[Served]:
+def endpoint(
+    lake: Lakehouse, name: str = "lake", *, limits: Limits | None = None, properties: Mapping[str, str] | None = None
+) -> Iterator[Served]:
     """Serve a lakehouse from this process on a free port of 127.0.0.1, with a random token, while the block runs.
 
     with endpoint(lake) as at:
         catalog = load_catalog("lake", type="rest", **at.properties())
+
+    ``properties``: of the catalog, as :class:`Warehouses` takes them.
     """
     token = secrets.token_urlsafe(32)
-    warehouses = Warehouses({name: lambda: lake})
+    warehouses = Warehouses({name: lambda: lake}, properties)
     with running(application(warehouses, Principals.one(token, whoami()), limits)) as uri:
         yield Served(uri, token, name)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from pipelines import tables_compact as compacting
 from pipelines.cli.command import Call, Result, age, command, option, size
-from pipelines.cli.commands.options import SPARK
+from pipelines.cli.commands.options import REASON, SPARK
 from pipelines.cli.commands.retention import PATTERN, PLANNED, delete
 from pipelines.job import ENGINES
 from pipelines.tables.compact import model
@@ -87,7 +87,7 @@ _HOW: Final = (
     "tables compact",
     "trinitylake tables compact file:///data/lake 'sales.*' --budget 50GiB --dry-run",
     arguments=PATTERN,
-    options=(*_WHICH, *_HOW, *PLANNED),
+    options=(*_WHICH, *_HOW, REASON, *PLANNED),
     details="""\
 A partition is also rewritten if nearly all of its files become one. None is if fewer than a quarter of its files would
 go. Only MANAGED tables are rewritten, and self-optimizing.enabled=false leaves one alone.

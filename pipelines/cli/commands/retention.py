@@ -236,6 +236,7 @@ def tables_health(call: Call) -> Result:
         ),
         option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
         age("--refs-older-than", "max_ref_age_seconds", help="keep tags and branches up to this age (default: all)"),
+        REASON,
         *PLANNED,
     ),
     details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"

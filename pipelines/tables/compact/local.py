@@ -115,7 +115,7 @@ class LocalRewriter:
         self._settings = settings
         self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
         self._cancel = cancel
-        self._catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
+        self._catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake, reason=settings.reason or "")
 
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why this engine cannot rewrite a table as planned."""

@@ -93,6 +93,7 @@ class Settings:
         at_once: tables at the same time.
         seconds: no table is begun after so long, and one that is under way is stopped; ``None``: no limit.
         endpoint: for a Spark that cannot reach an endpoint in this process.
+        reason: recorded in the history, unless ``endpoint`` commits.
     """
 
     strategy: str = BINPACK
@@ -101,6 +102,7 @@ class Settings:
     at_once: int = 2
     seconds: float | None = None
     endpoint: NamedEndpoint | None = None
+    reason: str | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

@@ -155,7 +155,8 @@ class SparkRewriter:
             return self._endpoint.properties()
         from trinitylake_core.rest import endpoint
 
-        return self._held.enter_context(endpoint(self._lake)).properties()
+        why = {"reason": self._settings.reason or ""}
+        return self._held.enter_context(endpoint(self._lake, properties=why)).properties()
 
 
 @dataclass
