@@ -153,7 +153,7 @@ class BaseStorage(Storage):
                 try:
                     return self._request(kind, path, action)
                 except TransientError as error:
-                    if attempt >= self._common.retries:
+                    if attempt >= self._common.retries or (self.gives_up and self._failures.have_begun()):
                         text = f"{kind} of {self.root}{path} failed {attempt + 1} times; last: {self._clean(error)}"
                         raise Unanswered(text) from None
                 self._common.pause(attempt)

@@ -55,6 +55,10 @@ class Failures:
         self._count = 0
         self._last = 0.0
 
+    def have_begun(self) -> bool:
+        """Whether the last request had no answer after all attempts: the next one gets one attempt, which may hang."""
+        return self._count > 0
+
     def ask(self, store: str, action: Callable[[], T]) -> T:
         """Return the answer of a store. Raises ``StorageError``: it gives none, or has given none some times in a row.
 
