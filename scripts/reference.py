@@ -81,11 +81,14 @@ def page_path(name: str) -> Path:
 
 _TIMES: Final = re.compile(r"[:,] ISO 8601, UTC.*$")
 _REPEATED: Final = "; may be repeated"
+DEFINITION: Final = "the definition of a lakehouse"
+FIELDS: Final = "[`LakehouseOptions`](library.md#lakehouseoptions)"
+DEFAULTS: Final = "[these defaults](../format.md#5-definitions)"
 GROUPS: Final = {
     "a past version": ("--version", "--timestamp", "--snapshot"),
     "where it runs": ("--engine", "--master", "--remote", "--spark-conf"),
     "a stored plan": ("--plan-to", "--plan"),
-    "the definition of a lakehouse": (
+    DEFINITION: (
         "--order",
         "--namespace-name-max-size-bytes",
         "--table-name-max-size-bytes",
@@ -101,6 +104,7 @@ EXPLAINED_IN: Final = {
     "history": ("following a lakehouse", "reference/json.md#following-a-lakehouse"),
     "serve": ("Iceberg REST", "rest.md"),
     "upgrade": ("before you upgrade", "comparison.md#who-writes-and-who-reads"),
+    "compact": ("what a compaction gives", "costs.md#what-a-compaction-gives"),
     "expire": ("which versions expire", "retention.md#which-versions-expire"),
     "clean": ("which files go", "retention.md#which-files-go"),
     "tables compact": ("compaction of tables", "tables.md#compaction-of-tables"),
@@ -126,7 +130,14 @@ def commands() -> Iterator[str]:
     yield from (_item(row) for name, row in shared.items() if name not in grouped)
     yield "* `--…-storage-option KEY=VALUE`…: an option for the storage of the other place (default: those for ROOT)"
     for title, group in GROUPS.items():
-        yield from ("", f"{title.capitalize()}:", "", *(_item(shared[name]) for name in group))
+        if title == DEFINITION:
+            names = ", ".join(f"`{name}`" for name in group)
+            yield from (
+                "",
+                f"{title.capitalize()}, as {FIELDS}, with {DEFAULTS}: {names}.",
+            )
+        else:
+            yield from ("", f"{title.capitalize()}:", "", *(_item(shared[name]) for name in group))
     for title, entries in SECTIONS.items():
         yield from ("", f"## {title.capitalize()}", "")
         for each in entries:
