@@ -346,13 +346,11 @@ class Restore(Operation):
                 with timed(world):
                     after = restore.run(world.lake.refresh(), config, **hook).version_after
                 happened = between.happened
-        except (ObjectNotFound, NamespaceNotEmpty, Refused) as error:
-            refuse_unless(wrong, f"a restore of {only} from {named} was refused: {error}")
-            return "refused"
-        except OUTDATED as error:
+        except (ObjectNotFound, NamespaceNotEmpty, Refused, *OUTDATED) as error:
             changed = any(each.touched is None or each.touched for each in model.since(base))
             lost = named.get("snapshot") is not None and named["snapshot"] not in model.now.snapshots
-            refuse_unless(changed or lost, f"a restore of {only} from {named} was refused: {error}")
+            outdated = isinstance(error, OUTDATED) and (changed or lost)
+            refuse_unless(wrong or outdated, f"a restore of {only} from {named} was refused: {error}")
             return "refused"
         refuse_unless(not wrong, f"a restore of {only} from {named} was done, expected {expected}")
         changes: dict[str, str | None] = dict.fromkeys(before.content.keys() - expected.keys())
