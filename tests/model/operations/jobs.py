@@ -484,19 +484,20 @@ class Alter(Operation):
             )
             refuse_unless(not done or report.version_after is None, "a fence was mended that is not in the future")
             return "nothing"
-        value = world.new_mark() if what == "set" else None
+        value, happened = (world.new_mark() if what == "set" else None), False
         if by_command:
             words = [f"--set={args['name']}={value}"] if value else [f"--unset={args['name']}"]
             code, document = command(world, "alter", world.root, *words, "--reason", REASON)
             refuse_unless(code == 0, f"alter ended with {code}: {document}")
         else:
-            hook = Between(world, args.get("between")).check
+            between = Between(world, args.get("between"))
             with timed(world):
-                lake.alter({args["name"]: value}, reason=REASON, before_commit=hook)
+                lake.alter({args["name"]: value}, reason=REASON, before_commit=between.check)
+            happened = between.happened
         properties = {name: each for name, each in model.now.properties.items() if name != args["name"]}
         if value is not None:
             properties[args["name"]] = value
-        if properties == model.now.properties:
+        if properties == model.now.properties and not happened:  # else another one did the same a moment before
             return "nothing"
         model.commit(model.newest + 1, {"alter"}, {}, properties=properties)
         return "done"
