@@ -420,7 +420,7 @@ def _class(name: str, kind: type, described: set[Any]) -> Iterator[str]:
             yield from _function(function, attribute)
     yield ""
     if again:
-        yield from (f"And the methods that read, as a `Lakehouse` has them: {', '.join(again)}.", "")
+        yield from (f"And the methods of `Lakehouse` from {again[0]} to {again[-1]}.", "")
 
 
 def _fields(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
