@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,41 @@ def prove(lake: Lakehouse) -> None:
         assert str(target) == node.system[spec.FITS]
 
 
+@pytest.mark.parametrize(("order", "tables"), [(3, 0), (4, 3), (8, 60), (4, 400)])
+def test_any_transaction_leaves_a_root_that_fits(tmp_path: Path, order: int, tables: int) -> None:
+    """Into an empty lakehouse, a leaf, and trees; sets and deletions, over one another."""
+    lake = new_lake(tmp_path, order=order)
+    with lake.transaction() as txn:
+        for number in range(6):
+            txn.create_namespace(f"ns{number}")
+    if tables:
+        put(lake, rows(lake, range(tables)))
+    chance = random.Random(tables)
+    for round_ in range(3):
+        changes: dict[str, str | None] = {}
+        for row in rows(lake, range(0, 500, 2 + round_)).to_pylist():
+            changes[row["key"]] = row["path"] if chance.random() < 0.6 else None
+        before = content(lake.refresh())
+        with lake.transaction() as txn:
+            txn.put_many(pa.table({"key": [*changes], "path": pa.array(changes.values(), pa.string())}))
+        root = lake.refresh().root_node
+        assert (True, spec.OP_BULK, spec.OP_COMMIT) == (root.is_bulk, root.system[spec.OPERATION], root.operation)
+        assert len(changes) == lake.info().changes
+        assert {key: path for key, path in (before | changes).items() if path is not None} == content(lake)
+    prove(lake)
+
+
+def test_all_of_a_tree_may_go_at_once(lake: Lakehouse) -> None:
+    """So that nodes are joined, whose buffers were nearly full."""
+    tables = [key for key in content(lake) if key.startswith("C")]
+    put(lake, rows(lake, range(400), "x"))
+    gone = [key for key in content(lake.refresh()) if key.startswith("C") and key not in tables[::7]]
+    with lake.transaction() as txn:
+        txn.put_many(pa.table({"key": gone, "path": pa.array([None] * len(gone), pa.string())}))
+    assert set(tables[::7]) == {key for key in content(lake.refresh()) if key.startswith("C")}
+    prove(lake)
+
+
 def _set_some(txn: Transaction, lake: Lakehouse) -> None:
     txn.put_many(rows(lake, range(MANY), "y"))
 
@@ -76,6 +112,25 @@ def test_what_is_disjoint_from_a_bulk_is_rebased_over_it(
     txn.commit()
     assert {path_of(number) for number in range(1, MANY)} <= {*content(lake.refresh()).values()}
     prove(lake)
+
+
+@pytest.mark.parametrize("change", ["set", "drop", "namespace"])
+def test_what_a_bulk_changed_is_a_conflict(lake: Lakehouse, change: str) -> None:
+    """Also where none of its messages is in its root any more; the same key that both set, and a dropped namespace."""
+    txn = reopened(lake).transaction()
+    if change == "namespace":
+        txn.create_table("ns3", "late")
+    elif change == "set":
+        txn.put(lake.codec.table("ns1", "t007"), path_of(9999))
+    else:
+        txn.drop_table("ns1", "t007")
+    with lake.transaction() as bulk:
+        bulk.put_many(rows(lake, range(MANY)))
+        if change == "namespace":
+            bulk.drop_namespace("ns3", cascade=True)
+    assert lake.refresh().root_node.is_bulk
+    with pytest.raises(CommitConflict, match=f"version {lake.version} changed ns(1.t007|3),"):
+        txn.commit()
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -110,6 +165,21 @@ def test_a_compaction_takes_over_what_a_bulk_changed(lake: Lakehouse) -> None:
     found = content(lake.refresh())
     assert {path_of(number) for number in range(2, 300)} <= {*found.values()}
     assert not {lake.codec.table("ns0", "t000"), lake.codec.table("ns1", "t001")} & found.keys()
+    prove(lake)
+
+
+def test_members_of_a_group_conflict_with_a_bulk_of_the_same_process(lake: Lakehouse) -> None:
+    """The group remembers no messages of a bulk, and reads what it changed."""
+    group = reopened(lake).group()
+    late = [reopened(lake).transaction(group=group) for _ in range(2)]
+    late[0].alter_table("ns0", "t006", properties={"a": "b"})
+    late[1].create_table("ns0", "beside")
+    with reopened(lake).transaction(group=group) as bulk:
+        bulk.put_many(rows(lake, range(MANY)))
+    with pytest.raises(CommitConflict, match=r"ns0\.t006"):
+        late[0].commit()
+    late[1].commit()
+    assert "beside" in lake.refresh().tables("ns0")
     prove(lake)
 
 
@@ -182,6 +252,17 @@ def test_an_older_writer_takes_a_bulk_for_a_load(lake: Lakehouse) -> None:
     assert stored not in spec.TRANSACTIONAL_OPERATIONS | spec.QUIET_OPERATIONS | {*spec.OPERATIONS}
 
 
+def test_a_restore_of_many_is_a_restore(lake: Lakehouse) -> None:
+    before = content(lake)
+    with lake.transaction() as txn:
+        for number in range(6):
+            txn.drop_namespace(f"ns{number}", cascade=True)
+    lake.refresh().restore(["*"], version=lake.version - 1, reason="r")
+    assert before == content(lake.refresh())
+    assert (spec.OP_RESTORE, len(before)) == (lake.info().operation, lake.info().changes)
+    prove(lake)
+
+
 def _swell(lake: Lakehouse, count: int) -> Root:
     """Put a root in the place of the newest one as older writers made it: with all messages of a large transaction."""
     root = lake.root_node
@@ -231,6 +312,43 @@ def _keys(lake: Lakehouse, tables: int) -> list[str]:
     keys += [lake.codec.table(f"ns{number % 6}", f"t{number:04}") for number in range(tables)]
     keys += [lake.codec.view(f"ns{number % 6}", f"v{number:04}") for number in range(tables // 2)]
     return sorted(keys)
+
+
+def _shape(lake: Lakehouse) -> list[list[tuple[list[str], list[str]]]]:
+    """Return the entries of each node, level by level."""
+    level = [lake.root_node.node]
+    levels = []
+    while level:
+        levels.append([(node.keys, node.values) for node in level])
+        level = [lake.nodes.read(path) for node in level for path in node.children]
+    return levels
+
+
+@pytest.mark.parametrize(("size", "tables"), [(7, 500), (64, 1000), (333, 500), (10_000, 1000)])
+def test_batches_that_fill_an_empty_lakehouse_make_the_tree_that_their_messages_make(
+    tmp_path: Path, tables: int, size: int
+) -> None:
+    """Whether they go there directly, or by way of messages: then one row says what another one says already."""
+    lakes = {}
+    for name in ("direct", "messages"):
+        (tmp_path / name).mkdir()
+        lake = new_lake(tmp_path / name, order=16)
+        keys = _keys(lake, tables)
+        whole = pa.table({"key": keys, "path": [path_of(number) for number in range(len(keys))]})
+        with lake.transaction() as txn:
+            if name == "messages":
+                txn.put_many(whole.slice(0, 1))
+            txn.put_many(iter(whole.to_batches(max_chunksize=size)))
+            assert (name == "direct") == (txn.change.writes.entries() is not None)
+        lakes[name] = lake.refresh()
+        prove(lakes[name])
+    direct, other = lakes["direct"], lakes["messages"]
+    assert _shape(direct) == _shape(other)
+    assert direct.root_node.counts == other.root_node.counts == (6, tables, tables // 2)
+    for key in ("set", "deleted"):
+        assert direct.info().summary[key] == other.info().summary[key]
+    assert direct.root_node.is_bulk
+    assert len(keys) == direct.info().changes
 
 
 @pytest.mark.parametrize("kind", ["disorder", "twice", "across", "deletion", "known", "one"])

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from benchmarks import lakes
-from pipelines import cli, compaction, compaction_policy, expire, verify
+from pipelines import cli, compaction, compaction_policy, expire, load, verify
 from pipelines.job import dry_run
 from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
 from trinitylake_core.clock import now_millis
+from trinitylake_core.commits.changes import commit_summary
+from trinitylake_core.commits.commit import commit
+from trinitylake_core.commits.rolled_back import RolledBack
 from trinitylake_core.locations import root_path
 from trinitylake_core.versions import CountBounds, ObjectCounts
 
@@ -57,6 +60,66 @@ def _change(rng: random.Random, txn: Transaction, names: dict[str, set[str]]) ->
         inside.discard(name)
     elif name < "o3":
         txn.alter_table(namespace, name, properties={"a": str(rng.random())})
+
+
+def test_what_many_raw_puts_find_is_looked_up_in_one_pass(tmp_path: Path) -> None:
+    """By a transaction that is saved. Of keys that are there, are not, or have messages that wait: each node once."""
+    lake = filled(new_lake(tmp_path), tables=90, namespaces=9, changes=40)
+    there = content(lake.refresh())
+    keys = [
+        *random.Random(3).sample(sorted(there), 60),
+        *(lake.codec.table(f"ns{n % 9}", f"t{n:03}x") for n in range(60)),
+    ]
+    cold = reopened(lake)
+    assert cold.root_node.node.subtree_messages
+    txn = cold.transaction()
+    for number, key in enumerate(keys):
+        txn.put(key, None if number % 3 else f"0101/0101/0101/01010101-table-{number}.binpb")
+    before = cold.storage.counts.snapshot()
+    bounds = txn.change.count_gained()
+    assert 0 == (cold.storage.counts - before).get
+    txn.change.look_up_existing()
+    moved = cold.storage.counts - before
+    gained = txn.change.count_gained().exact
+    assert gained is not None
+    assert gained.total == sum((not n % 3) - (key in there) for n, key in enumerate(keys))
+    assert bounds.least.total < gained.total < bounds.most.total
+    assert len(keys) > 2 * moved.get
+    assert cold.nodes.counts.nodes_read == len(set(_nodes(lake, keys)))
+    assert moved.get == (cold.storage.counts - before).get
+    txn.commit()
+    prove(lake.refresh(), range(lake.version, lake.version + 1))
+
+
+def _nodes(lake: Lakehouse, keys: list[str]) -> Iterator[str]:
+    """Yield the nodes that lookups of single keys read."""
+    for key in keys:
+        node = lake.root_node.node
+        while node.message(key) is None and node.position(key) is None and not node.is_leaf:
+            path = node.children[node.child_index(key)]
+            yield path
+            node = lake.nodes.read(path)
+
+
+def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=12)
+    source = tmp_path / "objects.jsonl"
+    lines = [f'{{"create_table": {{"namespace": "ns0", "name": "l{number}"}}}}' for number in range(20)]
+    lines.append('{"create_namespace": {"namespace": "filled"}}')
+    lines.append('{"create_table": {"namespace": "ns0", "name": "t000"}}')
+    source.write_text("\n".join(lines))
+    once: list[bool] = []
+
+    def beside() -> None:
+        if not once:
+            once.append(True)
+            with reopened(lake).transaction() as txn:
+                txn.create_namespace("beside")
+
+    config = load.Config(engine="local", existing="replace")
+    assert 1 == load.run(lake, source.as_uri(), config, cancel=CancelBy(beside)).rebased_over
+    prove(lake.refresh())
+    assert 4 + 1 == held(lake).namespaces
 
 
 def test_a_version_that_does_not_say_is_counted_by_a_compaction(tmp_path: Path) -> None:
@@ -118,6 +181,17 @@ def test_a_wrong_count_breaks_i9(tmp_path: Path, row: str) -> None:
         assert all(row in message for _, message in found)
 
 
+@pytest.mark.parametrize("text", ["many", "9" * 5000])
+def test_garbage_in_a_count_is_unknown(tmp_path: Path, text: str) -> None:
+    """Also a number of more digits than Python converts."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    Surgery(lake.root, lake.definition.order).system_row(root_path(lake.version), spec.TABLES, text)
+    damaged = reopened(lake)
+    assert damaged.root_node.counts is None
+    assert damaged.info().tables is None
+    assert ["I9"] == [each.invariant for each in damaged.check()]
+
+
 # -- without lookups -----------------------------------------------------------------------------------
 
 
@@ -134,6 +208,42 @@ def prove_bounds(lake: Lakehouse) -> CountBounds:
     assert held(lake) == lake.count_objects()
     assert (bounds.exact is None) == (lake.root_node.counts is None)
     return bounds
+
+
+@pytest.mark.parametrize("order", [3, 4])
+def test_raw_changes_are_counted_between_bounds_until_a_compaction_settles_them(tmp_path: Path, order: int) -> None:
+    """Columns, single keys, and objects, over one another; with flushes, rollbacks and compactions in between."""
+    rng = random.Random(order)
+    lake = filled(new_lake(tmp_path, order=order), tables=60, namespaces=6)
+    compacted(lake.refresh())
+    for step in range(40):
+        keys = rng.sample([lake.codec.table(f"ns{n % 6}", f"t{n:03}") for n in range(80)], 12)
+        raw = {key: path_of(step) if rng.random() < 0.6 else None for key in keys}
+        with lake.transaction() as txn:
+            if step % 2:
+                txn.put_many(pa.table({"key": [*raw], "path": pa.array(raw.values(), pa.string())}))
+            else:
+                there = content(lake)
+                for number, (key, path) in enumerate(raw.items()):
+                    known = None if number % 2 else key in there
+                    txn.put(key, path, replaces=known)
+        prove_bounds(lake.refresh())
+        if step % 13 == 12:
+            _roll_back(lake, lake.version - 3)
+            prove_bounds(lake.refresh())
+        if step % 10 == 9:
+            compacted(lake.refresh())
+            assert prove_bounds(lake.refresh()).exact is not None
+    lake.create_snapshot("s")
+    prove_bounds(lake.refresh())
+    assert [] == list(lake.check())
+    assert verify.run(lake, verify.Config("all", engine="local")).ok
+
+
+def _roll_back(lake: Lakehouse, version: int) -> None:
+    """Roll back to a version whose definitions nobody wrote."""
+    root = lake.at(version=version).root_node
+    commit(lake.backend, lake.root_node, RolledBack(lake.backend, root, commit_summary(reason="r")))
 
 
 def test_a_compaction_that_is_rebased_settles_what_it_pushed_down(tmp_path: Path) -> None:

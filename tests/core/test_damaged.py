@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes import content, filled, new_lake, reopened
-from tests.support.surgery import Surgery, directory_of, listing
+from tests.support.surgery import Surgery, directory_of, files_of, listing
 from trinitylake_core import (
+    CommitConflict,
     Corrupt,
     CorruptNode,
     Lakehouse,
@@ -64,6 +65,34 @@ def rolled_back(lake: Lakehouse, target: int) -> Lakehouse:
     return reopened(lake)
 
 
+@pytest.mark.parametrize("how", HARMS)
+def test_a_rollback_leaves_an_unreadable_newest_root_behind(lake: Lakehouse, how: str) -> None:
+    """The incident from beginning to end: what fails, what can be read, the plan, the rollback, what it is then."""
+    newest = lake.version
+    digests = [lake.at(version=version).digest() for version in range(newest)]
+    harm(lake, newest, how)
+    with pytest.raises(Corrupt):
+        reopened(lake)
+    cold = damaged(lake)
+    assert (newest - 1, [newest]) == (cold.version, [each.version for each in cold.unreadable])
+    assert digests == [cold.at(version=version).digest() for version in range(newest)]
+    assert list(range(newest - 1, -1, -1)) == [info.version for info in cold.history()]
+    before = files_of(lake)
+    planned = cold.rollback(version=newest - 2, reason="r", dry_run=True)
+    assert before == files_of(lake)
+    assert (newest, 2, [root_path(newest)]) == (
+        planned.version, planned.versions_undone, [hole.file for hole in planned.not_compared]
+    )  # fmt: skip
+    assert "cannot be read" in str(planned.since[0].reason)
+    done = cold.rollback(version=newest - 2, reason="incident", expected_version=planned.version)
+    after = reopened(lake)
+    assert (newest + 1, newest + 1, digests[newest - 2]) == (done.version_after, after.version, after.digest())
+    assert [] == list(after.check(definitions=True))
+    assert [root_path(newest)] * 2 == [after.info().previous_root, after.info().rollback_from_root]
+    assert [newest + 1, newest, newest - 1] == [info.version for info in after.history(3)]
+    assert (None, True) == (list(after.history(2))[1].operation, list(after.history(2))[1].summary["unreadable"])
+
+
 def test_every_way_to_the_newest_version_passes_over_a_root_left_behind(lake: Lakehouse) -> None:
     """With any hint, from any handle, by time: the garbage is not the newest version, and never returned."""
     harm(lake, 8)
@@ -81,6 +110,20 @@ def test_every_way_to_the_newest_version_passes_over_a_root_left_behind(lake: La
     assert 5 == after.at(timestamp=times[5]).version
 
 
+def test_a_writer_that_began_before_is_told_to_begin_again(lake: Lakehouse) -> None:
+    """While nobody has rolled back it is damage; after that a conflict, whatever it wrote. Nothing is committed."""
+    first, second = lake.at(version=7), lake.at(version=7)
+    harm(lake, 8)
+    for handle, error in ((first, CorruptNode), (second, CommitConflict)):
+        if error is CommitConflict:
+            rolled_back(lake, 7)
+        before = content(lake.at(version=7))
+        with pytest.raises(error), handle.transaction() as txn:
+            txn.create_namespace("late")
+        assert before == content(damaged(lake).at(version=7))
+    assert 9 == reopened(lake).version
+
+
 def test_a_writer_that_holds_the_unreadable_root_may_go_on(lake: Lakehouse) -> None:
     """It knows what the root said, so its commit is whole; the plan of the rollback is outdated then."""
     harm(lake, 8)
@@ -93,6 +136,19 @@ def test_a_writer_that_holds_the_unreadable_root_may_go_on(lake: Lakehouse) -> N
     )  # fmt: skip
     with pytest.raises(PlanOutdated, match="version 9"):
         damaged(lake).rollback(version=7, reason="r", expected_version=planned.version)
+
+
+def test_everything_that_no_version_reaches_is_void_after_it(lake: Lakehouse) -> None:
+    """The unreadable root may have been a fence: a saved transaction of before must not come back."""
+    saved = lake.transaction()
+    saved.create_namespace("saved")
+    identity = saved.save()
+    harm(lake, 8)
+    after = rolled_back(lake, 7)
+    assert after.root_node.void_before_millis > lake.storage.info(root_path(8)).modified_millis - 1
+    with pytest.raises(CommitConflict):
+        after.resume_transaction(identity).commit()
+    assert "saved" not in reopened(lake).namespaces()
 
 
 def test_the_boundary_file_says_what_an_unreadable_root_cannot(lake: Lakehouse) -> None:
@@ -186,3 +242,10 @@ def test_a_lakehouse_definition_that_is_lost_is_left_behind_too(tmp_path: Path) 
     after = rolled_back(lake, lake.version)
     assert (digest, newest.version + 1) == (after.digest(), after.version)
     assert [] == list(after.check(definitions=True))
+
+
+def test_no_root_at_all_can_be_read(lake: Lakehouse) -> None:
+    for version in range(9):
+        harm(lake, version, "garbage")
+    with pytest.raises(Corrupt, match="no root from the boundary 0 on can be read"):
+        damaged(lake)

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, locations, spec
 from trinitylake_core import definitions as d
 from trinitylake_core.definitions import trinitylake_pb2 as pb
 from trinitylake_core.errors import CorruptDefinition, InvalidDefinition, InvalidInput
@@ -313,6 +313,27 @@ def test_a_lakehouse_that_cannot_work_is_refused(arguments: dict[str, Any], mess
         d.new_lakehouse_def(**arguments)
 
 
+def test_the_key_table_estimate_counts_real_paths() -> None:
+    """A row is a full key, the path of a definition and the path of a node; long names are cut in paths."""
+    tiny = pb.LakehouseDef(
+        order=3, namespace_name_max_size_bytes=5, table_name_max_size_bytes=7, view_name_max_size_bytes=2
+    )
+    row = 4 + 5 + 7 + len(locations.definition_path("table", "n" * 5, "t" * 7)) + len(locations.node_path())
+    assert 3 * row == d.key_table_max_bytes(tiny)
+    long = len(locations.definition_path("table", "n" * 100, "t" * 100))
+    assert 128 * (204 + long + len(locations.node_path())) == d.key_table_max_bytes(pb.LakehouseDef())
+
+
+def test_numbers_left_out_mean_the_defaults() -> None:
+    """proto3 does not store zeros; what was set stays."""
+    definition = pb.LakehouseDef(order=5)
+    full = d.effective(definition)
+    assert (5, 100, spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES, spec.DEFAULT_TXN_TTL_MILLIS) == (
+        full.order, full.table_name_max_size_bytes, full.node_file_max_size_bytes, full.txn_ttl_millis,
+    )  # fmt: skip
+    assert pb.LakehouseDef(order=5) == definition
+
+
 # --- schemas ----------------------------------------------------------------------------------
 
 
@@ -336,6 +357,24 @@ def test_arrow_schema_survives(arrow: pa.Schema) -> None:
 def test_every_data_type_has_an_arrow_type() -> None:
     """The strategies above leave none out."""
     assert list(range(27)) == sorted([*PLAIN_TYPES, pb.DECIMAL, pb.CHAR, pb.FIXED, pb.STRUCT, pb.MAP, pb.LIST])
+
+
+@pytest.mark.parametrize(
+    ("arrow", "plain"),
+    [
+        (pa.large_string(), pa.string()),
+        (pa.string_view(), pa.string()),
+        (pa.large_binary(), pa.binary()),
+        (pa.binary_view(), pa.binary()),
+        (pa.large_list(pa.int16()), pa.list_(pa.int16())),
+        (pa.list_view(pa.int16()), pa.list_(pa.int16())),
+        (pa.timestamp("us", "Etc/UTC"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("ns", "+00:00"), pa.timestamp("ns", "UTC")),
+    ],
+)
+def test_variants_are_taken_for_the_plain_type(arrow: pa.DataType, plain: pa.DataType) -> None:
+    """What differs only in memory is one type on disk."""
+    assert d.schema_from_arrow(pa.schema([("a", plain)])) == d.schema_from_arrow(pa.schema([("a", arrow)]))
 
 
 @pytest.mark.parametrize(
@@ -483,6 +522,19 @@ def test_wrong_tables_are_refused(arguments: dict[str, Any], message: str) -> No
         _table(**arguments)
 
 
+def test_locations_follow_the_table_type() -> None:
+    """External data is anywhere, managed data inside, federated data is somebody else's."""
+    for kind, location in [
+        ("EXTERNAL", "s3://b/t"),
+        ("MANAGED", "data/t/"),
+        ("FEDERATED", "x"),
+        ("EXTERNAL", "file:/x"),
+    ]:
+        assert kind == _table(table_type=kind, format_properties={"location": location}).table_type
+    with pytest.raises(InvalidDefinition, match="must be a full URI"):
+        d.altered_table(_table(format_properties={"location": "data/t"}), table_type="EXTERNAL")
+
+
 def test_dropping_a_key_column_is_refused() -> None:
     """The keys have to change with the schema."""
     old = _table(primary_keys=["a"], sort_keys=["b"])
@@ -541,7 +593,43 @@ def test_wrong_views_are_refused(arguments: dict[str, Any], message: str) -> Non
         d.view_def(**arguments)
 
 
+def test_a_bound_view_keeps_its_schema() -> None:
+    """The binding and the schema go together."""
+    view = d.view_def("SELECT 1", schema=pa.schema([("a", pa.int32())]), schema_binding=True)
+    assert ([1], True) == ([column.id for column in view.schema.columns], view.schema_binding)
+    assert not d.altered_view(view, schema_binding=False).schema_binding
+
+
 # --- differences ------------------------------------------------------------------------------
+
+
+def test_column_differences() -> None:
+    """Columns are added, removed, changed and renamed, at any depth, and keys change by name."""
+    old = _table(primary_keys=["a"], properties={"x": "1", "y": "2"})
+    arrow = d.schema_to_arrow(old.schema)
+    inner = arrow.field(2).type.field(0)
+    nested = arrow.field(2).with_type(pa.struct([inner.with_type(pa.int64())]))
+    schema = pa.schema([pa.field("c", pa.decimal128(9, 2), nullable=False), arrow.field(1).with_name("bb"), nested])
+    new = d.altered_table(old, schema=schema, primary_keys=["c"], properties={"x": None, "y": "3", "z": "4"})
+    a, b, x = (
+        {"id": n, "name": name, "type": kind, "nullable": True}
+        for n, name, kind in [(1, "a", "INT8"), (2, "b", "VARCHAR"), (4, "x", "INT4")]
+    )
+    assert [
+        {"what": "column", "change": "removed", "name": "a", "old": a},
+        {
+            "what": "column",
+            "change": "added",
+            "name": "c",
+            "new": {"id": 5, "name": "c", "type": "DECIMAL(9, 2)", "nullable": False},
+        },
+        {"what": "column", "change": "changed", "name": "bb", "old": b, "new": b | {"name": "bb"}},
+        {"what": "column", "change": "changed", "name": "s.x", "old": x, "new": x | {"type": "INT8"}},
+        {"what": "field", "change": "changed", "name": "primary_keys", "old": ["a"], "new": ["c"]},
+        {"what": "property", "change": "removed", "name": "x", "old": "1"},
+        {"what": "property", "change": "changed", "name": "y", "old": "2", "new": "3"},
+        {"what": "property", "change": "added", "name": "z", "new": "4"},
+    ] == d.describe_difference(old, new)
 
 
 def test_column_order_is_a_difference() -> None:
@@ -550,6 +638,17 @@ def test_column_order_is_a_difference() -> None:
     new = d.altered_table(old, schema=pa.schema([("b", pa.int32()), ("a", pa.int32())]))
     change = {"what": "field", "change": "changed", "name": "column_order", "old": ["a", "b"], "new": ["b", "a"]}
     assert [change] == d.describe_difference(old, new)
+
+
+def test_a_renamed_struct_is_one_difference() -> None:
+    """Its fields are the same fields."""
+    old = _table()
+    arrow = d.schema_to_arrow(old.schema)
+    new = d.altered_table(old, schema=arrow.set(2, arrow.field(2).with_name("t")))
+    assert [("t", "changed", "s", "t")] == [
+        (each["name"], each["change"], each["old"]["name"], each["new"]["name"])
+        for each in d.describe_difference(old, new)
+    ]
 
 
 def test_differences_of_other_definitions() -> None:

@@ -107,6 +107,13 @@ def test_comparing_a_large_commit_with_its_compaction_costs_the_same_per_object(
     assert comparisons(8 * 2048) <= 9 * comparisons(2048)
 
 
+def test_one_change_among_many_is_found() -> None:
+    (reader, new), old = compacted(1000, changed=500), buffered(1000)
+    assert [("00000500", "value", "other")] == list(diff_nodes(reader, old, reader, new))
+    assert [("00000500", "other", "value")] == list(diff_nodes(reader, new, reader, old))
+    assert 1000 == len(list(diff_nodes(reader, Node(), reader, new)))
+
+
 _SIDES = st.dictionaries(st.sampled_from("abcdefghijklmnop"), st.sampled_from("xyz"))
 _CUTS = st.lists(st.integers(0, 16), max_size=6)
 

@@ -18,6 +18,7 @@ from trinitylake_core import (
     Corrupt,
     InvalidInput,
     Lakehouse,
+    NamespaceNotEmpty,
     ObjectNotFound,
     StorageError,
     VersionNotFound,
@@ -109,6 +110,14 @@ def test_bad_input_changes_nothing(
     with pytest.raises(error, match=message):
         lake.restore(**how, source=backup)
     assert before == files_of(lake)
+
+
+def test_a_namespace_is_not_dropped_from_under_what_does_not_match(lake: Lakehouse, backup: Lakehouse) -> None:
+    with lake.transaction() as txn:
+        txn.create_namespace("new")
+        txn.create_table("new", "t")
+    with pytest.raises(NamespaceNotEmpty, match=r"new\.t"):
+        lake.restore(["new"], source=backup, exact=True, reason="r")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

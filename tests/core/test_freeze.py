@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
-from pipelines import load
+from pipelines import clean, compaction, expire, load
 from tests.support.clock import Clock
 from tests.support.icebergs import SCHEMA
 from tests.support.lakes import new_lake, reopened
@@ -65,10 +65,35 @@ def test_writers_are_refused_with_who_why_and_until_when(lake: Lakehouse, monkey
     assert [] == list(lake.check(definitions=True))
 
 
+def test_maintenance_and_recovery_go_on_and_a_rollback_does_not_thaw(lake: Lakehouse) -> None:
+    lake.freeze(reason="incident")
+    lake.create_snapshot("kept")
+    assert compaction.run(lake, compaction.Config(engine="local")).version_after is not None
+    lake.restore("ns.t1", version=1, reason="incident", exact=True)
+    lake.rollback(version=1, reason="incident", force=True)
+    assert ["t0"] == lake.refresh().tables("ns")
+    for job in (expire, clean):
+        job.run(lake, job.Config(engine="local"))
+    with pytest.raises(LakehouseFrozen):
+        write(reopened(lake), "new")
+    lake.refresh().thaw()
+    write(reopened(lake), "new")
+    lake.rollback(version=lake.refresh().version - 2, reason="to a frozen version", force=True)
+    assert reopened(lake).frozen is None, "a rollback to a frozen version does not freeze"
+
+
 def test_a_load_is_refused_before_it_reads(lake: Lakehouse, tmp_path: Path) -> None:
     lake.freeze(reason="incident")
     with pytest.raises(LakehouseFrozen):
         load.run(lake, str(tmp_path / "nothing"), load.Config(engine="local"))
+
+
+def test_a_handle_that_saw_the_freeze_sees_the_thaw(lake: Lakehouse) -> None:
+    """It is neither refused for ever nor does it need a refresh."""
+    lake.freeze(reason="incident")
+    stale = reopened(lake)
+    lake.thaw()
+    assert 5 == write(stale, "new")
 
 
 def test_it_ends_by_itself(lake: Lakehouse, clock: Clock) -> None:

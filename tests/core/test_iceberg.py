@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,25 @@ def test_a_race_over_one_table_is_retried_inside_as_long_as_the_requirements_hol
     assert 4 == len(metadata), "those of the try that lost stay: a root that was tried names them"
 
 
+def test_two_that_create_one_table_make_one(catalog: TrinityLakeCatalog) -> None:
+    catalog.create_namespace("sales")
+    outcomes: list[object] = []
+
+    def create() -> None:
+        try:
+            outcomes.append(opened(catalog.lakehouse.root).create_table("sales.orders", SCHEMA))
+        except TableAlreadyExistsError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 2 == sum(isinstance(each, TableAlreadyExistsError) for each in outcomes)
+    assert ids(catalog.load_table("sales.orders")) == []
+
+
 def test_a_table_and_a_view_of_one_name_exclude_each_other_in_a_race(catalog: TrinityLakeCatalog) -> None:
     catalog.create_namespace("sales")
     pending = catalog.transaction()
@@ -226,6 +246,19 @@ def test_a_table_and_a_view_of_one_name_exclude_each_other_in_a_race(catalog: Tr
 
 
 # -- rename, drop, purge, register ---------------------------------------------------------------------
+
+
+def test_a_dropped_table_and_a_purged_one_read_in_older_versions(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders", 1)
+    with_table(catalog, "sales.items", 2)
+    version = str(catalog.lakehouse.version)
+    catalog.drop_table("sales.orders")
+    catalog.purge_table("sales.items")
+    past = opened(catalog.lakehouse.root, version=version)
+    assert ([1], [2]) == (ids(past.load_table("sales.orders")), ids(past.load_table("sales.items")))
+    assert "purge table sales.items" == catalog.lakehouse.info().reason
+    with pytest.raises(NoSuchTableError):
+        catalog.purge_table("sales.items")
 
 
 def test_registered_tables_are_external_outside_the_root_and_managed_inside(
@@ -391,6 +424,20 @@ def test_a_view_comes_back_as_it_was_made(catalog: TrinityLakeCatalog, tmp_path:
 
 
 # -- beside the library --------------------------------------------------------------------------------
+
+
+def test_a_table_that_the_library_made_has_no_metadata_yet(catalog: TrinityLakeCatalog) -> None:
+    with catalog.lakehouse.transaction() as txn:
+        txn.create_namespace("sales")
+        txn.create_table("sales", "orders", SCHEMA)
+    assert not catalog.table_exists("sales.orders")
+    with pytest.raises(NoSuchTableError, match="nothing has written metadata"):
+        catalog.load_table("sales.orders")
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("sales.orders", SCHEMA)
+    assert [("sales", "orders")] == catalog.list_tables("sales")
+    catalog.drop_table("sales.orders")
+    assert [] == catalog.list_tables("sales")
 
 
 def test_a_missing_namespace_is_pyicebergs_exception_everywhere(catalog: TrinityLakeCatalog) -> None:

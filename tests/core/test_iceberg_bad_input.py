@@ -107,6 +107,12 @@ def test_metadata_that_are_garbage(catalog: TrinityLakeCatalog, tmp_path: Path, 
     packed.unlink()
 
 
+@pytest.mark.parametrize("where", ["lake/none.metadata.json", "none.metadata.json"])
+def test_metadata_that_are_missing(catalog: TrinityLakeCatalog, tmp_path: Path, where: str) -> None:
+    with pytest.raises(FileNotFoundError, match="is missing"):
+        catalog.register_table("sales.new", (tmp_path / where).as_uri())
+
+
 def test_a_table_whose_metadata_file_was_removed(catalog: TrinityLakeCatalog) -> None:
     file = Path(catalog.load_table("sales.orders").metadata_location.removeprefix("file://"))
     kept = file.read_bytes()

@@ -11,10 +11,10 @@ import pytest
 from tests.support.lakes import filled, new_lake
 from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import CorruptDefinition, CorruptNode
 from trinitylake_core.locations import root_path
-from trinitylake_core.versions import Delta, VersionsReadOnce, root_files
+from trinitylake_core.versions import Delta, VersionsReadOnce, copy_of_definition, root_files
 
 
 @pytest.fixture
@@ -77,3 +77,16 @@ def test_damage_is_told_to_everybody_who_asks(lake: Lakehouse) -> None:
         assert root_path(3) == damaged.value.path
         with pytest.raises(CorruptDefinition):
             reader.definition_file(lake.root_node)
+
+
+def test_a_copy_in_a_root_is_compared_with_its_file_for_each_root(lake: Lakehouse, tmp_path: Path) -> None:
+    """The file is held, not the judgement: a root whose copy differs is found after others whose copies do not."""
+    reader = VersionsReadOnce(lake.storage)
+    root = reader.try_root(lake.version)
+    assert root is not None
+    reader.definition_file(root)
+    stranger = new_lake(tmp_path / "stranger")
+    other = Surgery(stranger.root, 4).read(stranger.root_node.definition_path)
+    root.system[spec.LAKEHOUSE_DEF_COPY] = copy_of_definition(other, root.definition_path) or ""
+    with pytest.raises(CorruptDefinition, match="differs"):
+        reader.definition_file(root)

@@ -16,10 +16,12 @@ from tests.support.clock import Clock
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import (
+    CommitConflict,
     Corrupt,
     InvalidInput,
     Lakehouse,
     NamespaceNotEmpty,
+    ObjectNotFound,
     PlanOutdated,
     SnapshotNotFound,
     VersionExpired,
@@ -32,6 +34,7 @@ from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
 from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.recovery.plan import RecoveryPlan
+from trinitylake_core.recovery.restore import plan_restore
 from trinitylake_core.recovery.rollback import SINCE_SHOWN, plan_rollback, prove_rollback
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.versions import Root, from_millis
@@ -135,6 +138,31 @@ def test_a_bad_rollback_says_so_and_changes_nothing(
     assert before == files_of(lake)
 
 
+RESTORES: list[tuple[list[str], dict[str, Any], type[Exception], str]] = [
+    (["*"], {"version": 5}, InvalidInput, "a reason is required"),
+    ([], {"version": 5, "reason": "r"}, InvalidInput, "say which objects"),
+    (["*"], {"reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
+    (["*"], {"version": 0, "reason": "r"}, VersionExpired, "has expired"),
+    (["*"], {"version": 99, "reason": "r"}, VersionNotFound, "does not exist"),
+    (["*"], {"timestamp": "1999-01-01", "reason": "r"}, VersionExpired, "no version at"),
+    (["*"], {"snapshot": "nobody", "reason": "r"}, SnapshotNotFound, "there is no snapshot"),
+    (["ns1.t0001"], {"version": 5, "reason": "r"}, ObjectNotFound, "ns1.t0001 names nothing"),
+    (["ns0.*", "nothing.*"], {"version": 5, "reason": "r"}, ObjectNotFound, r"^nothing\.\* names nothing"),
+    (["ns1.t001"], {"version": LOST, "reason": "r"}, Corrupt, "the definition of table 'ns1.t001' is missing"),
+]
+
+
+@pytest.mark.parametrize(("only", "how", "error", "message"), RESTORES)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_bad_restore_says_so_and_changes_nothing(
+    lake: Lakehouse, only: list[str], how: dict[str, Any], error: type[Exception], message: str, dry_run: bool
+) -> None:
+    before = files_of(lake)
+    with pytest.raises(error, match=message):
+        lake.restore(only, **how, dry_run=dry_run)
+    assert before == files_of(lake)
+
+
 def test_a_snapshot_that_expired_is_no_target(lake: Lakehouse, clock: Clock) -> None:
     assert LOST - 1 == lake.rollback(snapshot="brief", reason="r", dry_run=True).target_version
     clock.set(4_000_000_000_000)
@@ -180,6 +208,17 @@ def edit(lake: Lakehouse, change: Callable[[LakehouseDef], None]) -> None:
     lake.refresh()
 
 
+def test_a_dry_run_names_what_changes_and_who_committed_what(lake: Lakehouse) -> None:
+    plan = lake.rollback(snapshot="kept", reason="r", dry_run=True)
+    assert {"added": 9, "removed": 0, "changed": 1} == plan.counts
+    assert {"ns0", "ns1"} == {change.namespace for change in plan.changes}
+    assert (13, LOST - 1, 6, None) == (plan.version, plan.target_version, plan.versions_undone, plan.version_after)
+    assert [13, 12, 11, 10, 9, 8] == [info.version for info in plan.since]
+    assert "nightly deploy" == next(info.reason for info in plan.since if info.operation == "commit")
+    assert plan.since[0].author
+    assert LOST == lake.at(snapshot="kept").version + 1
+
+
 # -- races ---------------------------------------------------------------------------------------------
 
 
@@ -193,12 +232,45 @@ def roll_back(
     return rollback.commit(plan)
 
 
+def bring_back(lake: Lakehouse, only: str, act: Callable[[], object], *, exact: bool = False) -> RecoveryPlan:
+    """Restore objects from version 7 while somebody else acts, between the plan and the commit."""
+    restore = plan_restore(lake.backend, [only], RecoveryTarget(7), reason="r", exact=exact)
+    restore.select(restore.differences())
+    plan = restore.plan()
+    act()
+    return restore.commit(plan)
+
+
+def test_a_commit_between_plan_and_act_stops_a_rollback(sound: Lakehouse) -> None:
+    def commit_one() -> None:
+        with reopened(sound).transaction(reason="mine") as txn:
+            txn.create_namespace("new")
+
+    with pytest.raises(PlanOutdated, match=r"version 8 \(commit by .*: mine\); read the new plan"):
+        roll_back(sound, RecoveryTarget(3), commit_one)
+    assert (8, "commit") == (sound.refresh().version, sound.info().operation)
+
+
 def test_force_undoes_what_came_in_between(sound: Lakehouse) -> None:
     plan = roll_back(sound, RecoveryTarget(3), lambda: drop(sound), force=True)
     assert (7, 9) == (plan.version, plan.version_after)
     after = sound.refresh()
     assert after.at(version=3).digest() == after.digest()
     assert root_path(8) == after.root_node.previous_root == after.root_node.rollback_from_root
+
+
+def test_what_changes_no_object_stops_no_rollback(sound: Lakehouse) -> None:
+    def maintain() -> None:
+        compacted(reopened(sound))
+        reopened(sound).create_snapshot("nightly")
+        expire(reopened(sound), 2)
+
+    plan = roll_back(sound, RecoveryTarget(3), maintain)
+    assert 11 == plan.version_after
+    after = sound.refresh()
+    assert (["nightly"], 2) == ([each.name for each in after.snapshots()], after.root_node.oldest_version)
+    assert after.at(version=3).digest() == after.digest()
+    assert [] == list(after.check(definitions=True))
 
 
 def test_a_snapshot_dropped_meanwhile_is_refused(sound: Lakehouse) -> None:
@@ -224,6 +296,25 @@ def labels(lake: Lakehouse) -> set[str]:
     return {each.namespace if each.name is None else f"{each.namespace}.{each.name}" for each in lake.objects()}
 
 
+def test_a_restore_brings_back_what_matches_and_leaves_the_rest(sound: Lakehouse) -> None:
+    drop(sound)
+    with reopened(sound).transaction() as txn:
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+        txn.create_table("ns1", "new")
+    version = sound.refresh().version
+    then = sound.at(version=7)
+    plan = sound.restore(["ns0.t00?", "ns1.t001"], version=7, reason="r")
+    assert {"added": 5, "removed": 0, "changed": 1} == plan.counts
+    after = sound.refresh()
+    assert (version + 1, "restore", 6) == (after.version, after.info().operation, after.info().changes)
+    assert {"ns0", "ns0.t000", "ns0.t003", "ns0.t006", "ns0.t009"} == {
+        label for label in labels(after) if label.startswith("ns0")
+    }
+    assert then.table("ns1", "t001") == after.table("ns1", "t001")
+    assert "ns1.new" in labels(after)
+    assert [] == list(after.check(definitions=True))
+
+
 def test_exact_also_drops_what_did_not_exist_then(sound: Lakehouse) -> None:
     with sound.transaction() as txn:
         txn.create_namespace("late")
@@ -239,7 +330,72 @@ def test_exact_also_drops_what_did_not_exist_then(sound: Lakehouse) -> None:
     assert sound.at(version=7).digest() == sound.refresh().digest()
 
 
+def test_brackets_in_a_pattern_mean_themselves(sound: Lakehouse) -> None:
+    with sound.transaction() as txn:
+        txn.create_table("ns0", "a[1]")
+        txn.create_table("ns0", "a1")
+    drop(sound)
+    assert ["ns0", "ns0.a[1]"] == sorted(
+        each.namespace if each.name is None else f"{each.namespace}.{each.name}"
+        for each in sound.restore("ns0.a[1]", version=8, reason="r").changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "error"),
+    [
+        (lambda txn: txn.alter_table("ns1", "t001", properties={"x": "y"}), CommitConflict),
+        (lambda txn: txn.drop_namespace("ns1", cascade=True), CommitConflict),
+        (lambda txn: txn.create_table("ns2", "other"), None),
+    ],
+)
+def test_a_restore_conflicts_as_a_transaction_does(
+    sound: Lakehouse, between: Callable[[Any], object], error: type[Exception] | None
+) -> None:
+    with sound.transaction() as txn:
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+
+    def meanwhile() -> None:
+        with reopened(sound).transaction() as other:
+            between(other)
+
+    def restore() -> object:
+        return bring_back(sound, "ns1.t001", meanwhile)
+
+    if error is None:
+        restore()
+        assert "ns2.other" in labels(sound.refresh())
+    else:
+        with pytest.raises(error, match="version 9 changed"):
+            restore()
+    assert [] == list(sound.refresh().check(definitions=True))
+
+
+def test_a_table_put_into_a_namespace_that_a_restore_drops_is_a_conflict(sound: Lakehouse) -> None:
+    with sound.transaction() as txn:
+        txn.create_namespace("late")
+
+    def meanwhile() -> None:
+        with reopened(sound).transaction() as other:
+            other.create_table("late", "one")
+
+    with pytest.raises(CommitConflict, match=r"late\.one"):
+        bring_back(sound, "late", meanwhile, exact=True)
+
+
 # -- snapshots -----------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_outlives_its_version(sound: Lakehouse) -> None:
+    digest = sound.at(version=3).digest()
+    for kind in ("minimal", "partial"):
+        sound.create_snapshot(kind, version=3, kind=kind)
+    expire(sound, 6)
+    for kind in ("minimal", "partial"):
+        assert digest == sound.at(snapshot=kind).digest()
+        sound.rollback(snapshot=kind, reason="r")
+        assert digest == sound.refresh().digest()
+    assert [] == list(sound.check(definitions=True))
 
 
 def test_a_name_that_is_taken_leaves_no_file_behind(sound: Lakehouse) -> None:

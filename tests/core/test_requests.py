@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.core.test_costs import cost
 from tests.support.lakes import FAST
-from trinitylake_core import Lakehouse, clock
+from trinitylake_core import Lakehouse, clock, spec
 from trinitylake_core.errors import CommitConflict, InvalidInput, OutcomeUnknown
 from trinitylake_core.transactions import requests
 from trinitylake_core.transactions.group import CommitGroup, Entry
@@ -22,6 +24,9 @@ from trinitylake_core.transactions.requests import (
     asked_by,
     current_request,
 )
+from trinitylake_core.versions import RootRows
+from trinitylake_core.versions import root as root_module
+from trinitylake_core.versions.root import Member
 
 MINUTE = 60_000
 
@@ -152,6 +157,13 @@ def test_what_was_read_is_not_read_again(lake: Lakehouse, keys: list[RequestKey]
     assert (None, 0) == ask(lake, known, key_of(keys[0].millis - 1))
 
 
+def test_versions_that_come_later_belong_to_the_same_stretch(lake: Lakehouse, keys: list[RequestKey]) -> None:
+    known = cold(lake)
+    assert (2, 2) == ask(lake, known, keys[1], 3)
+    assert (None, 1) == ask(lake, known, key_of(keys[4].millis))
+    assert (2, 0) == ask(lake, known, keys[1])
+
+
 def test_a_gap_between_what_is_known_and_what_is_new_hides_no_key(lake: Lakehouse, keys: list[RequestKey]) -> None:
     known = cold(lake)
     assert (None, 0) == ask(lake, known, key_of(keys[4].millis + 9), 1)
@@ -190,11 +202,33 @@ def test_the_row_of_a_version_is_that_of_its_newest_key_and_does_not_fall(lake: 
     assert [3, 3, 3, 5] == rows
 
 
+def test_only_members_with_a_key_are_remembered(lake: Lakehouse) -> None:
+    group, key = lake.group(), key_of(clock.now_millis())
+    commit(lake, group, key, None)
+    known = cold(lake)
+    assert 1 == ask(lake, known, key)[0]
+    assert {key.id} == set(known._found)
+    with pytest.raises(Repeated, match="version 1 is what this request became"):
+        known.refuse_repeated(key, lake.root_node)
+
+
 # -- what is remembered ------------------------------------------------------------------------------------------------
 
 
 def _remembered(known: Requests) -> Sequence[int]:
     return sorted(known._until)
+
+
+def test_of_many_versions_the_newer_half_is_remembered(
+    lake: Lakehouse, keys: list[RequestKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_MOST", 4)
+    known = cold(lake)
+    assert (1, 5) == ask(lake, known, keys[0])
+    assert [2, 3, 4, 5] == _remembered(known)
+    assert (2, 1) == ask(lake, known, keys[1])
+    assert [3, 4, 5] == _remembered(known)
+    assert 1 == ask(lake, known, keys[0])[0]
 
 
 def test_what_is_noted_is_bounded_too(lake: Lakehouse, keys: list[RequestKey], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,3 +263,48 @@ def test_as_many_as_may_be_are_remembered(
     known = cold(lake)
     assert (2, 5) == ask(lake, known, keys[1])
     assert (6, 6) == (len(_remembered(known)), len(known._found))
+
+
+def test_a_version_without_a_key_is_not_taken_apart(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its summary may have many members."""
+    group, known, parsed = lake.group(), cold(lake), []
+    parse = root_module.members_in
+
+    def noted(*about: Any) -> Any:
+        parsed.append(about)
+        return parse(*about)
+
+    monkeypatch.setattr(root_module, "members_in", noted)
+    for key in (None, key_of(clock.now_millis())):
+        commit(lake, group, key, None)
+        parsed.clear()
+        known.note(lake.refresh().root_node.delta())
+        assert None is ask(lake, known, key_of(clock.now_millis() + MINUTE))[0]
+        assert (key is not None) == bool(parsed)
+
+
+def test_a_member_without_an_id_is_nobody(lake: Lakehouse) -> None:
+    """Other programs write summaries, too."""
+    known = cold(lake)
+    assert (None, 0) == ask(lake, known, key_of(clock.now_millis()))
+    rows = {spec.SUMMARY: '{"members": [{"request": "asked"}]}'}
+    member = Member(**dict.fromkeys(Member._fields, None) | {"request": "asked"})
+    root = SimpleNamespace(version=1, system=rows, members=(member,), requests_until_millis=1, created_at_millis=1)
+    known.note(cast("RootRows", root))
+    assert [0, 1] == _remembered(known)
+    assert {} == known._found
+
+
+def test_of_many_keys_the_newer_half_is_remembered(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_MOST", 6)
+    now, group = clock.now_millis(), lake.group()
+    made = [[key_of(now + 1000 * version + number) for number in range(3)] for version in range(3)]
+    for each in made:
+        commit(lake, group, *each)
+    known = cold(lake)
+    assert 1 == ask(lake, known, made[0][0])[0]
+    assert [1, 2, 3] == _remembered(known)
+    assert (3, 0) == ask(lake, known, made[2][0])
+    assert [2, 3] == _remembered(known)
+    assert {key.id for each in made[1:] for key in each} == set(known._found)
+    assert 1 == ask(lake, known, made[0][0])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import time
 import uuid
@@ -293,6 +294,28 @@ def test_a_storage_that_refuses_deletion_is_no_crash(tmp_path: Path) -> None:
 
 
 # -- plans ---------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_data_and_is_carried_out(tmp_path: Path) -> None:
+    case = build(tmp_path, 21)
+    expected, uri = case.expected(AGE), (tmp_path / "plan.parquet").as_uri()
+    before = set(listing(case.directory))
+    planned = clean(case.lake, case.now, plan_to=uri)
+    assert (uri, True, before) == (planned.plan, planned.dry_run, set(listing(case.directory)))
+    table = pq.read_table(tmp_path / "plan.parquet")
+    assert ["path", "kind", "bytes", "modified_millis", "reason"] == table.column_names
+    assert expected == set(table.column("path").to_pylist())
+    head = json.loads(table.schema.metadata[b"trinitylake.plan"])
+    assert (case.lake.root, case.boundary(), AGE / 1000) == (
+        head["root"], head["boundary"], head["safety_age_seconds"],
+    )  # fmt: skip
+    with case.lake.refresh().transaction() as txn:  # does not matter
+        txn.create_namespace("another")
+    done = clean(case.lake, case.now, plan=uri)
+    assert (len(expected), 0) == (done.deleted, done.failed)
+    assert expected == before - set(listing(case.directory))
+    assert_sound(case.lake, case.boundary())
+    assert len(expected) == clean(case.lake, case.now, plan=uri).already_gone
 
 
 def _reuse(lake: Lakehouse, path: str) -> None:

@@ -97,6 +97,10 @@ def test_every_command_has_a_help_text_with_an_example_of_itself(run: Run, name:
     assert "--json" in ran.out
 
 
+def test_version(run: Run) -> None:
+    assert run("--version").out.startswith("trinitylake ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -139,6 +143,13 @@ def test_the_root_comes_from_the_environment(run: Run, sales: str, monkeypatch: 
     assert "DST is missing" in run("upgrade", "file:///x").err
 
 
+def test_an_explicit_root_wins_over_the_environment(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRINITYLAKE_ROOT", "file:///nowhere")
+    assert 0 == run("ls", sales).code
+    assert 0 == run("ls", sales, "sales").code
+    assert 2 == run("ls").code
+
+
 # -- commands ------------------------------------------------------------------------------------------
 
 
@@ -168,6 +179,25 @@ def test_create_takes_every_field_of_the_definition(run: Run, tmp_path: Path) ->
     )
     assert {"owner": "a=b", "x": "y"} == definition["properties"]
     assert definition == run("show", root, "--json").json["definition"]
+
+
+@pytest.mark.parametrize(
+    ("options", "type_", "message"),
+    [
+        (["--order", "2"], "InvalidDefinition", "order must be between 3"),
+        (["--node-file-max-size-bytes", "100"], "InvalidDefinition", "write buffer"),
+        (["--property", "novalue"], "InvalidInput", "--property takes KEY=VALUE"),
+        (["--properties", "{broken"], "InvalidInput", "--properties is not a JSON object"),
+    ],
+)
+def test_create_refuses_what_the_format_cannot_hold(
+    run: Run, tmp_path: Path, options: list[str], type_: str, message: str
+) -> None:
+    ran = run("create", (tmp_path / "new").as_uri(), *options, "--json")
+    assert (2, type_) == (ran.code, ran.json["error"]["type"])
+    assert message in ran.json["error"]["message"]
+    assert f"error: {ran.json['error']['message']}\n" == ran.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_create_refuses_a_root_that_is_taken_or_has_no_scheme(run: Run, root: str) -> None:
@@ -599,6 +629,24 @@ def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:
     assert "KeyboardInterrupt" == json.loads(out)["error"]["type"]
 
 
+def test_options_of_an_object_store_in_the_environment_do_not_hinder_local_lakehouses(
+    run: Run, sales: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITYLAKE_STORAGE_OPTIONS", '{"key": "a", "secret": "b", "endpoint_url": "http://x"}')
+    assert 0 == run("ls", sales).code
+
+
+def test_a_list_without_versions_says_why(run: Run, sales: str) -> None:
+    unknown = run("history", sales, "--object", "typo.x")
+    assert (2, "") == (unknown.code, unknown.out)
+    assert "error: version 1 has no object 'typo.x', and no retained version changed it\n" == unknown.err
+    Lakehouse.open(sales).transaction().commit()
+    assert "no retained version that matches changed it: sales.orders\n" == (
+        run("history", sales, "--object", "sales.orders", "--since", "2099-01-01").out
+    )
+    assert "no version matches\n" == run("history", sales, "--operation", "load").out
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -610,6 +658,19 @@ def test_apply_says_what_would_be_right(run: Run, unchanged: str, tmp_path: Path
     (tmp_path / "list.yaml").write_text(text)
     ran = run("apply", unchanged, str(tmp_path / "list.yaml"))
     assert (2, True) == (ran.code, message in ran.err), ran.err
+
+
+def test_load_takes_a_relative_path_and_names_the_file(
+    run: Run, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "w" / "catalog.jsonl").write_text('{"create_namespace": {"namespace": "a"}}\n')
+    monkeypatch.chdir(tmp_path / "here")
+    done = run("load", root, "../w/catalog.jsonl", "--engine", "local", "--json")
+    assert (0, (tmp_path / "w" / "catalog.jsonl").as_uri()) == (done.code, done.json["source"])
+    (tmp_path / "w" / "catalog.jsonl").write_text("\n")
+    assert "catalog.jsonl: 1 file, no lines" in run("load", root, "../w/catalog.jsonl", "--engine", "local").err
 
 
 SHORTER = "- alter_table: {namespace: sales, name: orders, schema: [{name: id, type: bigint}]}"

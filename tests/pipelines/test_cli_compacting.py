@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from pipelines import rollback
 from pipelines.cli import main, output
 from tests.pipelines.test_cli_json import DECLARED, declared_fields, mismatches
 from tests.pipelines.test_tables_compact import data_files, small_files
-from tests.support.icebergs import new_iceberg
+from tests.support.icebergs import ids, new_iceberg
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 FILES = 6
@@ -91,6 +92,19 @@ def test_a_person_is_shown_the_plan_and_asked(
     found, out, _ = run()
     assert (code, files) == (found, data_files(catalog))
     assert "nearly all become one" in out
+
+
+def test_a_plan_is_written_reviewed_and_carried_out(catalog: TrinityLakeCatalog, run: Run, tmp_path: Path) -> None:
+    plan = (tmp_path / "plan.parquet").as_uri()
+    version = catalog.lakehouse.version
+    code, out, _ = run("--plan-to", plan)
+    assert (0, version, FILES) == (code, catalog.lakehouse.version, data_files(catalog))
+    assert "6 data files" in out
+    code, out, _ = run("--plan", plan)
+    assert (0, version + 1, 1) == (code, catalog.lakehouse.version, data_files(catalog))
+    assert "6 data files of 1 table among 1 became 1" in out
+    rollback.run(catalog.lakehouse, rollback.Config(version=version, reason="bring the old files back"))
+    assert (FILES, list(range(FILES))) == (data_files(catalog), ids(catalog.load_table("sales.orders")))
 
 
 def test_a_table_that_was_not_done_is_named_with_exit_code_4(catalog: TrinityLakeCatalog, run: Run) -> None:

@@ -208,6 +208,11 @@ def test_the_library_and_pyiceberg_take_paths(lake: Lakehouse, tmp_path: Path) -
     assert 2 == TrinityLakeCatalog("x", uri="lake", timestamp="0s").lakehouse.version
 
 
+def test_a_file_as_root_is_called_one(run: Run) -> None:
+    Path("file").write_text(json.dumps({}))
+    assert run("ls", "./file")[2].endswith("it is a file, and a lakehouse is a directory\n")
+
+
 # -- 4, 9: what was committed, and exit codes -----------------------------------------------------------
 
 
@@ -245,6 +250,12 @@ def test_two_tables_with_dots_have_two_names_that_are_taken_back(lake: Lakehouse
         assert namespace == json.loads(run("show", "lake", name, "--json")[1])["namespace"]
 
 
+def test_a_load_lists_the_actions_that_it_takes(lake: Lakehouse, run: Run) -> None:
+    Path("x.jsonl").write_text('{"frobnicate": {"namespace": "a"}}')
+    told = run("load", "lake", "x.jsonl", "--engine", "local")[2]
+    assert "known are: create_namespace, create_table, create_view;" in told.replace("'", "") + ";", told
+
+
 @pytest.mark.parametrize("name", ["z\u200b", "\ufeffz", "e\u0301"])
 def test_a_new_name_that_looks_like_another_is_refused(lake: Lakehouse, run: Run, name: str) -> None:
     txn = lake.transaction()
@@ -263,6 +274,14 @@ def test_a_property_that_no_job_obeys_is_refused(lake: Lakehouse, run: Run) -> N
     assert (2, True) == (code, "no job obeys the property 'maintenance.delete.enable'" in told)
     assert 0 == run("alter", "lake", "--set", "maintenance.delete.enabled=false")[0]
     assert 0 == run("alter", "lake", "--unset", "maintenance.delete.enable")[0]
+
+
+def test_the_directory_of_iceberg_tables_is_called_by_its_name(lake: Lakehouse, run: Run) -> None:
+    Path("lake/tables/sales").mkdir(parents=True)
+    Path("lake/tables/sales/data.parquet").write_bytes(b"PAR1")
+    out = run("clean", "lake", "--dry-run", "--engine", "local")[1]
+    assert "left alone: tables/, the files of this lakehouse's Iceberg tables; `tables clean` cleans them" in out
+    assert "not of this lakehouse" not in out
 
 
 # -- 17: what users of Python guess ----------------------------------------------------------------------

@@ -44,6 +44,24 @@ def _objects(run: Run, lake: Lakehouse, *words: str) -> list[str]:
     return [f"{each['kind']} {each['namespace']}.{each['name']}" for each in json.loads(out)["objects"]]
 
 
+_PATTERNS = ["n07.*", "*.t19", "n0?.t01", "n1*", "n24", "n07.v.late", r"n07.v\.late", "*late", r"n\07.*"]
+
+
+@pytest.mark.parametrize("text", _PATTERNS)
+def test_a_pattern_lists_what_it_matches_in_key_order(run: Run, large: Lakehouse, text: str) -> None:
+    """Against a scan of everything. A plain name of a namespace lists what is in it."""
+    pattern = Pattern("n24.*" if text == "n24" else text)
+    everything = list(large.objects())
+    expected = [each for each in everything if pattern.matches(each.namespace, each.name)]
+    assert expected
+    shown = [f"{each.kind} {each.namespace}.{each.name}" for each in expected]
+    assert shown == _objects(run, large, text)
+    assert shown[:3] == _objects(run, large, text, "--limit", "3")
+    tables = [each for each in shown if each.startswith("table")]
+    if tables:
+        assert tables == _objects(run, large, text, "--kind", "table")
+
+
 @pytest.mark.parametrize("words", [["typo.*"], ["n07.t03"], ["*.t01", "--kind", "view"], ["n07\\"], ["a.b.c"]])
 def test_a_pattern_that_names_nothing_is_wrong_input(run: Run, large: Lakehouse, words: list[str]) -> None:
     code, out, err = run("ls", large.root, *words)
@@ -138,6 +156,13 @@ def test_no_cell_of_csv_is_a_formula_of_a_spreadsheet(run: Run, tmp_path: Path) 
             txn.create_namespace(name)
     names = [row["namespace"] for row in _rows(run, "ls", lake.root)]
     assert sorted(["'=1+1", "'+1", "'-x", "'@SUM(A1)", "-5", "plain"]) == sorted(names)
+
+
+def test_csv_of_nothing_is_a_header(run: Run, tmp_path: Path) -> None:
+    root = Lakehouse.create((tmp_path / "lake").as_uri()).root
+    assert "kind,namespace,name\n" == run("ls", root, "--format", "csv")[1]
+    assert "change,kind,namespace,name\n" == run("diff", root, "0", "0", "--format", "csv")[1]
+    assert "name,version,kind,created,expires,copy\n" == run("snapshot", "list", root, "--format", "csv")[1]
 
 
 def test_a_text_in_csv_is_one_line_and_no_command_for_a_terminal(run: Run, tmp_path: Path) -> None:

@@ -194,6 +194,16 @@ def test_a_name_that_is_completed_is_one_word_of_the_line_and_no_command(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    assert 0 == cli.main(["completion", shell])
+    script = capsys.readouterr().out
+    assert f"_TRINITYLAKE_COMPLETE={shell}_complete" in script
+    assert 0 == cli.main(["completion", shell, "--json"])
+    assert script.strip() == json.loads(capsys.readouterr().out)["script"].strip()
+    assert 2 == cli.main(["completion", f"{shell}h"])
+
+
 # -- tables --------------------------------------------------------------------------------------------
 
 
@@ -214,6 +224,11 @@ def test_a_table_on_a_terminal_fits_it_and_loses_no_text(width: int) -> None:
     assert {"version", "operation", "reason"} <= set(lines[0].split())
     assert ("root" in lines[0]) == (width >= 60)
     assert sum(range(12)) * "größer-".count("ß") == "".join(lines).count("ß")
+
+
+def test_on_a_wide_terminal_a_table_says_what_a_pipe_gets() -> None:
+    wide, piped = ([re.split(r"\s{2,}", line.strip()) for line in lines] for lines in (_plain(_table(), 200), _table()))
+    assert piped == wide
 
 
 def test_a_table_of_any_length_is_not_held_in_memory() -> None:

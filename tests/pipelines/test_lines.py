@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.source import lines
-from pipelines.source.lines import Block, TextPlace, cut_into_blocks, describe_place, find_text_files
+from pipelines.source.lines import Block, TextPlace, cut_into_blocks, describe_place, describe_places, find_text_files
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 
@@ -78,3 +78,16 @@ def test_files_of_a_directory(tmp_path: Path) -> None:
         find_text_files(str(tmp_path), {}, (".csv",))
     with pytest.raises(InvalidInput, match=r"there is no file .*gone\.json"):
         find_text_files(str(tmp_path / "gone.json"), {}, (".json",))
+
+
+def test_places_are_found_in_one_reading(tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_bytes(b"a\n\nbb\nc\n")
+    with gzip.open(tmp_path / "g.jsonl.gz", "wb") as packed:
+        packed.write(b"a\n\nbb\nc\n")
+    storage = open_storage(tmp_path.as_uri())
+    places = [TextPlace(file, offset) for offset in (6, 0, 3) for file in ("f.jsonl", "g.jsonl.gz")]
+    before = storage.counts.snapshot()
+    assert [f"{place.file}, line {({0: 1, 3: 3, 6: 4})[place.offset]}" for place in places] == (
+        describe_places(storage, places)
+    )
+    assert (storage.counts - before).requests() <= 3

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, load, loading
-from pipelines.job import Cancel
+from pipelines.job import Cancel, dry_run
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, once, reopened
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
@@ -167,6 +167,22 @@ def test_a_name_that_is_no_name_is_named(lake: Lakehouse, tmp_path: Path) -> Non
     assert issubclass(InvalidName, InvalidInput)
 
 
+def test_a_dry_run_counts_and_writes_nothing(lake: Lakehouse, tmp_path: Path) -> None:
+    before = {each.path for each in lake.storage.list("")}
+    uri = source(tmp_path, [namespace("new"), table("ns0", "t000")])
+    done = loaded(None, lake, uri, existing="replace", review=dry_run)
+    assert (1, 1, None, True) == (done.added, done.replaced, done.version_after, done.dry_run)
+    assert before == {each.path for each in lake.storage.list("")}
+
+
+def test_several_files_some_compressed(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    source(tmp_path, (table("a", f"t{number:03}") for number in range(100)), "b.jsonl.gz")
+    uri = source(tmp_path, [namespace("a"), namespace("b")], "a.ndjson").rpartition("/")[0]
+    done = loaded(None, lake, uri)
+    assert (2, 102, []) == (done.files, done.added, list(lake.check()))
+
+
 # -- beside others -----------------------------------------------------------------------------------------
 
 
@@ -174,6 +190,28 @@ def raced(lake: Lakehouse, uri: str, meanwhile: Any, spark: SparkSession | None 
     """Load, while somebody else does something right before the commit."""
     first_time = once(lambda: meanwhile(Lakehouse.open(lake.storage)))
     return loaded(spark, lake, uri, cancel=CancelBy(first_time), **how)
+
+
+def test_commits_in_between_stay(lake: Lakehouse, tmp_path: Path) -> None:
+    """An object of another name, one changed, one dropped, a namespace dropped that the load left alone."""
+
+    def others(other: Lakehouse) -> None:
+        with other.transaction() as txn:
+            txn.create_table("ns0", "mine")
+            txn.alter_table("ns1", "t001", properties={"a": "b"})
+            txn.drop_table("ns2", "t002")
+        other.refresh()
+        compaction.run(other, compaction.Config(engine="local"))
+        with other.refresh().transaction() as txn:
+            txn.drop_namespace("ns2", cascade=True)
+
+    done = raced(lake, source(tmp_path, [table("ns0", "loaded")]), others)
+    assert 2 == done.rebased_over
+    newest = Lakehouse.open(lake.storage)
+    there = names(newest)
+    assert {("table", "ns0", "mine"), ("table", "ns0", "loaded"), ("table", "ns1", "t001")} <= there
+    assert not any(namespace == "ns2" for _, namespace, _ in there)
+    assert ({"a": "b"}, []) == (dict(newest.table("ns1", "t001").properties), list(newest.check()))
 
 
 @pytest.mark.parametrize("what", ["same name", "replaced", "namespace", "rollback"])

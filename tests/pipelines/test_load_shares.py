@@ -15,9 +15,9 @@ from pipelines import load, worker_pool
 from pipelines import loading as sharing
 from pipelines.engine import local
 from pipelines.loading import Share
-from tests.support.lakes import filled, new_lake
+from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import StorageError
+from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound, StorageError
 
 Entry = dict[str, dict[str, Any]]
 
@@ -64,6 +64,54 @@ def _run(lake: Lakehouse, source: str, existing: str = "refuse") -> load.Report:
     return load.run(lake, source, load.Config(engine="local", existing=existing))
 
 
+@pytest.mark.parametrize("existing", ["skip", "replace"])
+def test_many_shares_become_what_one_does(
+    existing: str, shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut by a few keys that were looked at, with old objects between the new ones."""
+    source = _source(tmp_path, _entries())
+    first, second = tmp_path / "first", tmp_path / "second"
+    for each in (first, second):
+        each.mkdir()
+    lake = filled(new_lake(first), tables=60)
+    before = content(lake)
+    report = _run(lake, source, existing)
+    assert len(shares) > 8
+    assert 180 == sum(shares) > 3 * max(shares)
+    monkeypatch.undo()
+    alone = filled(new_lake(second), tables=60)
+    other = _run(alone, source, existing)
+    assert (report.added, report.replaced, report.skipped) == (other.added, other.replaced, other.skipped)
+    assert content(reopened(lake)).keys() == content(reopened(alone)).keys()
+    assert [] == list(reopened(lake).check(definitions=True))
+    kept = {key for key, path in before.items() if content(reopened(lake))[key] == path}
+    assert (report.replaced, report.skipped) == ((0, 10) if existing == "skip" else (10, 0))
+    assert len(before) - report.replaced == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "message"),
+    [
+        (_table("ns0", "n000"), InvalidInput, "'ns0.n000' appears twice: .*, line 1 and .*, line 172;"),
+        (_table("no", "t"), ObjectNotFound, "there is no namespace 'no'; load it, too"),
+        (_table("ns1", "x" * 99), InvalidInput, "line 172: .* bytes long"),
+        ({"create_namespace": {"namespace": "own9"}}, AlreadyExists, "^10 objects exist already: .*line 102.*, ...;"),
+    ],
+)
+def test_what_is_refused_in_many_shares(
+    last: Entry, kind: type[Exception], message: str, shares: list[int], tmp_path: Path
+) -> None:
+    """However far apart the lines are; nothing is written."""
+    lake = filled(new_lake(tmp_path), tables=60)
+    before = {each.path for each in lake.storage.list("")}
+    entries = _entries()
+    entries.insert(171, last)
+    with pytest.raises(kind, match=message):
+        _run(lake, _source(tmp_path, entries))
+    assert (kind is InvalidInput and "bytes" in message) == (not shares)
+    assert before == {each.path for each in lake.storage.list("")}
+
+
 def test_no_room_for_temporary_files_changes_nothing(
     shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +133,22 @@ def test_a_compressed_file_is_cut_by_the_objects_in_it(shares: list[int], tmp_pa
     lake = filled(new_lake(tmp_path), tables=60)
     assert 170 == _run(lake, str(path), "skip").added
     assert max(shares) < 45
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_of_any_kind_become_shares(packed: bool, shares: list[int], tmp_path: Path) -> None:
+    """Small ones, an empty one, compressed ones, one after another and not sorted."""
+    directory, entries = tmp_path / "source", _entries()
+    directory.mkdir()
+    for number, some in enumerate([*(entries[number::7] for number in range(7)), []]):
+        text = "".join(json.dumps(each) + "\n" for each in some).encode()
+        name = f"{number}.jsonl"
+        (directory / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(text) if packed else text)
+    lake = filled(new_lake(tmp_path), tables=60)
+    report = _run(lake, str(directory), "replace")
+    assert len(entries) == report.added + report.replaced == sum(shares)
+    assert len(shares) > 3
+    assert [] == list(reopened(lake).check(definitions=True))
 
 
 def test_the_driver_holds_no_object(shares: list[int], tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pipelines.tables.compact.decision import GroupRules
 from pipelines.tables.compact.local import LocalRewriter
 from pipelines.tables_compact import Config, Policy, Settings
 from tests.support.engines import connected
-from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
 from trinitylake_core.errors import InvalidInput, LakehouseFrozen
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
@@ -196,6 +196,21 @@ def test_figures_that_pyiceberg_cannot_make_are_sparks(
     assert 2 == data_files(catalog)
 
 
+def test_tags_and_branches_stay_and_are_named(catalog: TrinityLakeCatalog) -> None:
+    table = small_files(catalog, files=6)
+    current = table.metadata.current_snapshot_id
+    assert current is not None
+    table.manage_snapshots().create_tag(current, "audit").create_branch(current, "test").commit()
+    planned = tables_compact.run(catalog.lakehouse, review=dry_run)
+    assert ("audit", "test") == planned.planned[0].refs
+    assert planned.takes_bytes == planned.bytes > 0
+    assert "keep the old files" in " ".join(planned.summary())
+    tables_compact.run(catalog.lakehouse)
+    refs = catalog.load_table("sales.orders").metadata.refs
+    assert {current} == {refs["audit"].snapshot_id, refs["test"].snapshot_id}
+    assert refs["main"].snapshot_id != current
+
+
 def test_rows_that_take_less_when_they_are_written_become_fewer_files(catalog: TrinityLakeCatalog) -> None:
     """Two of half the size that was asked for would count as small, and be merged again."""
     wide = pa.table({"id": range(40_000), "name": [f"{number:08}" for number in range(40_000)]}, rows(0).schema)
@@ -308,6 +323,18 @@ def test_deletes_beside_it_win_and_the_table_is_planned_again(
     assert (1, 1) == (data_files(catalog), data_files(catalog, "sales.other"))
 
 
+def test_a_table_that_loses_twice_is_named_and_the_others_go_on(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    table = small_files(catalog)
+    small_files(catalog, "sales.other")
+    beside(lambda: table.delete(f"id = {min(ids(catalog.load_table('sales.orders')))}"), times=9)
+    report = tables_compact.run(catalog.lakehouse)
+    assert ["sales.orders"] == list(report.failures)
+    assert "lost to a writer: a writer replaced or deleted files" in report.failures["sales.orders"]
+    assert 1 == data_files(catalog, "sales.other")
+
+
 def test_position_deletes_beside_it_win(catalog: TrinityLakeCatalog, beside: Callable[..., None]) -> None:
     """DuckDB deletes by position: its rows would come back if the rewrite of their file counted."""
     table = small_files(catalog)
@@ -366,6 +393,22 @@ def test_files_that_a_cleaning_without_the_hold_made_void_are_written_again(
     assert (list(range(FILES)), 1) == (ids(catalog.load_table("sales.orders")), data_files(catalog))
 
 
+def test_tables_that_are_dropped_or_replaced_meanwhile_are_named(
+    catalog: TrinityLakeCatalog, beside: Callable[..., None]
+) -> None:
+    small_files(catalog)
+    small_files(catalog, "sales.other")
+
+    def replace_it() -> None:
+        catalog.drop_table("sales.orders")
+        catalog.create_table("sales.orders", SCHEMA)
+
+    beside(replace_it)
+    report = tables_compact.run(catalog.lakehouse)
+    assert "another table has its name" in report.failures["sales.orders"]
+    assert (0, 1) == (data_files(catalog), data_files(catalog, "sales.other"))
+
+
 # -- plans, policies, budgets ----------------------------------------------------------------------------
 
 
@@ -382,6 +425,15 @@ def test_a_plan_is_carried_out_as_it_is(catalog: TrinityLakeCatalog, tmp_path: P
     assert (1, FILES + 1) == (data_files(catalog, "sales.other"), data_files(catalog))
     with pytest.raises(InvalidInput, match="cannot be combined"):
         Config(plan=plan, pattern="sales.*")
+
+
+def test_a_budget_takes_the_best_first_and_says_what_is_left(catalog: TrinityLakeCatalog) -> None:
+    small_files(catalog, "sales.many", 12)
+    small_files(catalog, "sales.few", 5)
+    size = tables_compact.run(catalog.lakehouse, Config(pattern="sales.many"), review=dry_run).bytes
+    report = tables_compact.run(catalog.lakehouse, Config(budget_bytes=size))
+    assert (["sales.many"], 1) == ([each.table for each in report.outcomes], report.over_budget)
+    assert "left for the next run" in " ".join(report.summary())
 
 
 def test_conditions_choose_partitions(catalog: TrinityLakeCatalog) -> None:

@@ -32,6 +32,40 @@ def group_of(small: int, each: int = MIB, *, large: int = 0) -> FileGroup:
     )
 
 
+@pytest.mark.parametrize(
+    ("small", "each", "large", "after", "gain", "wanted", "reason"),
+    [
+        (0, MIB, 3, 1, -1, False, decision.FEW),
+        (1, MIB, 0, 1, 0, False, decision.FEW),
+        (4, MIB, 0, 1, 3, False, decision.FEW),
+        (5, MIB, 0, 1, 4, True, decision.MERGES),
+        (5, MIB, 1, 1, 4, False, decision.FEW),
+        (11, MIB, 100, 1, 10, False, decision.FEW),
+        (12, MIB, 100, 1, 11, True, decision.SMALL),
+        (100, MIB, 0, 1, 99, True, decision.SMALL),
+        (12, 380 * MIB, 0, 9, 3, True, decision.SMALL),
+        (13, 383 * MIB, 0, 10, 3, False, decision.SAME),
+        (1000, 10 * MIB, 0, 20, 980, True, decision.SMALL),
+    ],
+)
+def test_small_files(small: int, each: int, large: int, after: int, gain: int, wanted: bool, reason: str) -> None:
+    found = decide_group(group_of(small, each, large=large), TARGET, GroupRules(), NOW)
+    assert (small, after, gain, wanted, reason) == (found.files, found.after, found.gain, found.wanted, found.reason)
+    assert 2 * small * each <= found.cost
+
+
+def test_what_a_rewrite_has_made_is_not_rewritten_again() -> None:
+    """Whatever the sizes: a night after the rewrite there is nothing left that is worth one."""
+    for small in range(2, 60):
+        for each in (1, MIB, 100 * MIB, 257 * MIB, 383 * MIB):
+            found = decide_group(group_of(small, each), TARGET, GroupRules(), NOW)
+            if found.wanted:
+                size = found.bytes // found.after
+                left = found.after if size < 0.75 * TARGET else 0
+                again = group_of(left, size, large=found.after - left)
+                assert not decide_group(again, TARGET, GroupRules(), NOW).wanted, (small, each)
+
+
 def test_deleted_rows() -> None:
     """Where enough rows are deleted all files are rewritten, and the delete files count as files that go."""
     one = replace(group_of(0, large=1), delete_files=1, deletes=99)
@@ -42,6 +76,43 @@ def test_deleted_rows() -> None:
     assert (1, 1, 1, TARGET) == (found.files, found.after, found.gain, found.bytes)
     many = replace(group_of(0, large=8), delete_files=1, deletes=4000)
     assert decision.SAME == decide_group(many, TARGET, GroupRules(), NOW).reason
+
+
+@pytest.mark.parametrize("small", [300, 400])
+def test_few_deleted_rows_make_no_rewrite_of_a_whole_partition(small: int) -> None:
+    """They would read and write 500 GiB for some small files."""
+    group = replace(group_of(small, MIB, large=1000), delete_files=1, deletes=1)
+    found = decide_group(group, TARGET, GroupRules(), NOW)
+    assert (True, decision.SMALL, small, small * MIB, 0) == (
+        found.wanted, found.reason, found.files, found.bytes, found.deletes,
+    )  # fmt: skip
+    all_small = replace(group_of(20, MIB), delete_files=2, deletes=1)
+    found = decide_group(all_small, TARGET, GroupRules(), NOW)
+    assert (True, 20, 21, 2) == (found.wanted, found.files, found.gain, found.deletes)
+
+
+def with_large(group: FileGroup, files: int) -> FileGroup:
+    """Return a group with files of twice the target size."""
+    return replace(
+        group, files=group.files + files, bytes=group.bytes + 2 * files * TARGET,
+        large_files=files, large_bytes=2 * files * TARGET,
+    )  # fmt: skip
+
+
+def test_large_files_become_several_and_the_small_ones_beside_them_go_with_them() -> None:
+    """The small ones alone are too few, or enough; also without large ones to be split, which is said apart."""
+    for small, wanted, reason in ((3, False, decision.LARGE), (12, True, decision.SMALL)):
+        group = with_large(group_of(small, MIB, large=5), 2)
+        found = decide_group(group, TARGET, GroupRules(), NOW)
+        assert (True, reason, small + 2, 5) == (found.wanted, found.reason, found.files, found.after)
+        merge = decide_group(group_of(small, MIB, large=7), TARGET, GroupRules(), NOW)
+        assert found.merge is not None
+        assert (small, wanted, merge.after) == (found.merge.files, found.merge.wanted, found.merge.after)
+    one = with_large(group_of(0), 1)
+    table = decide_table({GroupKey(0, b""): one}, TARGET, GroupRules(), NOW)
+    assert (0, 1, 2) == (table.mergeable, table.files, table.after)
+    hot = replace(one, newest_millis=NOW)
+    assert not decide_group(hot, TARGET, GroupRules(settled_seconds=7200), NOW).wanted
 
 
 @pytest.mark.parametrize(("size", "rows", "large"), [(180, 2000, 0), (181, 2000, 1), (181, 1800, 0), (1000, 10_000, 1)])

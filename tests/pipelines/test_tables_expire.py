@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pipelines import clean, restore, tables_clean, tables_expire
+from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
@@ -347,3 +348,14 @@ def test_a_plan_of_another_history_or_job_is_refused(catalog: TrinityLakeCatalog
         expire(catalog, plan=plan, pattern="sales.*")
     with pytest.raises(InvalidInput, match="cannot be combined"):
         expire(catalog, dry_run, plan=plan)
+
+
+def test_plans_on_the_command_line(
+    catalog: TrinityLakeCatalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, plan = catalog.lakehouse.root, (tmp_path / "plan.parquet").as_uri()
+    grown(catalog, "sales.t")
+    assert 0 == main(["tables", "expire", root, "--older-than", "0s", "--plan-to", plan])
+    assert f"plan written to {plan}, nothing was changed: 2 snapshots of 1 table" in capsys.readouterr().out
+    assert 0 == main(["tables", "expire", root, "--plan", plan, "--yes", "--json"])
+    assert (2, plan) == ((found := json.loads(capsys.readouterr().out))["snapshots"], found["plan"])
