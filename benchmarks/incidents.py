@@ -523,7 +523,7 @@ def fill_the_backup(scene: Scene) -> None:
     scene.notice_at_night()
     _mount("remount,size=64m", disk)
     scene.told.steps.append("room on the storage of the backup")
-    scene.do(BACKUP, "export", "--dry-run", "file:///data/lake")
+    scene.do(SET_BACK, "export", "file:///data/lake")
 
 
 def _mount(options: str, disk: Path) -> None:

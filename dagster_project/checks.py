@@ -125,7 +125,8 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
         partitions_def=scope.partitions,
         retry_policy=RETRY,
         description="Reads every node of the newest version and checks every invariant of the format. Lists each "
-        "finding with its remedy. A finding blocks everything that rewrites or deletes.",
+        "finding with its remedy. A finding blocks everything that rewrites or deletes; one in a "
+        "snapshot only what deletes.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> Any:
         settings = settings_of(scope, context)
