@@ -358,7 +358,9 @@ class RowWriter:
 
         A dictionary of values that hardly repeat makes a file larger, and takes longer than all the rest.
         """
-        first = pa.Table.from_batches(batches).slice(0, _SAMPLE_ROWS)
+        schema = batches[0].schema
+        fitted = [_fit(each.columns, schema) for each in batches]  # files may differ in what is optional
+        first = pa.Table.from_batches(fitted).slice(0, _SAMPLE_ROWS)
         unlike: set[str] = set()
         for name in first.column_names:
             if _hardly_repeats(first.column(name)):
