@@ -114,7 +114,9 @@ EXPLAINED_IN: Final = {
     "freeze": ("the runbook", "runbook.md"),
     "rollback": ("the nightly deploy broke the catalog", "runbook.md#the-nightly-deploy-broke-the-catalog"),
     "undo": ("the nightly deploy broke the catalog", "runbook.md#the-nightly-deploy-broke-the-catalog"),
+    "restore": ("a namespace was dropped", "runbook.md#a-namespace-was-dropped"),
     "export": ("is my backup good?", "runbook.md#is-my-backup-good"),
+    "try": ("start here", "start.md"),
 }
 """The commands that a page explains, so that this one does not repeat what ``--help`` says besides."""
 
