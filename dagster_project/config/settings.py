@@ -222,8 +222,8 @@ class CompactEndpoint(Model):
 class TablesCompact(Model):
     """How small files of tables are merged in maintenance, before snapshots expire and files are removed.
 
-    ``engine`` is ``auto``, ``local`` or ``spark``; ``tables`` are rewritten at the same time; ``partial`` is how many
-    commits a table may take; ``prove`` is ``counts``, ``hash`` or ``none``; ``endpoint`` is for Spark Connect.
+    So many ``tables`` are rewritten at the same time; ``partial`` is how many commits a table may take; ``endpoint`` is
+    for Spark Connect.
     """
 
     engine: Literal["auto", "local", "spark"] = "auto"
