@@ -49,9 +49,9 @@ What compaction, verification, expiration and cleaning take in a large lakehouse
 _NOTES: Final = """
 * **s**: seconds of the clock, the start of Spark not included. Where the **load** average is above the number of cores,
   others worked on the machine, and times are too long; CPU suffers less.
-* **requests**: all that were sent, by all processes, counted one by one.
+* **requests**: those of all processes.
 * **MB**: peaks of the process that drives the job, of Java if there is any (driver and tasks of `local[n]` in one, with
   Spark's default of 1 GB), and of the largest Python task or helper; a megabyte is 1,000,000 bytes.
 * **change**: transactions of 10,000 changes, spread over all keys; commits push a part of them down.
-* **clean**: after `expire` has left one version; it deletes what the compactions replaced.
+* **clean**: after `expire` has left one version.
 """
