@@ -10,6 +10,15 @@ from typing import Final
 class TrinityLakeError(Exception):
     """Base of every error of this library."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # An error crosses processes as it is: to make it again takes arguments that only some classes have.
+        return _make_again, (type(self), self.args), self.__dict__
+
+
+def _make_again(kind: type[TrinityLakeError], args: tuple[object, ...]) -> TrinityLakeError:
+    """Return an error as it was raised, when it is unpickled."""
+    return kind.__new__(kind, *args)
+
 
 class InvalidInput(TrinityLakeError, ValueError):
     """The caller passed something that can never work; nothing was changed. Fix it and call again."""

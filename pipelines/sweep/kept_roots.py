@@ -90,6 +90,7 @@ def gc_roots_at(backend: LakehouseBackend, boundary: int, newest: Root) -> GcRoo
     except CorruptDefinition as error:
         raise CorruptDefinition(
             f"{error}. Either that file is lost, or the root is one of another lakehouse; nothing was deleted. "
+            f"`trinitylake mend {backend.storage.root} --from BACKUP` puts the file back where a backup has it; "
             f"`trinitylake rollback {backend.storage.root} --to-version VERSION --reason REASON` leaves it behind",
             path=error.path,
             invariant=error.invariant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -59,6 +60,8 @@ def test_writers_are_refused_with_who_why_and_until_when(lake: Lakehouse, monkey
             error.reason, error.author, error.since, error.until,
         )  # fmt: skip
     assert isinstance(error, Refused)
+    copy = pickle.loads(pickle.dumps(error))  # a process of a pool raised it: the pool broke
+    assert (f"{error}", vars(error)) == (f"{copy}", vars(copy))
     assert (3, spec.OP_ALTER, "incident 4711") == (lake.refresh().version, lake.info().operation, lake.info().reason)
     assert (3, 4) == ((done := reopened(lake).thaw()).version, done.version_after)
     assert (5, ["open", "t0", "t1"]) == (open_txn.commit(), lake.refresh().tables("ns"))

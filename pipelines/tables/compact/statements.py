@@ -34,7 +34,7 @@ class StatementFailed(Exception):
         has_ended: whether Java, or the server, has gone: no further statement will be answered.
     """
 
-    def __init__(self, message: str, *, has_ended: bool) -> None:
+    def __init__(self, message: str, *, has_ended: bool = False) -> None:  # it is unpickled by its message alone
         super().__init__(message)
         self.has_ended = has_ended
 
