@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
-from dagster_project import assets, checks, poll, resources
+from dagster_project import assets, checks, poll, resources, supervised
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
@@ -182,7 +182,7 @@ def test_the_job_that_observes_says_what_to_do_and_tries_again_when_the_storage_
     job = defs.get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection={assets.key(settings, assets.DEFINITION)}, asset_check_selection=set())
     errors: list[Exception] = [StorageError("down"), StorageError("down"), StorageDenied("a key is wrong")]
-    monkeypatch.setattr(assets, "open_lakehouse", lambda _: (_ for _ in ()).throw(errors.pop(0)))
+    monkeypatch.setattr(supervised, "open_lakehouse", lambda *_, **__: (_ for _ in ()).throw(errors.pop(0)))
     monkeypatch.setattr(assets, "RETRY", dg.RetryPolicy(max_retries=2, delay=0))
     result = subset.execute_in_process(instance=instance, raise_on_error=False)
     retried = sum(event.event_type_value == "STEP_UP_FOR_RETRY" for event in result.all_events)
