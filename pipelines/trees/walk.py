@@ -38,7 +38,7 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.leafbatch import read_leaf
+from trinitylake_core.tree.leafbatch import decode_many
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, decode_head
 from trinitylake_core.tree.search import MAX_HEIGHT
@@ -111,7 +111,7 @@ def _visits(
     while some := list(islice(rows, READ_AHEAD)):
         for asked, (path, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
             leaf = None if figures or asked["height"] != 0 or isinstance(data, FileMissing) else data
-            plain = None if leaf is None else read_leaf(leaf, path, order)
+            plain = None if leaf is None else decode_many([leaf], [path], order)
             if leaf is None or plain is None:
                 try:
                     visited = list(_visit(asked, data, files=files, figures=figures))
@@ -121,8 +121,8 @@ def _visits(
                 continue
             yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
             if files:
-                leaves.append((asked["first"], asked["last"], plain.values.to_pylist()))
-                names += len(plain)
+                leaves.append((asked["first"], asked["last"], plain[0].values.to_pylist()))
+                names += len(plain[0])
             if names > _NAMES_TOGETHER:
                 yield from _name_once(leaves)
                 leaves, names = [], 0

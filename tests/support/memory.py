@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leafbatch import encode_many, read_leaf
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
 
@@ -76,7 +76,7 @@ class ColumnMemorySink(MemorySink):
         """Return leaves as columns."""
         self.read_paths += paths
         files = [self.files[path] for path in paths]
-        found = read_leaves(files, paths, self.order)
+        found = decode_many(files, paths, self.order)
         if found is not None:
             return found
         each = [nodefile.decode(data, path).entries() for data, path in zip(files, paths, strict=True)]
@@ -92,13 +92,6 @@ class ColumnMemorySink(MemorySink):
         prove()
         assert all(self.min_keys <= count <= self.max_keys for count in leaves.counts)
         self.files.update(zip(paths, encode_many(leaves, paths, self.order, stamp), strict=True))
-
-
-def read_leaves(files: Sequence[bytes], paths: Sequence[str], order: int) -> list[Columns] | None:
-    """Return the entries of plain leaf files; ``None`` if one is another file."""
-    found = [read_leaf(data, path, order) for data, path in zip(files, paths, strict=True)]
-    plain = [leaf for leaf in found if leaf is not None]
-    return plain if len(plain) == len(found) else None
 
 
 def leaves_of(leaves: Sequence[Columns]) -> Leaves:

@@ -7,6 +7,7 @@ offsets (4 bytes each, little endian) and the UTF-8 text, all as in Arrow's colu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +20,13 @@ def checksum_of(columns: list[pa.StringArray]) -> bytes:
 
     REQUIRES: arrays that Arrow has validated, each without an offset.
     """
+    return checksum_of_parts(map(parts_of, columns), len(columns[0]))
+
+
+def checksum_of_parts(columns: Iterable[Sequence[Any] | None], rows: int) -> bytes:
+    """Return the checksum of columns of so many rows, given as what it is over; ``None`` for one without a value."""
     hasher = mmh3.mmh3_x64_128()
-    rows = len(columns[0])
-    for column in columns:
-        parts = parts_of(column)
+    for parts in columns:
         if parts is None:
             hasher.update(only_nulls(rows))
             continue

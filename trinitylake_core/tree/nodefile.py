@@ -150,21 +150,23 @@ def decode_head(data: bytes | memoryview, path: str) -> tuple[Node, pa.StringArr
     return node, node.take_buffer().columns().values
 
 
-def is_bomb(data: bytes | memoryview) -> bool:
+def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
     """Return whether a node file expands more than any node does. REQUIRES: Arrow can open it.
 
-    A small file whose only batch is compressed as we compress it needs no further check.
+    ``begin`` is where its only batch begins, if that is known. A small file whose batch is compressed as we compress it
+    needs no further check.
 
     Raises:
         ValueError: what the file declares makes no sense.
     """
-    found = batches(data)
-    if len(data) <= SMALL_BYTES and len(found) == 1:
-        begin, _ = found[0]
-        if _is_compressed_as_ours(data, begin):
+    if len(data) <= SMALL_BYTES:
+        if begin is None:
+            found = batches(data)
+            begin = found[0][0] if len(found) == 1 else None
+        if begin is not None and _is_compressed_as_ours(data, begin):
             return False
     limit = _EXPANSION * max(len(data), spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES)
-    return expanded_bytes(data, found) > limit
+    return expanded_bytes(data, batches(data)) > limit
 
 
 def _is_compressed_as_ours(data: bytes | memoryview, begin: int) -> bool:

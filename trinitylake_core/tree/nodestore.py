@@ -18,7 +18,7 @@ from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import node_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leafbatch import encode_many, read_leaf
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.readahead import Cache, Content, InFlightReads, PerThread, ReadAhead
@@ -119,11 +119,13 @@ class NodeStore:
             else:
                 found[path] = node.entries()
         data = dict(zip(missing, self._contents(missing), strict=True))
-        for path in missing:
-            entries = read_leaf(data[path], path, self.order)
-            if entries is None:  # of an older writer, perhaps, or damaged
-                entries = nodefile.decode(data[path], path).entries()
-            found[path] = entries
+        if missing:
+            decoded = decode_many([*data.values()], missing, self.order)
+            if decoded is None:  # of an older writer, perhaps, or damaged
+                for path in missing:
+                    found[path] = nodefile.decode(data[path], path).entries()
+            else:
+                found.update(zip(missing, decoded, strict=True))
         columns = []
         for path in paths:
             entries = found[path]
