@@ -6,6 +6,7 @@ import io
 import resource
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -252,6 +253,19 @@ def test_the_longest_text_of_a_dictionary_is_found_whatever_its_bytes(sizes: lis
     data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     steps = parquet_pages._Steps(10_000)
     assert max(sizes) == parquet_pages._longest_entry(data, len(data), "UNCOMPRESSED", steps)
+
+
+def test_a_large_dictionary_of_nothing_but_zeros_takes_little_more_memory_than_itself() -> None:
+    data = bytes(8 << 20)
+    steps = parquet_pages._Steps(len(data) // 100)
+    tracemalloc.start()
+    try:
+        with pytest.raises(parquet_pages.TooLarge, match="too many entries"):
+            parquet_pages._longest_entry(data, len(data), "UNCOMPRESSED", steps)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(data)
 
 
 @pytest.mark.parametrize("values", [repeated(8).cast(pa.string()), numbers(1_000_000)])

@@ -29,6 +29,8 @@ _LEVELS: Final = 8
 """Bytes of a value besides itself, at the most: its levels, and its offset in Arrow."""
 _LIST_LEVELS: Final = 5
 """Bytes of a value besides, for each further list around it: each has offsets and validity of its own."""
+_AT_ONCE: Final = 4 << 20
+"""Bytes of a dictionary that is looked at as a whole, at the most: that takes thirty times as much memory."""
 _STEPS: Final = 16 << 20
 """Headers of pages, by eight, and entries of dictionaries that are looked at in one file: some ten seconds."""
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
@@ -230,12 +232,12 @@ def _longest_entry(packed: bytes, unpacked: int, codec: str, steps: _Steps) -> i
 
 
 def _longest_of_short(data: bytes) -> int | None:
-    """Return how long the longest text of a dictionary is, if none has 256 bytes, and ``None`` where others may.
+    """Return how long the longest text of a dictionary is, if none has 256 bytes; ``None`` where that is not told here.
 
     Each follows its size, whose other three bytes are zero. Where those are the only zeros, and each size leads to the
     next one, nobody has to go from one to the next.
     """
-    if len(data) < 4:
+    if not 4 <= len(data) <= _AT_ONCE:
         return None
     words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     places = np.flatnonzero(words < 256)
