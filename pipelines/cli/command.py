@@ -381,39 +381,34 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse options and arguments. ROOT may come from the environment; options of a group exclude each other."""
-        rest = super().parse_args(ctx, self._mark_negative_words(self._translate_aliases(args)))
+        rest = super().parse_args(ctx, self._settle_words(args))
         if not ctx.resilient_parsing:
             self._refuse_two_of_a_group(ctx)
             self._assign(ctx)
             _choose(ctx)
         return rest
 
-    def _translate_aliases(self, args: list[str]) -> list[str]:
-        """Return the words, each option by the name that it has here."""
-        known = {name for parameter in self.params for name in parameter.opts}
-        translated = []
-        for word in args:
+    def _settle_words(self, args: Iterable[str]) -> list[str]:
+        """Return the words, each option by the name that it has here.
+
+        Words such as ``-2h`` are marked: click would take them for options. The value of an option stays as it is, and
+        so does what stands behind ``--``.
+        """
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        known = {name for each in options for name in each.opts}
+        valued = {name for each in options if not each.is_flag for name in each.opts}
+        settled: list[str] = []
+        words = iter(args)
+        for word in words:
+            if word == "--":
+                return [*settled, word, *words]
             name, equals, value = word.partition("=")
             meant = OPTION_ALIASES.get(name)
-            is_alias = meant in known and name not in known
-            translated.append(f"{meant}{equals}{value}" if is_alias else word)
-        return translated
-
-    def _mark_negative_words(self, args: list[str]) -> list[str]:
-        """Return the words, those such as ``-2h`` marked: click would take them for options."""
-        valued = set()
-        for parameter in self.params:
-            if not getattr(parameter, "is_flag", False):
-                valued.update(parameter.opts)
-        marked = []
-        before = ""
-        for word in args:
-            is_value = before in valued
-            if _NEGATIVE.match(word) and not is_value:
-                word = f"{_MARK}{word}"  # noqa: PLW2901 - the same word, marked
-            marked.append(word)
-            before = word
-        return marked
+            own = f"{meant}{equals}{value}" if meant in known and name not in known else word
+            settled.append(f"{_MARK}{own}" if _NEGATIVE.match(own) else own)
+            if own in valued:
+                settled += islice(words, 1)
+        return settled
 
     def _refuse_two_of_a_group(self, ctx: click.Context) -> None:
         first: dict[str, str] = {}

@@ -61,6 +61,14 @@ def test_a_guess_at_the_command_line_works_or_is_corrected(run: Run, tmp_path: P
     assert ran.err.count("\n") == (answer != "")
 
 
+def test_neither_the_value_of_an_option_nor_a_word_behind_two_dashes_is_an_option(run: Run, tmp_path: Path) -> None:
+    lake = new_lake(tmp_path / "lake")
+    assert 0 == run("alter", lake.root, "--set", "-n=1", "--reason", "--message").code
+    newest = next(lake.refresh().history())
+    assert ("1", "--message") == (lake.refresh().definition.properties["-n"], newest.summary["reason"])
+    assert "cannot read -n" in run("apply", lake.root, "--", "-n").err
+
+
 def test_what_is_proposed_exists() -> None:
     for name in other_words.COMMANDS:
         assert name in ENTRIES
