@@ -87,11 +87,11 @@ class SparkRewriter:
 
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why this engine cannot rewrite a table: for want of Spark, its packages, or a type for a column."""
+        if table.foreign_to_spark:  # whatever this Spark lacks: no other one could, either
+            return f"Spark cannot read the table: it has a column of type {table.foreign_to_spark}"
         if not self._has_looked:
             self._lacks = self.what_is_missing()
             self._has_looked = True
-        if self._lacks is None and table.foreign_to_spark:
-            return f"Spark cannot read the table: it has a column of type {table.foreign_to_spark}"
         return self._lacks
 
     def what_is_missing(self) -> str | None:
