@@ -188,6 +188,11 @@ def _source(world: World, pending: Pending, key: str) -> str | None:
     return world.judge.judge(tree.root_path(pending.base)).look_up(key)
 
 
+def has_metadata(world: World, path: str) -> bool:
+    """Whether a view names a metadata file: nothing proves the file where the view is altered after a put."""
+    return "iceberg.metadata_location" in world.definitions[path].properties
+
+
 def _put(world: World, pending: Pending, kind: str, namespace: str, name: str, source: Any, told: bool) -> None:
     """Point a key to the definition of another object, or delete it."""
     key = world.key(kind, namespace, name)
@@ -204,7 +209,7 @@ def _put(world: World, pending: Pending, kind: str, namespace: str, name: str, s
         return
     from_key = world.key(kind, *source)
     path = _source(world, pending, from_key)
-    if path is None or "/" in base.content[from_key]:
+    if path is None or "/" in base.content[from_key] or has_metadata(world, path):
         return
     pending.txn.need_namespace(namespace)
     pending.txn.put(key, path, replaces=replaces)
@@ -234,7 +239,10 @@ def _put_many(world: World, pending: Pending, how: str, kind: str, start: float,
         if world.key("namespace", namespace) not in pending.view:
             continue
         pending.spaces.add(namespace)
-        rows[key] = None if how == "delete" else root.look_up(source)
+        path = None if how == "delete" else root.look_up(source)
+        if path is not None and has_metadata(world, path):
+            continue
+        rows[key] = path
         marks[key] = None if how == "delete" else base.content[source]
     keys = sorted(rows)
     existing = {key in base.content for key in keys}
