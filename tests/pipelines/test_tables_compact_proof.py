@@ -151,6 +151,13 @@ def test_values_that_look_alike_have_hashes_of_their_own(kind: pa.DataType, valu
     assert len(values) == len(hashes)
 
 
+def test_texts_are_hashed_by_their_bytes_also_where_these_are_no_utf_8() -> None:
+    data = pa.array([b"\xff" * 9, b"\xff" * 99, b"\xc3" * 99], pa.binary())
+    texts = pa.StringArray.from_buffers(len(data), *data.buffers()[1:])
+    hashes = [hash_rows([pa.record_batch([each], ["a"])]).sums for each in (data, texts, texts[:2])]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 # -- rewrites that lie -----------------------------------------------------------------------------------
 
 _Batches = Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]

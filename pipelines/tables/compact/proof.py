@@ -330,11 +330,14 @@ def _words_at(data: pa.Buffer | None, begins: Any, sizes: Any) -> Any:
 
 
 def _hash_long(column: pa.Array) -> _Halves:
-    """Return both halves of the hashes of long texts and bytes; each distinct one of a batch is hashed once."""
+    """Return both halves of the hashes of long texts and bytes; each distinct one of a batch is hashed once.
+
+    Texts are hashed by their bytes: no writer need have made them UTF-8.
+    """
     encoded = column.dictionary_encode()
     known: list[tuple[int, int]] = []
-    for text in encoded.dictionary.to_pylist():
-        halves = mmh3.hash64(text, signed=False)
+    for text in encoded.dictionary:
+        halves = mmh3.hash64(text.as_buffer().to_pybytes(), signed=False)
         known.append(halves)
     numbers = encoded.indices.to_numpy()
     found = np.array(known, dtype=np.uint64)[numbers]
