@@ -46,6 +46,7 @@ from trinitylake_core.clock import now_millis
 from trinitylake_core.definitions import check_schema
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.places import Places
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.locations import node_path
 from trinitylake_core.rest import endpoint
@@ -339,6 +340,18 @@ def test_metadata_are_packed_where_the_properties_of_the_table_say_so(catalog: T
     assert () == tables_clean.run(catalog.lakehouse, how).doubts
     assert path_below(catalog.lakehouse.root, packed) not in _files(catalog)
     assert [1, 2, 3] == ids(catalog.load_table("sales.orders"))
+
+
+def test_packed_metadata_are_held_by_their_size_in_memory(catalog: TrinityLakeCatalog) -> None:
+    properties = {"write.metadata.compression-codec": "gzip", "much": "x" * (3 << 20)}
+    metadata = with_table(catalog, "sales.orders", properties=properties).metadata
+    places = Places(catalog.lakehouse.storage, Locations(catalog.lakehouse.root))
+    places.serve_clients()
+    files = [places.new_metadata_file(metadata, number) for number in range(2)]
+    for file in files:
+        places.write(metadata, file)
+    assert places._recent is not None
+    assert [False, True] == [places._recent.held(file) is not None for file in files]
 
 
 # -- maintenance beside it, and the past ---------------------------------------------------------------

@@ -291,9 +291,8 @@ class Places:
         """
         text = border.as_json(metadata)
         border.refuse_large_numbers(text)
-        data = text.encode()
-        if location.endswith(PACKED):
-            data = gzip.compress(data)
+        plain = text.encode()
+        data = gzip.compress(plain) if location.endswith(PACKED) else plain
         path = path_below(self.storage.root, location)
         try:
             if path is None:
@@ -303,7 +302,7 @@ class Places:
         except (CannotHold, NotAFile) as error:
             raise _unwritable(location, error) from None
         if self._recent is not None and not isinstance(metadata, ViewMetadata):
-            self._recent.hold(location, metadata, len(data))
+            self._recent.hold(location, metadata, len(plain))
         return path
 
     def _write_elsewhere(self, data: bytes, location: str) -> None:
