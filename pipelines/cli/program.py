@@ -181,8 +181,8 @@ def run(words: Sequence[str], carry_out: Any) -> int:
     given = list(words)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
-    if given == ["version"]:
-        given = ["--version"]
+    if given[:1] == ["version"] and all(word.startswith("-") for word in given[1:]):  # `version ROOT` means another
+        given[0] = "--version"
     with Group().make_context(PROGRAM, given, obj=carry_out) as context:
         return int(context.command.invoke(context))
 

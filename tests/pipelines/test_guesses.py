@@ -22,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("no_environment")
     [
         ("log ROOT --limit 1", ""),
         ("version", ""),
+        ("version --json", ""),
+        ("version ROOT", "no such command 'version'; did you mean"),
         ("info ROOT", ""),
         ("describe ROOT", ""),
         ("check ROOT", ""),
