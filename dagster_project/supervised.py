@@ -295,8 +295,8 @@ def open_for_run(settings: LakehouseSettings, *, damaged: bool = False) -> Lakeh
     """
     try:
         return open_lakehouse(settings, damaged=damaged)
-    except errors.StorageError:  # one that was denied for a moment is no message of the check
-        raise
+    except (errors.StorageError, errors.InvalidInput):
+        raise  # one that was denied for a moment is no message of the check, nor a secret that only this process lacks
     except errors.TrinityLakeError as error:
         raise failure(error, {SENT_AS: OPENED}) from None
 

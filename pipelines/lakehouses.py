@@ -272,15 +272,18 @@ def read_secret_file(path: str, where: str = "") -> str:
     found = Path(own or "", path)
     if not found.is_absolute():
         raise InvalidInput(f"{place}{path!r} is no absolute path, and this process has no CREDENTIALS_DIRECTORY")
-    if found.exists() and not found.is_file():  # nobody may ever write into a pipe
-        raise InvalidInput(f"{place}the file {path!r} is a directory, a pipe or a device")
+    text = ""
     try:
-        with found.open("rb") as file:
-            text = file.read(_SECRET_BYTES + 1).decode("utf-8-sig").rstrip("\r\n")
+        is_odd = found.exists() and not found.is_file()
+        if not is_odd:  # nobody may ever write into a pipe
+            with found.open("rb") as file:
+                text = file.read(_SECRET_BYTES + 1).decode("utf-8-sig").rstrip("\r\n")
     except OSError as error:
         raise InvalidInput(f"{place}the file {path!r} cannot be read: {error.strerror}") from None
     except ValueError:
         raise InvalidInput(f"{place}the file {path!r} is no text") from None
+    if is_odd:
+        raise InvalidInput(f"{place}the file {path!r} is a directory, a pipe or a device")
     if not text or len(text) > _SECRET_BYTES:
         raise InvalidInput(f"{place}the file {path!r} is empty, or longer than {_SECRET_BYTES} characters")
     if "\0" in text:

@@ -69,7 +69,7 @@ def test_a_table_whose_partition_spec_is_missing_is_none_of_cleaning() -> None:
 
 _NO_PATHS: Final = (
     "", " ", "x", "data/x.parquet", "./x", "../x", "/", "//", "/a/", "s3://", "s3://b/", "/a/../b", "/a/./b", "/a/..",
-    "C:/a/b", "C:\\a", "/a\0b", "/a\nb", "file:x", "s3:x", "/" + "x" * limits.PATH_BYTES,
+    "/a/%2E./b", "C:/a/b", "C:\\a", "/a\0b", "/a\nb", "file:x", "s3:x", "/" + "x" * limits.PATH_BYTES,
 )  # fmt: skip
 
 

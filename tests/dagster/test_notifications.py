@@ -108,6 +108,18 @@ def test_a_failed_run_is_told_with_its_error_unless_a_check_says_the_same(
     assert "there is no lakehouse at" in message["text"]
 
 
+def test_a_run_that_lacks_a_secret_is_told_though_the_sensor_has_it(
+    webhook: Received, settings: LakehouseSettings, memory: str
+) -> None:
+    """The sensor opens the lakehouse with what its own process has, so ``reachable`` passes."""
+    told = Notifications.model_validate({"webhook": webhook.url})
+    secret = {"storage_options": {"secret": {"env": "TL_ONLY_THE_SENSOR_HAS_IT"}}}
+    with dg.DagsterInstance.local_temp(memory) as instance:
+        keep_state(instance, POLLS, InstigatorStatus.RUNNING)
+        tell(told, failed_run(settings.model_copy(update=secret), instance), instance)
+    assert ["TL_ONLY_THE_SENSOR_HAS_IT is not set" in each["text"] for each in webhook.messages] == [True]
+
+
 def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
     webhook: Received, settings: LakehouseSettings, memory: str
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_secret_is_read_from_a_file_without_the_end_of_its_line(
     os.mkfifo(tmp_path / "pipe")
     for name, problem in {
         "none": "cannot be read: No such file",
+        "x" * 300: "cannot be read: File name too long",
         ".": "is a directory, a pipe or a device",
         "pipe": "is a directory, a pipe or a device",
         "nul": "is no text$",

@@ -12,7 +12,8 @@ from trinitylake_core.tables import full_uri
 _ABSOLUTE: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+:)?/+[^/]")
 """A scheme of one letter is a drive of Windows."""
 _GARBLED: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_NO_SEGMENTS: Final = re.compile(r"/\.\.?(?:/|\Z)")
+_NO_SEGMENTS: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:/|\Z)")
+"""Some engines decode what is percent-encoded."""
 
 
 def file_uri(path: Any) -> str:
