@@ -709,6 +709,8 @@ def test_metadata_that_their_writer_overwrote_give_it_nothing_of_another_table(
             loaded = mallory("GET", f"{TABLES}/{HOSTILE}")
             assert (200 if what == "uuid" else 403) == loaded.status, f"others would write there: {loaded.text}"
             if job == "commit":
+                unchanged = commit(mallory, HOSTILE)
+                assert loaded.status == unchanged.status, f"the answer would say it: {unchanged.text}"
                 answer = commit(mallory, HOSTILE, setting(owner="mallory"))
                 assert (403, "ForbiddenException") == answer.problem, f"{what}: {answer.text}"
                 words = ("UUID", "a place that it names", "the new metadata file is outside")

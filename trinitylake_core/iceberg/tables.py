@@ -104,17 +104,17 @@ def load_table(view: CatalogView, places: Places, name: ObjectName, *, writes: b
     location = location_of_metadata(view, places, name)
     table = Stored(places.read(location), location)
     if writes or places.serves_clients:
-        _refuse_foreign(places, name, definition_of_table(view, name), table)
+        _refuse_foreign(view, places, name, table)
     return table
 
 
-def _refuse_foreign(places: Places, name: ObjectName, definition: TableDef, table: Stored) -> None:
+def _refuse_foreign(view: CatalogView, places: Places, name: ObjectName, table: Stored) -> None:
     """Refuse metadata with a directory that the definition does not have: clients with many rights would write there.
 
     It may lie around its metadata file: release 0.1.0 let that be the directory of others, too.
     """
     root = places.storage.root
-    held = tuple(identity_of(root, definition).directories)
+    held = tuple(identity_of(root, definition_of_table(view, name)).directories)
     directory_of_file, _, _ = table.metadata_location.rpartition("/")
     beside = as_directory(canonical(root, directory_of_file.removesuffix("/metadata")))
     former = places.former_root(table)
@@ -297,17 +297,24 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     if current is None:
         return _create_by_commit(attempt, commit, staged)
     if is_applied(commit.updates, current.metadata):
-        return current
+        return _show(attempt, commit.name, current)
     new = _update_metadata(attempt.places, commit, current)
     if new.metadata == current.metadata:
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
-        return current
+        return _show(attempt, commit.name, current)
     directories = attempt.places.refuse_change(new, current)
     attempt.claim(commit.name, directories=directories)
     _refuse_lost_vectors(attempt.places, commit.name, current, new)
     attempt.write_metadata(commit.name, new.metadata, new.metadata_location, current)
     _change_definition(attempt, commit.name, new, directories)
     return new
+
+
+def _show(attempt: Attempt, name: ObjectName, table: Stored) -> Stored:
+    """Return a table that a commit left as it is. To clients as :func:`load_table`: raises ``TableForbidden``."""
+    if attempt.places.serves_clients:
+        _refuse_foreign(attempt.txn, attempt.places, name, table)
+    return table
 
 
 def _refuse_lost_vectors(places: Places, name: ObjectName, current: Stored, new: Stored) -> None:
