@@ -118,8 +118,10 @@ def make_directories(directory: str, path: str) -> None:
             below = open_directory_without_links(here, name)
             os.close(here)
             here = below
-    except NotADirectoryError:
-        raise NotAFile(f"{directory}: {path!r} lies below a file", path=path) from None
+    except OSError as error:
+        if error.errno not in {errno.ENOTDIR, errno.ENAMETOOLONG}:
+            raise
+        raise NotAFile(f"{directory}: {path!r} lies below a file, or its name is too long", path=path) from None
     finally:
         os.close(here)
 
