@@ -163,10 +163,9 @@ def step(
     def record(context: dg.AssetExecutionContext, spark: SparkResource) -> Iterator[Any]:
         chosen = Options(**(context.op_execution_context.op_config if options else {}))
         result = carry_out(context, spark, chosen)
-        if not chosen.dry_run:
-            yield result
+        yield _observe_plan(context, result) if chosen.dry_run else result
+        if result.check_results and not chosen.dry_run:
             return
-        yield _observe_plan(context, result)
         for each in specs:  # Dagster asks for these outputs; they are evaluations of checks only where they are results
             yield dg.Output(None, each.get_python_identifier())
 
@@ -182,7 +181,7 @@ def step(
             kept = refuse_after_failed_checks(context, scope, settings)
             if kept is not None:
                 context.log.warning(kept)
-                return dg.MaterializeResult(metadata={"outcome": kept}, check_results=passed)
+                return dg.MaterializeResult(metadata={"outcome": kept})  # its checks stay as they were evaluated last
 
         def work_on_lakehouse(lake: Lakehouse, watch: Supervisor) -> Result:
             content = idle.find_content_version(lake)

@@ -7,6 +7,7 @@ properties of each table, and knows nothing of versions; ``tables clean`` keeps 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -16,6 +17,7 @@ from pipelines.tables.files import TableFiles, iceberg_tables
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.definitions import TableDef
+from trinitylake_core.errors import Corrupt
 from trinitylake_core.keys import TABLE
 
 LOOKED_AT: Final = 200
@@ -75,7 +77,7 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
 
     Reads the first ``most`` tables, of the newest version and of the oldest. Costs the nodes that contain them, one
     ``get`` for each definition, a ``get`` and a ``head`` for each table of the oldest version, and at most two more for
-    the age of the oldest version that is kept.
+    the age of the oldest version that is kept, and one for each damaged snapshot.
     """
     first = lake.at(version=lake.stats().oldest_version)
     if now is None:
@@ -98,17 +100,18 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
 
 
 def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:
-    """Return when the oldest content was made that a version or a snapshot keeps. One ``get`` at most."""
+    """Return when the oldest content was made that a version or a snapshot keeps, and that can be read.
+
+    One ``get``, and one for each older snapshot that is damaged.
+    """
     since = first.info().created_at_millis
-    snapshots = []
-    for snapshot in lake.snapshots():
-        if not snapshot.target_uri and not snapshot.expired:
-            snapshots.append(snapshot)
-    if not snapshots:
-        return since
-    oldest = min(snapshots, key=lambda each: each.version)
-    content = lake.at(snapshot=oldest.name)
-    return min(since, content.info().created_at_millis)
+    for snapshot in sorted(lake.snapshots(), key=lambda each: each.version):
+        if snapshot.target_uri or snapshot.expired:
+            continue
+        with suppress(Corrupt):  # `verify` names it; to know an age is worth no failure
+            content = lake.at(snapshot=snapshot.name)
+            return min(since, content.info().created_at_millis)
+    return since
 
 
 def _lost_files(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]]) -> list[str]:

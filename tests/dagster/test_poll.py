@@ -13,8 +13,8 @@ import dagster as dg
 import pytest
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
-from dagster_project import assets, checks, poll, resources, supervised
-from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
+from dagster_project import assets, checks, poll, resources, supervised, tables
+from dagster_project.config.settings import LakehouseSettings, Orphans, Retention, Tables
 from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
@@ -217,10 +217,14 @@ def test_a_damaged_snapshot_is_one_finding_and_stops_only_what_deletes(
     lake.create_snapshot("monthly")
     (snapshot,) = lake.refresh().snapshots()
     (directory_of(lake) / snapshot.root_path).write_bytes(b"garbage")
-    deleting = local.model_copy(update={"retention": Retention(keep_last=1), "orphans": Orphans()})
+    policies = {"retention": Retention(keep_last=1), "orphans": Orphans(), "tables": Tables()}
+    deleting = local.model_copy(update=policies)
     result = run(define_lakehouses((deleting,)), "maintenance", instance)
     assert result.success
-    (found,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    evaluated = result.get_asset_check_evaluations()
+    said_nothing = {tables.EXPIRED, tables.CERTAIN}
+    assert said_nothing.isdisjoint(each.check_name for each in evaluated), "what was not done ends no failure of before"
+    (found,) = [each for each in evaluated if not each.passed]
     assert (checks.INTEGRITY, dg.AssetCheckSeverity.WARN) == (found.check_name, found.severity)
     said = found.description or ""
     shown = [each in said for each in ("snapshot monthly", "the job `mend`, or drop it", "`rollback`")]
@@ -230,7 +234,7 @@ def test_a_damaged_snapshot_is_one_finding_and_stops_only_what_deletes(
         made = event.materialization
         outcomes[made.asset_key.path[-1]] = str(getattr(made.metadata.get("outcome"), "value", ""))
     kept = [name for name, outcome in outcomes.items() if outcome.startswith("nothing was deleted")]
-    assert {assets.EXPIRATION, assets.ORPHANS} == {*kept}
+    assert {assets.EXPIRATION, assets.ORPHANS, assets.TABLE_EXPIRATION, assets.TABLE_CLEANING} == {*kept}
     assert "pushed down" in outcomes[assets.COMPACTION]
 
 
