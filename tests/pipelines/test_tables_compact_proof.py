@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -11,12 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.conversions import to_bytes
 from pyiceberg.types import DateType, LongType
 
 from pipelines import tables_compact
 from pipelines.tables.compact import model
-from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_rows, refuse_other_rows
+from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_file, hash_rows, refuse_other_rows
 from pipelines.tables_compact import Config, Settings
 from tests.pipelines.test_tables_compact import data_files, small_files
 from tests.support.icebergs import ids
@@ -156,6 +159,27 @@ def test_texts_are_hashed_by_their_bytes_also_where_these_are_no_utf_8() -> None
     texts = pa.StringArray.from_buffers(len(data), *data.buffers()[1:])
     hashes = [hash_rows([pa.record_batch([each], ["a"])]).sums for each in (data, texts, texts[:2])]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize(("rows", "batch_rows"), [(1 << 17, 1 << 14), (1 << 7, 1 << 4)], ids=["short", "long"])
+def test_lists_of_a_row_group_are_hashed_a_batch_at_a_time(rows: int, batch_rows: int) -> None:
+    """Arrow cuts batches out of a row group, whose values stay one array."""
+    values = 1 << 17
+    element, identity = ({"PARQUET:field_id": number} for number in "21")
+    kind = pa.list_(pa.field("element", pa.bool_(), metadata=element))
+    ends = pa.array(range(0, values + 1, values // rows), pa.int32())
+    lists = pa.ListArray.from_arrays(ends, pa.nulls(values, pa.bool_())).cast(kind)
+    table = pa.table([lists], pa.schema([pa.field("a", kind, metadata=identity)]))
+    stream = io.BytesIO()
+    parquet.write_table(table, stream, store_schema=False)
+    expected = hash_rows(table.to_batches())
+    tracemalloc.start()
+    try:
+        assert expected == hash_file(stream.getvalue(), [1], batch_rows=batch_rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * values
 
 
 # -- rewrites that lie -----------------------------------------------------------------------------------

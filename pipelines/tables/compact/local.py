@@ -312,7 +312,7 @@ class LocalRewriter:
         self._refuse_late()
         if unpacked.largest_group > MOST_BYTES:
             raise TooLarge(f"{file.uri}: a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved")
-        return hash_file(data, columns, claimed)
+        return hash_file(data, columns, claimed, batch_rows=unpacked.batch_rows)
 
     def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
         """Raise :class:`_Stopped` once the time of the run is used up."""

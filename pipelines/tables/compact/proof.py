@@ -129,11 +129,14 @@ def _plain_value(value: pa.Scalar) -> Any:
     return value.value if pa.types.is_temporal(value.type) else value.as_py()
 
 
-def hash_file(data: bytes, columns: Sequence[int], claimed: ClaimedColumns | None = None) -> RowsHash:
+def hash_file(
+    data: bytes, columns: Sequence[int], claimed: ClaimedColumns | None = None, *, batch_rows: int = _TOGETHER
+) -> RowsHash:
     """Return the hash of the rows of a Parquet file, by the values of columns in the order of their field IDs.
 
     ``claimed`` is told what the rows are, and refuses what its manifest says otherwise of them. Arrow's dataset scanner
-    reads the file, which no rewrite uses. Memory: a row group, whose size was measured before.
+    reads the file, which no rewrite uses. Memory: a row group, whose size was measured before, and some eight times
+    what ``batch_rows`` rows of it take.
     """
     from pyarrow import dataset  # it imports pandas, and Dagster loads this module for its options
 
@@ -145,7 +148,7 @@ def hash_file(data: bytes, columns: Sequence[int], claimed: ClaimedColumns | Non
         places[identity] = number
     order = [places[column] for column in columns]
     scanner = fragment.scanner(
-        batch_size=_TOGETHER,
+        batch_size=min(batch_rows, _TOGETHER),
         batch_readahead=0,
         fragment_readahead=0,
         use_threads=False,
@@ -196,9 +199,9 @@ def _hash_values(column: pa.Array) -> _Halves:
     if pa.types.is_struct(kind):
         halves = _hash_parts(len(column), column.flatten())
     elif pa.types.is_map(kind):
-        halves = _hash_lists(column.offsets, _hash_parts(len(column.keys), [column.keys, column.items]))
+        halves = _hash_lists(column.offsets, [column.keys, column.items])
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        halves = _hash_lists(column.offsets, _hash_values(column.values))
+        halves = _hash_lists(column.offsets, [column.values])
     else:
         words = _words_of(column)
         halves = _hash_texts(column) if words is None else _hash_words(len(column), words)
@@ -221,20 +224,26 @@ def _hash_parts(rows: int, parts: Iterable[pa.Array]) -> _Halves:
     return halves[0], halves[1]
 
 
-def _hash_lists(offsets: pa.Array, values: _Halves) -> _Halves:
-    """Return the hashes of lists: how many values, and the sum of those with their places."""
+def _hash_lists(offsets: pa.Array, values: Iterable[pa.Array]) -> _Halves:
+    """Return the hashes of lists: how many values, and the sum of those with their places.
+
+    Batches share the arrays of ``values`` with the other rows of their row group.
+    """
     bounds = offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     first = bounds[0]
     last = bounds[-1]
     begins = bounds[:-1] - first
     ends = bounds[1:] - first
     lengths = ends - begins
-    place_in_list = np.arange(last - first) - np.repeat(begins, lengths)
+    count = last - first
+    place_in_list = np.arange(count) - np.repeat(begins, lengths)
     places = _mix(place_in_list.astype(np.uint64) + _COLUMN)
+    own = [each.slice(first, count) for each in values]
+    halves_of_values = _hash_parts(count, own)
     sizes = lengths.astype(np.uint64) * _COLUMN
     halves = _start(len(lengths))
-    for lane, of_values in enumerate(values):
-        placed = _mix(of_values[first:last] ^ places)
+    for lane, of_values in enumerate(halves_of_values):
+        placed = _mix(of_values ^ places)
         sums = np.zeros(len(placed) + 1, dtype=np.uint64)
         np.cumsum(placed, out=sums[1:])
         of_lists = sums[ends] - sums[begins]
