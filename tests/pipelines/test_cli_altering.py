@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines.conftest import Run
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, spec
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,7 @@ def test_the_delete_guard_of_a_lakehouse_is_set_and_removed(run: Run, lake: Lake
         (["alter", "sales", "--comment", "x", "--set", "comment=y"], 2, "--comment sets the property comment"),
         (["alter", "sales.orders"], 2, "say what to change: --set KEY=VALUE, --unset KEY, --comment TEXT or --accept"),
         (["alter", "sales", "--accept"], 2, "--accept is about the lakehouse itself"),
+        (["alter", "--accept", "--unset", spec.HISTORY_ACCEPTED], 2, "--accept sets maintenance.history.accepted"),
         (["alter", "--kind", "table", "--set", "a=1"], 2, "--kind and --namespace are about an OBJECT"),
         (["alter", "sales.iceberg", "--set", "a=1"], 3, "its properties are in its metadata file"),
         (["rename", "sales.typo", "sales.x"], 2, "there is no object 'sales.typo' in version 1"),

@@ -240,6 +240,8 @@ def _read_properties(call: Call) -> dict[str, str | None]:
     if options.accept:
         if options.object is not None:
             raise InvalidInput("--accept is about the lakehouse itself: leave out OBJECT")
+        if spec.HISTORY_ACCEPTED in wanted:
+            raise InvalidInput(f"--accept sets {spec.HISTORY_ACCEPTED}: leave out --set and --unset of it")
         wanted[spec.HISTORY_ACCEPTED] = str(clock.now_millis())
     if not wanted:
         raise InvalidInput("say what to change: --set KEY=VALUE, --unset KEY, --comment TEXT or --accept")
