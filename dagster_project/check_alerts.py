@@ -31,6 +31,8 @@ _SINCE: Final = "since"
 _SETTLING: Final = "settling"
 _FAILED: Final = "failed"
 """The keys of the cursor with the memory of storages that fail; the third one is in :mod:`.notifications`."""
+_AS_WARNING: Final = " (warning)"
+"""How what is known of a problem ends that was a warning the last time."""
 _SETTLES_SECONDS: Final = 75.0
 """Lakehouses are polled once a minute: by then all of a storage that fails have failed, or it is well again."""
 _NAMED: Final = 10
@@ -114,6 +116,7 @@ def check_sensors(
             add_assets_and_checks(survey, instance, repository, only_ours=only_ours, since=since)
         add_waiting_runs(survey, instance, now)
         hold_back_settling(survey, known, memory, now)
+        compare_severities(survey, known)
         sent, failing = send_changes_of(survey, known, memory, notify, context.log)
         remembered = {_SETTLING: memory.settling, _FAILED: memory.failed, notifications.TOLD: memory.told}
         cursor = json.dumps({**failing, _SINCE: str(since), **remembered}, sort_keys=True)
@@ -300,6 +303,17 @@ def _hold_back(survey: Survey, each: str, memory: Memory, now: float, *, is_know
         survey.failing.pop(each, None)
 
 
+def compare_severities(survey: Survey, known: dict[str, str]) -> None:
+    """Let a warning that has become an error be sent again, and note which error is a warning now."""
+    for each in survey.failing.keys() & known.keys():
+        is_warning = survey.failing[each].severity == notifications.WARNING
+        was_warning = known[each].endswith(_AS_WARNING)
+        if is_warning and not was_warning:
+            known[each] += _AS_WARNING
+        elif was_warning and not is_warning:
+            survey.again.add(each)
+
+
 # -- what is sent ----------------------------------------------------------------------------------------
 
 
@@ -317,7 +331,7 @@ def send_changes_of(
     for each in [*begun, *ended][:_AT_ONCE]:
         problem = survey.failing.get(each)
         well = sorted(memory.failed.get(each, ()))
-        about = _describe_unreachable(each, well) if well else known.get(each, "")
+        about = _describe_unreachable(each, well) if well else known.get(each, "").removesuffix(_AS_WARNING)
         try:
             notifications.send_problem(notify, each, problem, about, well)
         except OSError as error:
@@ -329,7 +343,7 @@ def send_changes_of(
             del failing[each]
             memory.forget(each)
             continue
-        failing[each] = problem.about
+        failing[each] = problem.about + _AS_WARNING * (problem.severity == notifications.WARNING)
         if problem.settles:
             memory.told[each] = [*problem.lakehouses]
     return sent, failing

@@ -131,10 +131,20 @@ def test_what_the_webhook_refuses_is_sent_again(webhook: Received, instance: dg.
     assert 1 == len(webhook.messages)
 
 
-def test_a_warning_is_sent_as_a_warning(webhook: Received, instance: dg.DagsterInstance) -> None:
+def test_a_warning_is_sent_as_a_warning_and_again_when_it_is_an_error(
+    webhook: Received, instance: dg.DagsterInstance
+) -> None:
+    """After a snapshot the newest version was damaged, too, and nobody was told; after a repair of that, once more."""
+    cursor = None
+    for severity in ("WARN", "WARN", "ERROR", "ERROR", "WARN", "ERROR"):
+        evaluated(instance, passed=False, severity=severity)
+        cursor = tick(webhook, instance, cursor)
+    assert ["warning", "error", "error"] == [each["severity"] for each in webhook.messages]
     evaluated(instance, passed=False, severity="WARN")
-    tick(webhook, instance, None)
-    assert ["warning"] == [each["severity"] for each in webhook.messages]
+    cursor = tick(webhook, instance, cursor)
+    evaluated(instance, passed=True)
+    tick(webhook, instance, cursor)
+    assert "backup_verified of lakehouse/sales: it does not fail any more" == webhook.messages[-1]["text"]
 
 
 STANZAS = (
