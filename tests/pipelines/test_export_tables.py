@@ -283,6 +283,8 @@ def test_a_version_that_is_cleaned_meanwhile_is_no_damage(
 
 
 def test_nothing_writes_at_the_copy_and_other_engines_get_a_plain_error(catalog: TrinityLakeCatalog, copy: str) -> None:
+    with catalog.load_table(ORDERS).transaction() as change_of_place:
+        change_of_place.set_properties({"write.data.path": f"{catalog.lakehouse.root}beside/orders"})
     run(catalog, copy)
     there = opened(copy)
     for change in (lambda: there.load_table(ORDERS).append(rows(9)), lambda: there.load_table(ORDERS).delete("id = 1")):

@@ -114,10 +114,11 @@ def _refuse_foreign(view: CatalogView, places: Places, name: ObjectName, table: 
     It may lie around its metadata file: release 0.1.0 let that be the directory of others, too.
     """
     root = places.storage.root
-    held = tuple(identity_of(root, definition_of_table(view, name)).directories)
+    former = places.former_root(table)
+    identity = identity_of(root, definition_of_table(view, name))
+    held = tuple(here(root, each, former) for each in identity.directories)
     directory_of_file, _, _ = table.metadata_location.rpartition("/")
     beside = as_directory(canonical(root, directory_of_file.removesuffix("/metadata")))
-    former = places.former_root(table)
     for place in directories_of(table.metadata):
         directory = as_directory(canonical(root, here(root, place.location, former)))
         if directory != beside and not directory.startswith(held):
