@@ -72,7 +72,7 @@ class View(Operation):
             return None
         what = draw.pick({"create": 4, "replace": 3, "drop": 2, "rename": 2, "load": 2, "list": 1, "register": 1})
         named = [draw.world.name_of(key) for key in sorted(draw.world.model.now.content) if key[0] == "D"]
-        there = [[space, name] for _, space, name in named if space in SPACES]
+        there = [[space, name] for _, space, name in named if space in SPACES and f"{name}".isprintable()]
         place, to = ([draw.chance.choice(SPACES), draw.chance.choice(NAMES_OF_VIEWS)] for _ in range(2))
         if there and what != "create" and draw.share(0.7):
             place = draw.chance.choice(there)
