@@ -77,5 +77,7 @@ class Gate:
             unquote(raw_path.decode("ascii"), errors="strict")
         except UnicodeDecodeError:
             raise Problem(400, "BadRequestException", "the path is not text in UTF-8") from None
+        if b"%2f" in raw_path.lower():  # routes see the decoded path: the name `t/` would be taken for `t`
+            raise Problem(400, "BadRequestException", "no name in a path has a slash (%2F) here")
         if not self._has_tokens and http.url.path != "/healthz":
             refuse_foreign(http.url.scheme, http.headers)
