@@ -118,9 +118,9 @@ def key_of(world: World, name: str) -> str:
     return world.key("table", SPACE, name)
 
 
-def is_taken(world: World, name: str) -> bool:
-    """Whether a table or a view of the namespace has a name."""
-    return any(world.key(kind, SPACE, name) in world.model.now.content for kind in ("table", "view"))
+def is_taken(world: World, name: str, space: str = SPACE) -> bool:
+    """Whether a table or a view of a namespace has a name."""
+    return any(world.key(kind, space, name) in world.model.now.content for kind in ("table", "view"))
 
 
 def is_table(world: World, name: str) -> bool:

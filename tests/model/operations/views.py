@@ -8,7 +8,7 @@ from urllib.parse import quote
 import requests
 
 from tests.model.operations.base import Args, Draw, Finding, Operation, World, refuse_unless, timed
-from tests.model.operations.iceberg import NAMES, SPACE, is_table, note, same, state_of, tables_of
+from tests.model.operations.iceberg import NAMES, SPACE, is_table, is_taken, note, same, state_of, tables_of
 
 SPACES: Final = ("n0", "n1", SPACE)
 NAMES_OF_VIEWS: Final = ("v0", "v1", "t0")
@@ -87,9 +87,7 @@ class View(Operation):
         """Send it, and compare the answer with the model."""
         what, (space, name) = args["what"], args["at"]
         reads = what in {"load", "list"}
-        found: tuple[Answer, int, dict[str, str | None]]
-        found = getattr(self, f"_{what}")(world, space, name, args["to"])
-        answer, right, changes = found
+        answer, right, changes = getattr(self, f"_{what}")(world, space, name, args["to"])
         if world.model.now.frozen and not reads:
             refuse_unless(answer.status >= 400, f"{what} of a view was done in a frozen lakehouse")
             return "frozen"
@@ -110,9 +108,7 @@ class View(Operation):
 
     def _is_free(self, world: World, space: str, name: str) -> bool:
         """Whether a namespace is there, and neither a view nor a table of the name."""
-        now = world.model.now.content
-        taken = any(world.key(kind, space, name) in now for kind in ("table", "view"))
-        return world.key("namespace", space) in now and not taken
+        return world.key("namespace", space) in world.model.now.content and not is_taken(world, name, space)
 
     def _refusal(self, world: World, space: str) -> int:
         return 409 if world.key("namespace", space) in world.model.now.content else 404
