@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -49,15 +50,30 @@ def named_file() -> Path | None:
 
 
 def read(path: Path) -> str:
-    """Return the text of the file. Raises ``ConfigError``."""
+    """Return the text of the file. Raises ``ConfigError``, also for one that others wrote and nobody named."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            if path.absolute() != named_file():
+                _refuse_of_others(path, os.fstat(file.fileno()))
+            return file.read()
     except OSError as error:
         raise ConfigError(
             f"cannot read {path} ({error.strerror}); see docs/dagster.md, or set {VARIABLE} to another file"
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: it is not UTF-8 text, at byte {error.start}") from None
+
+
+def _refuse_of_others(path: Path, found: os.stat_result) -> None:
+    """Refuse a file that another user wrote, or may change: it names variables and files, and where they are sent."""
+    trusted = {0, os.getuid(), Path(__file__).stat().st_uid}  # whose this program is could change that as well
+    if found.st_uid not in trusted:
+        why = "belongs to another user"
+    elif found.st_mode & stat.S_IWOTH:
+        why = "can be changed by every user of this machine"
+    else:
+        return
+    raise ConfigError(f"{path} was not read, because it {why}; set {VARIABLE} to it if you trust it")
 
 
 def parse_fields(text: str, path: Path, *, mark_twice: bool = False) -> dict[str, Any]:

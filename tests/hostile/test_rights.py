@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -100,6 +101,21 @@ def test_what_a_principal_may_not_see_looks_like_what_is_not_there(tmp_path: Pat
                     assert 403 == answers[0].status, (method, route, answers[0].text)
                     asked += 1
         assert asked > 40
+
+
+def test_a_right_on_a_table_with_a_dot_counts_for_no_other_name(tmp_path: Path) -> None:
+    owner = f"  owner: {{token_sha256: {_HASH['new']}, manage: ['*']}}\n"
+    rights = rf"principals:{chr(10)}{owner}  reader: {{token_sha256: {_HASH['reader']}, read: ['a.b\.c', 'a.d\\e']}}"
+    names = {(("a",), "b.c"): 200, (("a", "b"), "c"): 403, (("a", "b\\"), "c"): 403, (("a",), "d\\e"): 200}
+    with _served(tmp_path, rights, "lake") as uri:
+        make, reader = Client(uri, "new"), Client(uri, "reader")
+        for namespace in (("a",), ("a", "b"), ("a", "b\\")):
+            assert 200 == make("POST", "/v1/lake/namespaces", {"namespace": namespace}).status
+        for (namespace, name), status in names.items():
+            levels = quote("\x1f".join(namespace))
+            tables = f"/v1/lake/namespaces/{levels}/tables"
+            assert 200 == make("POST", tables, {"name": name, "schema": _FIELDS}).status
+            assert status == reader("GET", f"{tables}/{quote(name)}").status, (namespace, name)
 
 
 def _request(route: str, namespace: str, table: str, view: str, method: str) -> tuple[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from dagster_project import config
-from pipelines.cli.resolve_root import VARIABLE, environment_options, root_of, storage_options
+from pipelines.cli.resolve_root import VARIABLE, environment_options, names, root_of, storage_options
 from pipelines.fleet import members_of
 from pipelines.lakehouses import ConfigError, look_up
 from trinitylake_core.errors import InvalidInput
@@ -49,6 +50,31 @@ def test_a_missing_file_is_told_alike_by_all(written: Callable[[str], Path]) -> 
     for read in (config.load, lambda: list(members_of(path, lambda _: {})), lambda: root_of("a")):
         with pytest.raises(ConfigError, match="set TRINITYLAKE_LAKEHOUSES to another file"):
             read()
+
+
+_OF_OTHERS: Final = [(-1, 0o646, "can be changed by every user of this machine")]
+if os.getuid() == 0:  # only root gives files away
+    _OF_OTHERS.append((12_345, 0o644, "belongs to another user"))
+
+
+@pytest.mark.parametrize(("owner", "mode", "why"), _OF_OTHERS)
+def test_a_file_of_somebody_else_is_read_only_if_it_is_named(
+    owner: int, mode: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may send a variable of the environment to a store of its writer."""
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text("lakehouses: [{name: a, root: 's3://bucket/x'}]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRINITYLAKE_LAKEHOUSES", raising=False)
+    assert ("s3://bucket/x", {}) == root_of("a")
+    path.chmod(mode)
+    os.chown(path, owner, -1)
+    for read in (config.load, lambda: list(members_of(path, lambda _: {})), lambda: root_of("a")):
+        with pytest.raises(ConfigError, match=f"{path} was not read, because it {why}; set TRINITYLAKE_LAKEHOUSES"):
+            read()
+    assert [] == names()
+    monkeypatch.setenv("TRINITYLAKE_LAKEHOUSES", str(path))
+    assert ("s3://bucket/x", {}) == root_of("a")
 
 
 @pytest.mark.parametrize(

@@ -189,10 +189,16 @@ class Keys:
         return found
 
     async def renew(self) -> None:
-        """Read the keys again, unless that was just done, and wait a moment for them."""
+        """Read the keys again, unless that was just done, and wait a moment for them.
+
+        Raises ``Problem`` (503): they were not read now, so nobody can tell whether the issuer has a new one.
+        """
+        before = self._fresh_until
         self._begin()
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_WAIT_SECONDS)
+        if self._fresh_until == before:
+            raise Problem(*_UNREAD)
 
     def _begin(self) -> None:
         now = time.monotonic()

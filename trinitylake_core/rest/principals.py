@@ -121,9 +121,11 @@ class Principal:
 def name_for_rights(identifier: Sequence[str]) -> str:
     r"""Return the name that patterns are compared with: levels joined by dots.
 
-    A dot in the name of a table is written as ``\.``, so that ``b.c`` in ``a`` is not taken for ``c`` in ``a.b``.
+    A dot in the name of a table is written as ``\.``, so that ``b.c`` in ``a`` is not taken for ``c`` in ``a.b``; and a
+    backslash as two of them, so that it is not taken for ``c`` in a namespace whose name ends with a backslash.
     """
-    return ".".join(each.replace(".", "\\.") for each in identifier)
+    escaped = [each.replace("\\", r"\\").replace(".", r"\.") for each in identifier]
+    return ".".join(escaped)
 
 
 def _join_rights(one: _Rights, other: _Rights) -> _Rights:
