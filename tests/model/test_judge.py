@@ -22,7 +22,6 @@ from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.rest.app import HANDLERS
 
 SEEDS = (1, 2)
-NOT_YET = "the judge does it in a later step"
 READS = "a reading of the base: the judge reads committed versions"
 UNUSED = {
     **{f"{method} {path}": "answers keys" for method, path in HANDLERS if "credentials" in path},
@@ -48,9 +47,7 @@ UNUSED = {
     "Transaction.need_unchanged": "for the Iceberg catalog, which uses it",
     "fleet.run": "reads `stats` of many lakehouses",
     "trial.run": "a demonstration, made of other operations",
-    "snapshot.run": NOT_YET,
-    "register.run": NOT_YET,
-    "trinitylake serve": NOT_YET,
+    "trinitylake serve": "the worlds of several processes start it (processes.py)",
     "trinitylake tree": "prints what `stats.deep` returns",
     "trinitylake fleet": "prints what `fleet.run` returns",
     "trinitylake create": "each world is made by the library",

@@ -116,6 +116,8 @@ class World:
         self.dropped: deque[str] = deque(maxlen=30)
         self.copies: dict[str, int] = {}
         self.tables: Any = None
+        self.uuids: dict[str, str] = {}
+        """Which table a metadata file of another catalog is of."""
         self.closing: list[Callable[[], object]] = []
         self.number = 0
         self.last: str | None = None
@@ -256,6 +258,13 @@ class World:
         if self.random.random() < 0.02:
             self.judge_again(self.random.randrange(self.model.boundary, self.model.newest + 1))
         self.spent.judge_seconds += time.perf_counter() - began
+
+    def content_of(self, number: int) -> Content:
+        """Return what a version says, for an operation that has a choice."""
+        path = tree.root_path(number)
+        if not self.files.exists(path):
+            raise Finding(f"the product reported version {number}, and there is no root of it")
+        return {key: self.mark_of(key, at) for key, at in self.judge.judge(path).content().items()}
 
     def judge_again(self, number: int) -> None:
         """Read a version from its files as if for the first time, object by object."""

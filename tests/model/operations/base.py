@@ -25,6 +25,8 @@ Step = tuple[str, Args]
 REASON: Final = "the judge"
 ICE: Final = "ice"
 """The namespace of Iceberg tables, which operations of their own change."""
+FAR: Final = "far"
+"""The namespace of the tables of another catalog; the same."""
 OUTDATED: Final = (CommitConflict, PlanOutdated, TransactionExpired, NotFound)
 """What may refuse something because of what others did in between."""
 
@@ -268,7 +270,7 @@ class Draw:
 
     def object(self) -> list[str | None]:
         """Return kind, namespace and name of something to change."""
-        near = [each for each in self.focus if each[1] != ICE]
+        near = [each for each in self.focus if each[1] not in {ICE, FAR}]
         if near and self.share(0.4):
             kind, namespace, name = self.chance.choice(near)
             return [*self.world.name_of(self.related(self.world.key(f"{kind}", f"{namespace}", name)))]
@@ -285,7 +287,7 @@ class Draw:
             }
         )
         key = getattr(self, how)() or self.fresh()
-        if self.world.name_of(key)[1] == ICE:
+        if self.world.name_of(key)[1] in {ICE, FAR}:
             key = self.fresh()
         self.used.append([*self.world.name_of(key)])
         return self.used[-1]

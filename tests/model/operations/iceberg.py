@@ -658,7 +658,8 @@ class TablesHealth(Operation):
 
     def do(self, world: World, args: Args) -> str:
         """Compare the tables that it lists."""
-        expected = sorted(f"{SPACE}.{name}" for name in NAMES if is_table(world, name))
+        tables = [world.name_of(key) for key, mark in world.model.now.content.items() if "/" in mark]
+        expected = sorted(f"{space}.{name}" for _, space, name in tables)
         if args["by"] == "command":
             code, document = command(world, "tables", "health", world.root, "--engine", "local")
             refuse_unless(code == 0, f"tables health ended with {code}: {document}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipelines import apply, clean, compaction, expire, export, load, mend, restore, rollback, undo, upgrade
+from pipelines import apply, clean, compaction, expire, export, load, mend, restore, rollback, snapshot, undo, upgrade
 from pipelines.source.entries import parse_change
 from tests.model import tree
 from tests.model.model import Content, Version
@@ -427,6 +428,67 @@ class Snapshot(Operation):
         names = [each.name for each in world.lake.refresh().snapshots()]
         refuse_unless(sorted(names) == sorted(there), f"snapshots {names}, the model says {sorted(there)}")
         return "dropped" if args["drop"] else "done"
+
+
+class SnapshotPolicies(Operation):
+    """The snapshots that policies ask for at some hour: one for each period, of which the newest stay."""
+
+    weight = 2
+    uses = ("snapshot.run",)
+
+    def draw(self, draw: Draw) -> Args:
+        """Hours go on and back; some periods have no policy."""
+        keep = {each: draw.chance.choice((1, 2, 3)) for each in ("hourly", "daily", "weekly", "monthly", "yearly")}
+        for each in draw.chance.sample(sorted(keep), 3):
+            del keep[each]
+        return {
+            "keep": keep,
+            "hour": draw.chance.choice((1, 20, 1000, 20_000)) * draw.chance.randrange(9),
+        } | draw.between()
+
+    def do(self, world: World, args: Args) -> str:
+        """Ask for them, and compare what is there."""
+        model, now = world.model, datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=args["hour"])
+        there, base = dict(model.now.snapshots), model.newest
+        create, drop = [], []
+        for period, keep in args["keep"].items():
+            name = f"{period}-{name_period(period, now)}"
+            held = {each for each in there if each.startswith(f"{period}-") and each <= name}
+            kept = sorted(held | {name})[-keep:]
+            create += [name] if name not in held else []
+            drop += sorted(held - {*kept})
+        between, hook = hooks(world, args)
+        del hook["spark"]
+        with timed(world):
+            report = snapshot.run(world.lake, args["keep"], now, reason=REASON, **hook)
+        refuse_unless([*report.due.create] == create, f"snapshots due are {report.due.create}, and not {create}")
+        refuse_unless(
+            [*report.due.drop] == sorted(drop), f"to be dropped are {report.due.drop}, and not {sorted(drop)}"
+        )
+        self._note(world, base, [*report.created], [*report.dropped])
+        if not between.happened:
+            refuse_unless((report.created, report.dropped) == (report.due.create, report.due.drop), f"done: {report}")
+        if not (create or drop):
+            return "nothing"
+        refuse_unless(report.version_after == model.newest, f"the newest is {model.newest}, not {report.version_after}")
+        return "done"
+
+    def _note(self, world: World, base: int, created: list[str], dropped: list[str]) -> None:
+        """Note a version for each name."""
+        model = world.model
+        for name in created:
+            model.snapshot_content[name] = model.versions[base]
+            model.commit(model.newest + 1, {"snapshot"}, {}, snapshots={**model.now.snapshots, name: base})
+        for name in dropped:
+            left = {each: number for each, number in model.now.snapshots.items() if each != name}
+            model.commit(model.newest + 1, {"snapshot"}, {}, snapshots=left)
+
+
+def name_period(period: str, now: datetime) -> str:
+    """Return what a period is called, after its kind."""
+    year, week, _ = now.isocalendar()
+    names = {"weekly": f"{year}-W{week:02}", "yearly": f"{now.year:04}", "monthly": f"{now:%Y-%m}"}
+    return names.get(period) or f"{now.date()}" + (f"T{now.hour:02}" if period == "hourly" else "")
 
 
 class Freeze(Operation):

@@ -56,6 +56,11 @@ def fits_a_path(name: str) -> bool:
     return "/" not in name and name.isprintable()
 
 
+def route_of(space: str, name: str) -> str:
+    """Return the path of a view in requests."""
+    return f"namespaces/{space}/views/{quote(name, safe='')}"
+
+
 class View(Operation):
     """One request about a view."""
 
@@ -124,15 +129,13 @@ class View(Operation):
                 {"action": "add-view-version", "view-version": version},
                 {"action": "set-current-view-version", "view-version-id": -1},
             ]
-        answer = ask(
-            world, "POST", f"namespaces/{space}/views/{quote(name, safe='')}", {"requirements": [], "updates": updates}
-        )
+        answer = ask(world, "POST", route_of(space, name), {"requirements": [], "updates": updates})
         return answer, 200 if there else 404, {key: mark}
 
     def _drop(self, world: World, space: str, name: str, to: list[str]) -> Any:
         key = world.key("view", space, name)
         there = key in world.model.now.content
-        answer = ask(world, "DELETE", f"namespaces/{space}/views/{quote(name, safe='')}")
+        answer = ask(world, "DELETE", route_of(space, name))
         return answer, 204 if there else 404, {key: None}
 
     def _rename(self, world: World, space: str, name: str, to: list[str]) -> Any:
@@ -146,7 +149,7 @@ class View(Operation):
 
     def _load(self, world: World, space: str, name: str, to: list[str]) -> Any:
         mark = world.model.now.content.get(world.key("view", space, name))
-        path = f"namespaces/{space}/views/{quote(name, safe='')}"
+        path = route_of(space, name)
         there = ask(world, "HEAD", path).status
         refuse_unless(there == (404 if mark is None else 204), f"HEAD of view {space}.{name} is {there}")
         answer = ask(world, "GET", path)
@@ -167,7 +170,7 @@ class View(Operation):
 
     def _register(self, world: World, space: str, name: str, to: list[str]) -> Any:
         """Register the metadata of a view that is there: no two have one file."""
-        loaded = ask(world, "GET", f"namespaces/{to[0]}/views/{to[1]}")
+        loaded = ask(world, "GET", route_of(*to))
         location = loaded.body["metadata-location"] if loaded.status == 200 else f"{world.root}/views/none.json"
         answer = ask(world, "POST", f"namespaces/{space}/register-view", {"name": name, "metadata-location": location})
         refuse_unless(answer.status >= 400, f"view {space}.{name} was registered from {location}")
