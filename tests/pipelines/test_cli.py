@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli
 from pipelines.cli.command import Result
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
@@ -69,16 +68,6 @@ def sales(root: str, changes: str, run: Run) -> str:
     return root
 
 
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the URI of a lakehouse for what is refused: at version 1, with the objects of ``sales``."""
-    directory = tmp_path_factory.mktemp("unchanged")
-    (directory / "changes.yaml").write_text(CHANGES, encoding="utf-8")
-    lake = Lakehouse.create((directory / "lake").as_uri() + "/", order=5)
-    assert 0 == cli.main(["apply", lake.root, str(directory / "changes.yaml"), "--quiet"])
-    return lake.root
-
-
 # -- usage ---------------------------------------------------------------------------------------------
 
 
@@ -99,37 +88,6 @@ def test_every_command_has_a_help_text_with_an_example_of_itself(run: Run, name:
 
 def test_version(run: Run) -> None:
     assert run("--version").out.startswith("trinitylake ")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["lss"], "no such command 'lss'; did you mean 'ls'?"),
-        (["xyzzy"], "no such command 'xyzzy'; the commands are: "),
-        (["ls"], "ROOT is missing; pass it, or set TRINITYLAKE_ROOT (see `trinitylake ls --help`)"),
-        (["diff", "file:///x", "1"], "B is missing"),
-        (["ls", "file:///x", "a", "b"], "got unexpected extra argument (b)"),
-        (["ls", "file:///x", "--kindd", "table"], "no such option '--kindd'; did you mean '--kind'?"),
-        (["ls", "file:///x", "--kind", "tables"], "invalid value for '--kind': 'tables' is not one of 'namespace'"),
-        (["ls", "file:///x", "--version", "1", "--snapshot", "s"], "--snapshot is not allowed with --version"),
-        (["create", "file:///x", "--order", "many"], "invalid value for '--order': 'many' is not a valid integer"),
-        (["upgrade", "file:///x"], "DST is missing"),
-        (["ls", "file:///x", "--storage-option", "secretvalue"], "--storage-option takes KEY=VALUE"),
-    ],
-)
-def test_wrong_usage_is_told_and_ends_with_2(
-    run: Run, words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where no lakehouses.yaml names the only lakehouse
-    ran = run(*words)
-    assert (2, "") == (ran.code, ran.out)
-    assert ran.err.startswith("error: ")
-    assert message in ran.err
-    assert 1 == ran.err.count("\n")
-    as_json = run(*words, "--json")
-    assert 2 == as_json.code
-    assert ran.err == as_json.err
-    assert "InvalidInput" == as_json.json["error"]["type"]
 
 
 def test_the_root_comes_from_the_environment(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,25 +139,6 @@ def test_create_takes_every_field_of_the_definition(run: Run, tmp_path: Path) ->
     assert definition == run("show", root, "--json").json["definition"]
 
 
-@pytest.mark.parametrize(
-    ("options", "type_", "message"),
-    [
-        (["--order", "2"], "InvalidDefinition", "order must be between 3"),
-        (["--node-file-max-size-bytes", "100"], "InvalidDefinition", "write buffer"),
-        (["--property", "novalue"], "InvalidInput", "--property takes KEY=VALUE"),
-        (["--properties", "{broken"], "InvalidInput", "--properties is not a JSON object"),
-    ],
-)
-def test_create_refuses_what_the_format_cannot_hold(
-    run: Run, tmp_path: Path, options: list[str], type_: str, message: str
-) -> None:
-    ran = run("create", (tmp_path / "new").as_uri(), *options, "--json")
-    assert (2, type_) == (ran.code, ran.json["error"]["type"])
-    assert message in ran.json["error"]["message"]
-    assert f"error: {ran.json['error']['message']}\n" == ran.err
-    assert not (tmp_path / "new").exists()
-
-
 def test_create_refuses_a_root_that_is_taken_or_has_no_scheme(run: Run, root: str) -> None:
     taken = run("create", root, "--json")
     assert (2, "AlreadyExists") == (taken.code, taken.json["error"]["type"])
@@ -243,34 +182,6 @@ def test_show_resolves_names_that_hold_dots(run: Run, root: str) -> None:
     assert "view" == run("show", root, "a.b", "--kind", "view", "--json").json["kind"]
     assert "namespace" == run("show", root, "a.b", "--kind", "namespace", "--json").json["kind"]
     assert "is ambiguous: namespace '' in 'a.b', view 'b' in 'a'" in run("show", root, "a.b").err
-
-
-@pytest.mark.parametrize(
-    ("words", "type_", "message"),
-    [
-        (["show", "sales.none"], "ObjectNotFound", "there is no object 'sales.none' in version 1"),
-        (["show", "sales.orders", "--kind", "view"], "ObjectNotFound", "there is no view 'sales.orders'"),
-        (["show", "no such"], "InvalidName", "holds the forbidden character U+0020"),
-        (["show", "x" * 101], "InvalidName", "is 101 bytes long; this lakehouse allows 100"),
-        (["ls", "none"], "ObjectNotFound", "there is no namespace 'none' in version 1"),
-        (["ls", "--version", "99"], "VersionNotFound", "version 99 does not exist"),
-        (["ls", "--timestamp", "yesterday"], "InvalidInput", "'yesterday' is not an ISO 8601 time"),
-        (["ls", "--timestamp", "2001-01-01"], "VersionNotFound", "the lakehouse was created later"),
-        (["diff", "0", "x"], "InvalidInput", "B: there is no snapshot 'x', and 'x' is not a number"),
-        (["diff", "-1", "0"], "InvalidInput", "A: there is no snapshot '-1', and '-1' is not a number"),
-        (["diff", "0", "99"], "VersionNotFound", "version 99 does not exist"),
-        (["history", "--since", "soon"], "InvalidInput", "'soon' is not an ISO 8601 time"),
-        (["history", "--limit", "-1"], "InvalidInput", "--limit must not be negative"),
-        (["verify", "--version", "99"], "VersionNotFound", "version 99 does not exist"),
-    ],
-)
-def test_what_is_not_there_is_wrong_input(run: Run, unchanged: str, words: list[str], type_: str, message: str) -> None:
-    ran = run(words[0], unchanged, *words[1:], "--json")
-    assert (2, type_) == (ran.code, ran.json["error"]["type"])
-    assert message in ran.json["error"]["message"]
-    assert message in ran.err
-    text = run(words[0], unchanged, *words[1:])
-    assert (2, ran.err) == (text.code, text.err)
 
 
 def test_the_history_of_one_object(run: Run, sales: str) -> None:
@@ -398,85 +309,6 @@ def test_apply_takes_every_action(run: Run, sales: str, monkeypatch: pytest.Monk
         definition["sort_keys"],
     )
     assert {"team": "x"} == run("show", sales, "sales", "--json").json["definition"]["properties"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "must hold a list of changes"),
-        ("[]", "holds no changes"),
-        ("a: b", "must hold a list of changes"),
-        ("- [", "line 1: neither YAML nor JSON"),
-        ("- a", "entry 1 must be one action with its arguments"),
-        ("- {drop_view: {namespace: a, name: b}, drop_table: {namespace: a, name: b}}", "entry 1 must be one action"),
-        ("- create_tabel: {}", "entry 1: unknown action 'create_tabel'; did you mean 'create_table'?"),
-        (
-            "- create_table: {namespace: a, nmae: b}",
-            "entry 1 (create_table): unknown field 'nmae'; did you mean 'name'?",
-        ),
-        ("- create_table: {namespace: sales}", "entry 1 (create_table): name is missing"),
-        ("- create_table: sales", "entry 1 (create_table) needs its arguments as a mapping"),
-        ("- create_namespace: {namespace: 12}", "entry 1 (create_namespace): namespace must be text, not 12"),
-        ("- drop_table: {namespace: sales, name: no}", "name must be text, not False (put it in quotes)"),
-        ("- create_namespace: {namespace: x, properties: {a: 1}}", "properties['a'] must be text, not int"),
-        ("- create_namespace: {namespace: x, namespace: y}", "line 1: 'namespace' appears twice"),
-        (
-            "- create_namespace: x\n- create_namespace: sales",
-            "entry 2 (create_namespace sales): namespace 'sales' already",
-        ),
-        ("- create_namespace: a b", "entry 1 (create_namespace a b): namespace name 'a b' holds the forbidden"),
-        ("- drop_table: {namespace: sales, name: t}", "entry 1 (drop_table sales.t): there is no table 'sales.t'"),
-        ("- drop_namespace: sales", "entry 1 (drop_namespace sales): namespace 'sales' holds 2 tables and views"),
-        ("- create_view: {namespace: sales, name: v}", "entry 1 (create_view sales.v): a view needs sql"),
-        ("- drop_namespace: {namespace: sales, cascade: 1}", "cascade must be true or false, not 1"),
-        ("- create_table: {namespace: sales, name: t, primary_keys: id}", "primary_keys must be a list, not 'id'"),
-        ("- create_table: {namespace: sales, name: t, primary_keys: [id]}", "the schema has no column 'id'"),
-    ],
-)
-def test_apply_names_the_entry_that_is_wrong_and_changes_nothing(
-    run: Run, unchanged: str, tmp_path: Path, text: str, message: str
-) -> None:
-    file = tmp_path / "wrong.yaml"
-    file.write_text(text, encoding="utf-8")
-    ran = run("apply", unchanged, str(file))
-    assert (2, "") == (ran.code, ran.out)
-    assert message in ran.err
-    assert 1 == ran.err.count("\n")
-    assert 1 == run("stats", unchanged, "--json").json["version"]
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ("7", "column 1 must be a mapping with name and type, not 7"),
-        ("{type: int}", "column 1 needs a name"),
-        ("{name: on, type: int}", "column 1 needs a name, which must be text"),
-        ("{name: a}", "column 1 (a) has no type"),
-        ("{name: a, type: 5}", "column 1 (a): type must be text, not 5"),
-        ("{name: a, type: bigin}", "column 1 (a): unknown type 'bigin'; did you mean 'bigint'?"),
-        ("{name: a, type: list<int>}", "'list<int>' is not a type; nested types are written as fields"),
-        ("{name: a, type: list}", "column 1 (a): type list needs element"),
-        ("{name: a, type: struct, fields: []}", "column 1 (a): fields must be a list of columns"),
-        ("{name: a, type: struct, fields: [{name: b, type: x}]}", "column 1 (a) field 1 (b): unknown type 'x'"),
-        ("{name: a, type: int(3)}", "column 1 (a): type int4 takes no sizes, not 1"),
-        ("{name: a, type: 'decimal(50)'}", "column 1 (a): "),
-        ("{name: a, type: decimal}", "column 1 (a): type decimal needs a precision"),
-        ("{name: a, type: fixed}", "column 1 (a): type fixed needs a length"),
-        ("{name: a, type: int, nullabel: true}", "column 1 (a): unknown field 'nullabel'; did you mean 'nullable'?"),
-        ("{name: a, type: int, nullable: 'no'}", "column 1 (a): nullable must be true or false, not 'no'"),
-        ("{name: a, type: int, id: x}", "column 1 (a): id must be a whole number, not 'x'"),
-        ("{name: a, type: int, properties: {b: 1}}", "column 1 (a): properties must be a mapping of text by text"),
-    ],
-)
-def test_apply_names_the_column_that_is_wrong(
-    run: Run, unchanged: str, tmp_path: Path, column: str, message: str
-) -> None:
-    file = tmp_path / "wrong.yaml"
-    file.write_text(f"- create_table: {{namespace: sales, name: t, schema: [{column}]}}", encoding="utf-8")
-    ran = run("apply", unchanged, str(file))
-    assert (2, "") == (ran.code, ran.out)
-    assert ran.err.startswith("error: entry 1 (create_table sales.t): column 1")
-    assert message in ran.err
 
 
 def test_apply_needs_a_file_that_can_be_read(run: Run, root: str, tmp_path: Path) -> None:
@@ -645,19 +477,6 @@ def test_a_list_without_versions_says_why(run: Run, sales: str) -> None:
         run("history", sales, "--object", "sales.orders", "--since", "2099-01-01").out
     )
     assert "no version matches\n" == run("history", sales, "--operation", "load").out
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("- create_table: {namespace: sales, name: t, schema: [{name: a, type: 'decimal(2,10)'}]}", "behind the point"),
-        ("- rename_table: {namespace: sales, name: a, to: b}", "create it under the new name and drop the old one"),
-    ],
-)
-def test_apply_says_what_would_be_right(run: Run, unchanged: str, tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "list.yaml").write_text(text)
-    ran = run("apply", unchanged, str(tmp_path / "list.yaml"))
-    assert (2, True) == (ran.code, message in ran.err), ran.err
 
 
 def test_load_takes_a_relative_path_and_names_the_file(

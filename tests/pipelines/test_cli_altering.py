@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines.conftest import Run
-from trinitylake_core import Lakehouse, spec
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
-    return _small(tmp_path_factory.mktemp("unchanged"))
+from trinitylake_core import Lakehouse
 
 
 @pytest.fixture
@@ -89,39 +84,6 @@ def test_the_delete_guard_of_a_lakehouse_is_set_and_removed(run: Run, lake: Lake
     assert "nothing to change" in run("alter", lake.root, "--unset", "owner")[1]
     for wrong in ([], ["--set", "a"], ["--set", "a=b", "--unset", "a"]):
         assert 2 == run("alter", lake.root, *wrong)[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["alter", "typo.x", "--set", "a=1"], 2, "there is no object 'typo.x' in version 1"),
-        (["alter", "sales", "--comment", "x", "--set", "comment=y"], 2, "--comment sets the property comment"),
-        (["alter", "sales.orders"], 2, "say what to change: --set KEY=VALUE, --unset KEY, --comment TEXT or --accept"),
-        (["alter", "sales", "--accept"], 2, "--accept is about the lakehouse itself"),
-        (["alter", "--accept", "--unset", spec.HISTORY_ACCEPTED], 2, "--accept sets maintenance.history.accepted"),
-        (["alter", "--kind", "table", "--set", "a=1"], 2, "--kind and --namespace are about an OBJECT"),
-        (["alter", "sales.iceberg", "--set", "a=1"], 3, "its properties are in its metadata file"),
-        (["rename", "sales.typo", "sales.x"], 2, "there is no object 'sales.typo' in version 1"),
-        (["rename", "sales", "sold"], 2, "'sales' is a namespace, which cannot be renamed"),
-        (["rename", "sales.orders", "none.orders"], 2, "no namespace in 'none.orders' exists in version 1"),
-        (["rename", "sales.orders", "orders", "--to-namespace", "none"], 2, "there is no namespace 'none'"),
-        (["rename", "sales.orders", "a.b.c"], 2, "'a.b.c' is ambiguous: 'b.c' in 'a', 'c' in 'a.b'"),
-        (["rename", "sales.orders", "sales.orders"], 2, "table 'sales.orders' already exists"),
-        (["rename", "sales.orders", "top"], 2, "view sales.top already exists"),
-        (["rename", "sales.orders", "with space"], 2, "holds the forbidden character U+0020"),
-        (["rename", "sales.orders", "x" * 101], 2, "is 101 bytes long; this lakehouse allows 100"),
-        (["rename", "sales.orders"], 2, "NAME is missing"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_line_and_changes_nothing(
-    run: Run, unchanged: Lakehouse, words: list[str], code: int, message: str
-) -> None:
-    """In a dry run, too."""
-    for more in ([], ["--dry-run"]):
-        done = run(words[0], unchanged.root, *words[1:], *more)
-        assert (code, "") == done[:2]
-        assert (1, True) == (done[2].count("\n"), message in done[2]), done[2]
-        assert 1 == unchanged.refresh().version
 
 
 @pytest.mark.parametrize(

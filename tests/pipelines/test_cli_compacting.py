@@ -39,38 +39,6 @@ def run(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]) -> Run:
     return compact
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--budget", "0"], "a budget of no bytes"),
-        (["--budget", "much"], "'much' is not a valid size; write bytes, or 64KiB"),
-        (["--budget-time", "0s"], "a budget of no time"),
-        (["--target", "1"], "at least 1 MiB"),
-        (["--min-files", "1"], "min_files is at least 2"),
-        (["--deletes", "0"], "above 0 and at most 1"),
-        (["--deletes", "nan"], "above 0 and at most 1"),
-        (["--strategy", "zzz"], "zzz"),
-        (["--engine", "spark"], "tables cannot be compacted by engine 'spark': "),
-        (["--engine", "local", "--remote", "sc://host:15002"], "--engine local never starts Spark"),
-        (["--endpoint", "http://127.0.0.1:8181"], "--endpoint and --warehouse belong together"),
-        (["--endpoint", "s3://bucket", "--warehouse", "lake"], "an endpoint is a URL"),
-        (["nothing.*"], "no table has a name like"),
-        (["--prove", "maybe"], "maybe"),
-        (["--where", " "], "where is empty"),
-        (["--plan", "file:///none.parquet", "--dry-run"], "--plan cannot be combined"),
-        (["--plan", "file:///none.parquet", "sales.*"], "--plan cannot be combined"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_with_words(
-    catalog: TrinityLakeCatalog, run: Run, arguments: list[str], words: str
-) -> None:
-    version = catalog.lakehouse.version
-    code, out, err = run(*arguments)
-    assert (2, "") == (code, out)
-    assert words in err
-    assert version == catalog.lakehouse.version
-
-
 def test_options_decide_what_is_rewritten(catalog: TrinityLakeCatalog, run: Run) -> None:
     small_files(catalog, "logs.small", 3)
     found = json.loads(run("sales.*", "--min-files", "2", "--dry-run", "--json")[1])

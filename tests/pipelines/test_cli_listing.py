@@ -62,12 +62,6 @@ def test_a_pattern_lists_what_it_matches_in_key_order(run: Run, large: Lakehouse
         assert tables == _objects(run, large, text, "--kind", "table")
 
 
-@pytest.mark.parametrize("words", [["typo.*"], ["n07.t03"], ["*.t01", "--kind", "view"], ["n07\\"], ["a.b.c"]])
-def test_a_pattern_that_names_nothing_is_wrong_input(run: Run, large: Lakehouse, words: list[str]) -> None:
-    code, out, err = run("ls", large.root, *words)
-    assert (2, "", True) == (code, out, err.startswith("error: "))
-
-
 def _nodes_read(monkeypatch: pytest.MonkeyPatch, run: Run, *words: str) -> int:
     """Return how many node files a command gets, with one request at a time."""
     read: list[str] = []
@@ -180,17 +174,3 @@ def test_format_json_is_json(run: Run, large: Lakehouse) -> None:
     for words in (["--format", "json"], ["--format=json"]):
         code, out, _ = run("ls", large.root, "none", *words)
         assert (2, "ObjectNotFound") == (code, json.loads(out)["error"]["type"])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["ls", "--json", "--format", "csv"], "--format csv is not allowed with --json"),
-        (["ls", "--format", "xml"], "invalid value for '--format': 'xml' is not one of 'table'"),
-        (["ls", "--limit", "-1"], "--limit must not be negative: -1"),
-        (["diff", "0", "1", "--definitions", "--format", "csv"], "--format json shows all of it"),
-    ],
-)
-def test_a_format_that_does_not_fit_is_wrong_usage(run: Run, large: Lakehouse, words: list[str], message: str) -> None:
-    code, _, err = run(words[0], large.root, *words[1:])
-    assert (2, True) == (code, message in err)

@@ -86,68 +86,6 @@ def _one_clear_line(capsys: pytest.CaptureFixture[str], words: list[str], codes:
         assert errors[0].isprintable(), (words, err)
 
 
-WRONG = [
-    [""],
-    ["-"],
-    ["--"],
-    ["--frobnicate"],
-    ["ls", "--"],
-    ["ls", ROOT, "--limit"],
-    ["ls", ROOT, "--version"],
-    ["ls", ROOT, "--version=1", "--version=two=three"],
-    ["ls", ROOT, "-x"],
-    ["ls", ROOT, "--js"],
-    ["ls", ROOT, "--json=yes"],
-    ["show", ROOT, "."],
-    ["show", ROOT, ".orders"],
-    ["show", ROOT, "sales."],
-    ["history", ROOT, "--operation", "COMMIT"],
-    ["history", ROOT, "--limit", "1.5"],
-    ["snapshot"],
-    ["snapshot", "make", ROOT],
-    ["snapshot", "create", ROOT],
-    ["snapshot", "create", ROOT, "with space"],
-    ["snapshot", "create", ROOT, "x", "--expires-in", "tomorrow"],
-    ["snapshot", "create", ROOT, "x", "--kind", "full"],
-    ["rollback", ROOT],
-    ["rollback", ROOT, "--to-version", "0"],
-    ["restore", ROOT, "--version", "0", "--reason", "r"],
-    ["restore", ROOT, "--only", "", "--version", "0", "--reason", "r"],
-    ["restore", ROOT, "--only", "x\\", "--version", "0", "--reason", "r"],
-    ["restore", ROOT, "--only", "typo.*", "--version", "1", "--reason", "r"],
-    ["expire", ROOT, "--keep-last", "-1"],
-    ["expire", ROOT, "--older-than", "3"],
-    ["expire", ROOT, "--older-than", "999999999w"],
-    ["expire", ROOT, "--plan", "/no/such/plan.parquet"],
-    ["clean", ROOT, "--inventory", "/no/such/file.csv"],
-    ["compact", ROOT, "--spark-conf", "novalue"],
-    ["compact", ROOT, "--master", "local[1]", "--remote", "sc://x"],
-    ["load", ROOT, "/no/such/file.jsonl"],
-    ["load", ROOT, "/no/such/directory"],
-    ["apply", ROOT, "/no/such/file.yaml"],
-    ["apply", ROOT, "/"],
-    ["alter", ROOT, "--set", "=x"],
-    ["export", ROOT, ROOT],
-    ["export", ROOT, "s3://"],
-    ["upgrade", ROOT, ROOT],
-    ["completion"],
-    ["help", "frobnicate"],
-    ["ls", "http://[::1"],
-    ["ls", "file://host/lake"],
-    ["ls", "s3://key:secret@bucket/x"],
-    ["ls", "nowhere"],
-    ["ls", ROOT, "--storage-option", "=x"],
-    ["ls", ROOT, "--storage-option", "retries=many"],
-]
-
-
-@pytest.mark.parametrize("words", WRONG, ids=" ".join)
-def test_a_wrong_command_line_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], root: str, words: list[str]
-) -> None:
-    _one_clear_line(capsys, [word.replace(ROOT, root) for word in words], {2, 3, 4})
-
-
 @pytest.mark.parametrize("command", ["ls", "verify", "export", "rollback", "diff"])
 def test_a_version_of_thousands_of_digits_is_no_bug(
     capsys: pytest.CaptureFixture[str], root: str, command: str

@@ -98,21 +98,6 @@ def test_a_port_in_use_is_a_sentence(lake: Lakehouse, said: list[str]) -> None:
     assert f"error: another program uses port {port} of 127.0.0.1: stop it, or choose another port" in sentence
 
 
-def test_a_number_that_is_no_port_is_refused(lake: Lakehouse, said: list[str]) -> None:
-    assert 2 == cli.main(["serve", lake.root, "--port", "99999"])
-    assert "99999 is no port" in said[0]
-
-
-@pytest.mark.parametrize("option", ["--tables", "--allow-location"])
-def test_lakehouses_of_one_endpoint_share_no_places(
-    option: str, lake: Lakehouse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A client of one took the root of the other: a place in no table that the first one knows."""
-    words = ["serve", lake.root, "--also", f"other={lake.root}", option, tmp_path.as_uri(), "--port", "0"]
-    assert 2 == cli.main(words)
-    assert "serve each by an endpoint of its own" in capsys.readouterr().err
-
-
 def test_the_endpoint_says_that_it_serves_when_clients_can_connect(
     lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,49 +18,28 @@ pytestmark = pytest.mark.usefixtures("no_environment")
 
 
 @pytest.mark.parametrize(
-    ("line", "answer"),
+    "line",
     [
-        ("log ROOT --limit 1", ""),
-        ("version", ""),
-        ("version --json", ""),
-        ("version ROOT", "no such command 'version'; did you mean"),
-        ("info ROOT", ""),
-        ("describe ROOT", ""),
-        ("check ROOT", ""),
-        ("vacuum ROOT", "did you mean 'clean' ("),
-        ("tag ROOT before-load", ""),
-        ("namespaces ROOT", "did you mean 'ls' ("),
-        ("optimize ROOT", "did you mean 'compact' (push all buffered messages down the tree) or 'tables compact' ("),
-        ("tables ls ROOT", "no such command 'tables ls'; did you mean 'ls' ("),
-        ("tables vacuum ROOT", "did you mean 'tables clean' ("),
-        ("tables compcat ROOT", "no such command 'tables compcat'; did you mean 'tables compact'?"),
-        ("tables qqq ROOT", "tables needs one of: health, compact, expire, clean"),
-        ("tables ROOT", "needs one of: health, compact, expire, clean; `ls ROOT --kind table` lists tables"),
-        ("snapshot delete ROOT a", "did you mean 'snapshot drop' ("),
-        ("log ROOT -n 5", ""),
-        ("log ROOT ns0", ""),
-        ("compact-tables ROOT", "did you mean 'tables compact' ("),
-        ("sql ROOT", "did you mean 'serve' ("),
-        ("import ROOT", "did you mean 'load' ("),
-        ("rollback ROOT --table ns0.t1", "no such option '--table'; `restore ROOT NAME` brings back single objects"),
-        ("create table ns0.t1", "`apply ROOT FILE` makes namespaces, tables and views in it"),
-        ("create namespace ns1", "`apply ROOT FILE` makes namespaces, tables and views in it"),
-        ("rollback ROOT --to HEAD~1 -m why -n", ""),
-        ("rollback ROOT --version=HEAD~1 --message why", ""),
-        ("rollback ROOT HEAD~1 --why x", "no such option '--why'; did you mean '--reason'?"),
-        ("rollback ROOT HEAD~1", "a reason is required (`--reason TEXT`, or `reason`): it stands in the history"),
-        ("ls ROOT --at HEAD~1", ""),
-        ("expire ROOT --keep 5", ""),
-        ("clean ROOT --older 7d", "no such option '--older'; did you mean '--older-than'?"),
-        ("clean ROOT --dryrun", "no such option '--dryrun'; did you mean '--dry-run'?"),
+        "log ROOT --limit 1",
+        "version",
+        "version --json",
+        "info ROOT",
+        "describe ROOT",
+        "check ROOT",
+        "tag ROOT before-load",
+        "log ROOT -n 5",
+        "log ROOT ns0",
+        "rollback ROOT --to HEAD~1 -m why -n",
+        "rollback ROOT --version=HEAD~1 --message why",
+        "ls ROOT --at HEAD~1",
+        "expire ROOT --keep 5",
     ],
 )
-def test_a_guess_at_the_command_line_works_or_is_corrected(run: Run, tmp_path: Path, line: str, answer: str) -> None:
+def test_a_guess_at_the_command_line_works(run: Run, tmp_path: Path, line: str) -> None:
+    """Those that are corrected: refusals.txt."""
     lake = filled(new_lake(tmp_path / "lake"), tables=8)
     ran = run(*line.replace("ROOT", lake.root).split())
-    assert answer in ran.err
-    assert (0 if answer == "" else 2) == ran.code
-    assert ran.err.count("\n") == (answer != "")
+    assert (0, "") == (ran.code, ran.err)
 
 
 def test_neither_the_value_of_an_option_nor_a_word_behind_two_dashes_is_an_option(run: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pipelines.tables.compact.decision import GroupRules
 from tests.pipelines.conftest import Run
 from tests.support.icebergs import new_iceberg, rows, with_table
 from tests.support.lakes import GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
-from tests.support.surgery import Surgery, files_of
+from tests.support.surgery import Surgery
 from trinitylake_core import Corrupt, Lakehouse, PlanOutdated, StorageError, locations, spec
 from trinitylake_core.clock import now_millis
 from trinitylake_core.spec import BOUNDARY_FILE
@@ -194,10 +194,6 @@ def cli(run: Run) -> Run:
     return lambda *words: run(*words, "--storage-option", "durable=false", *local.get(words[0], []))
 
 
-def versions(out: str) -> list[int]:
-    return [each["version"] for each in json.loads(out)["versions"]]
-
-
 def test_snapshots_on_the_command_line(cli: Run, lake: Lakehouse, tmp_path: Path) -> None:
     root, copy = lake.root, (tmp_path / "copy").as_uri()
     assert "no snapshots\n" == cli("snapshot", "list", root)[1]
@@ -214,39 +210,6 @@ def test_snapshots_on_the_command_line(cli: Run, lake: Lakehouse, tmp_path: Path
     assert lake.at(version=GOOD).digest() == lake.refresh().digest()
     assert "snapshot good dropped" in cli("snapshot", "drop", root, "good")[1]
     assert 2 == cli("snapshot", "drop", root, "good")[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["rollback", "--to-version", "9"], 2, "a reason is required"),
-        (["rollback", "--reason", "r"], 2, "one of version, timestamp and snapshot"),
-        (["rollback", "--to-version", "9", "--to-snapshot", "s", "--reason", "r"], 2, "not allowed with"),
-        (["rollback", "--to-version", "99", "--reason", "r"], 2, "version 99 does not exist"),
-        (["rollback", "--to-version", "10", "--reason", "r"], 2, "the newest one already"),
-        (["rollback", "--to-snapshot", "x", "--reason", "r"], 2, "there is no snapshot 'x'"),
-        (["rollback", "--to-timestamp", "1999-01-01", "--reason", "r"], 2, "there was no version at 1999"),
-        (
-            ["rollback", "--to-version", "8", "--reason", "r", "--expected-version", "9"],
-            3,
-            "another writer committed since",
-        ),
-        (["restore", "--only", "*", "--version", "9"], 2, "a reason is required"),
-        (["restore", "--version", "9", "--reason", "r"], 2, "say which objects"),
-        (["restore", "--only", "nope", "--version", "9", "--reason", "r"], 2, "nope names nothing"),
-        (["snapshot create", "a b"], 2, "without spaces"),
-        (["snapshot create", "x", "--kind", "full"], 2, "--kind full needs --target"),
-        (["snapshot create", "x", "--target", "file:///x"], 2, "--target is only for --kind full"),
-        (["snapshot create", "x", "--expires-in", "soon"], 2, "is not a valid age"),
-        (["snapshot create", "x", "--version", "99"], 2, "version 99 does not exist"),
-        (["history", "--operation", "magic"], 2, "is not one of"),
-    ],
-)
-def test_exit_codes(cli: Run, lake: Lakehouse, words: list[str], code: int, message: str) -> None:
-    before = files_of(lake)
-    got, _, err = cli(*words[0].split(), lake.root, *words[1:])
-    assert (code, True) == (got, message in err), err
-    assert before == files_of(lake)
 
 
 # -- what is done is told as done ----------------------------------------------------------------------
