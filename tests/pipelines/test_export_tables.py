@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,24 +227,6 @@ def test_spark_makes_the_same_copy(catalog: TrinityLakeCatalog, tmp_path: Path, 
 
 
 # -- what is missing or damaged ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("pattern", ["*.metadata.json", "snap-*.avro", "*-m0.avro", "*.parquet"])
-@pytest.mark.parametrize("damage", [Path.unlink, shorten])
-def test_a_table_that_lacks_files_is_named_the_rest_is_copied_and_no_good_file_is_lost(
-    catalog: TrinityLakeCatalog, copy: str, pattern: str, damage: Callable[[Path], None], tmp_path: Path
-) -> None:
-    run(catalog, copy, HISTORY)
-    whole, fresh = files(copy), (tmp_path / "fresh").as_uri()
-    damage(one(catalog, pattern))
-    again = run(catalog, copy, HISTORY)
-    assert whole == files(copy)
-    assert (pattern != "*.parquet") == bool(again.plan.tables_lacking), "of data the copy has the good file"
-    new = run(catalog, fresh, HISTORY)
-    assert ["sales-orders"] == [*new.plan.tables_lacking]
-    assert [7] == ids(opened(fresh).load_table(CUSTOMERS))
-    lost = [path for path in whole.keys() - files(fresh).keys() if fnmatch(path, f"*/{pattern}")]
-    assert lost, "what is damaged is not copied"
 
 
 def test_the_command_ends_with_1_and_names_the_table(

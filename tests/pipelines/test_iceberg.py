@@ -152,16 +152,6 @@ def test_export_says_of_how_many_tables_it_leaves_the_files(
     assert copy.lakehouse.version == catalog.lakehouse.version
 
 
-def test_what_nobody_here_can_open_is_counted_and_no_finding(catalog: TrinityLakeCatalog) -> None:
-    with catalog.lakehouse.transaction() as txn:
-        txn.create_namespace("sales")
-        facts = {"metadata_location": "nosuch://bucket/t/1.metadata.json"}
-        txn.create_table("sales", "far", table_type="EXTERNAL", format_properties=facts)
-        txn.create_table("sales", "new")
-    report = _verified(catalog, "newest", 1.0)
-    assert (True, 0, 1) == (report.ok, report.tables_checked, report.tables_unknown)
-
-
 def test_a_sample_is_the_same_everywhere_and_about_its_share() -> None:
     paths = [f"table-{number}" for number in range(2000)]
     chosen = [path for path in paths if in_sample(path, 0.25)]

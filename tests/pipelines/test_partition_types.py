@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from decimal import Decimal
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
 
 from pipelines import compaction, expire, tables_clean
 from tests.support.engines import by_spark_sql, connected
@@ -38,6 +61,26 @@ _TRANSFORMS: Final = {
     "truncate": ("DECIMAL(12, 2)", "truncate(10, p)", ["CAST('-77.25' AS DECIMAL(12, 2))"]),
     "month": ("TIMESTAMP", "month(p)", ["TIMESTAMP '1969-12-31 23:59:59'", "TIMESTAMP '2026-11-26 01:02:03'"]),
 }
+
+
+_ICEBERG: Final[dict[str, tuple[Any, list[Any]]]] = {
+    "boolean": (BooleanType(), [True, False]),
+    "int": (IntegerType(), [1, -1]),
+    "long": (LongType(), [1, -(1 << 40)]),
+    "float": (FloatType(), [1.5, -0.25]),
+    "double": (DoubleType(), [1.5, -0.25]),
+    "decimal of 4 bytes": (DecimalType(9, 2), [Decimal("1.25"), Decimal("-77.00")]),
+    "decimal of 6 bytes": (DecimalType(12, 2), [Decimal("1.25"), Decimal("-77.00")]),
+    "decimal of 16 bytes": (DecimalType(38, 0), [Decimal(10) ** 37, Decimal(-7)]),
+    "date": (DateType(), [date(2024, 2, 29), date(1969, 1, 1)]),
+    "time": (TimeType(), [clock(1, 2, 3), clock(23, 59)]),
+    "timestamp": (TimestampType(), [datetime(2024, 2, 29, 1, 2), datetime(1969, 1, 1)]),  # noqa: DTZ001 - it has none
+    "timestamptz": (TimestamptzType(), [datetime(2024, 2, 29, tzinfo=UTC), datetime(1969, 1, 1, tzinfo=UTC)]),
+    "string": (StringType(), ["Zürich", "a b", "a%20b", "a/b", "a:b", "%", "x-0123456789ab", ""]),
+    "binary": (BinaryType(), [b"\x00\xff", b""]),
+    "fixed": (FixedType(5), [b"\x00\xff\x02ab", b"abcde"]),
+}
+"""A type of Iceberg, and values; of texts those whose files need percent signs in their names, or look like others'."""
 
 
 @pytest.fixture
@@ -104,6 +147,21 @@ def test_duckdb_partitions_by_every_type(lake: Lakehouse) -> None:
             name: connection.execute(f"SELECT count(p) + count(*) FROM l.p.{name}").fetchall() for name in expected
         }
     assert in_duckdb == again
+
+
+def test_pyiceberg_partitions_by_every_type(lake: Lakehouse, catalog: TrinityLakeCatalog) -> None:
+    """Each value in a commit of its own, and none; one append is abandoned."""
+    catalog.create_namespace("p")
+    expected = {}
+    for name, (kind, values) in _ICEBERG.items():
+        schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", kind, required=False))
+        spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+        table = catalog.create_table(f"p.{name.replace(' ', '_')}", schema, partition_spec=spec)
+        for number, value in enumerate([*values, None]):
+            table.append(pa.table({"id": [number], "p": [value]}, schema.as_arrow()))
+        table.transaction().append(pa.table({"id": [9], "p": values[:1]}, schema.as_arrow()))
+        expected[name.replace(" ", "_")] = len(values) + 1
+    _judge(lake, expected)
 
 
 @pytest.mark.slow

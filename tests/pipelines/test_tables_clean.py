@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -286,34 +285,6 @@ def test_young_and_foreign_files_stay_and_are_named(catalog: TrinityLakeCatalog)
     assert all(path.exists() for path in (*foreign, strange))
 
 
-def _garble(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-@pytest.mark.parametrize("what", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
-@pytest.mark.parametrize("how", [Path.unlink, _garble])
-def test_what_cannot_be_read_may_name_any_file_so_nothing_is_deleted_unless_its_owner_vouches(
-    catalog: TrinityLakeCatalog, what: str, how: Callable[[Path], None]
-) -> None:
-    for name in ("sales.bad", "sales.good"):
-        table = with_table(catalog, name, 1)
-        table.append(rows(2))
-        table.transaction().append(rows(3))
-    bad = Path(catalog.load_table("sales.bad").location().removeprefix("file://"))
-    how(min(bad.joinpath("metadata").glob(what), key=lambda path: path.stat().st_mtime_ns))
-    before, directory = files(catalog), f"tables/sales/{bad.name}/"
-    report = clean(catalog)
-    assert (0, before) == (report.orphan_files, files(catalog))
-    assert {(f"{each.directory}", each.stops_all) for each in report.doubts} == {(directory, True)}
-    told = "\n".join(report.summary())
-    assert "roll back or restore" in told
-    assert "nothing at all was deleted" in told
-    report = clean(catalog, apart=(directory,))
-    assert {path for path in before if "/bad-" in path} <= files(catalog)
-    assert 0 < report.deleted
-    assert {(f"{each.directory}", each.stops_all) for each in report.doubts} == {(directory, False)}
-
-
 def test_two_tables_that_claim_one_directory_lose_nothing(
     catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,17 +413,6 @@ def test_each_distinct_file_is_read_once_however_many_versions_share_it(catalog:
     nodes = report.nodes_read
     del before
     assert tables + nodes <= report.requests["get"] <= tables + nodes + 10
-
-
-def test_the_command_line(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]) -> None:
-    a_history(catalog)
-    words = ["tables", "clean", catalog.lakehouse.root, "sales.*", "--older-than", "0s", "--allow-recent", "--json"]
-    time.sleep(TICK)
-    assert 0 == main([*words, "--dry-run"])
-    planned = json.loads(capsys.readouterr().out)
-    assert 0 == main(words)
-    done = json.loads(capsys.readouterr().out)
-    assert (3, 0, 3, []) == (planned["orphan_files"], planned["deleted"], done["deleted"], done["doubts"])
 
 
 @pytest.mark.spark

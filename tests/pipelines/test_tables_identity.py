@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
 
 from pipelines import compaction, expire, export, tables_clean
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
@@ -166,20 +161,6 @@ def test_the_target_of_a_link_inside_a_table_stays(tmp_path: Path) -> None:
     clean(catalog)
     assert target.exists()
     assert [1, 2, 3] == ids(catalog.load_table("sales.odd"))
-
-
-def test_partitions_whose_values_need_percent_signs_keep_their_files(tmp_path: Path) -> None:
-    catalog = new_iceberg(tmp_path)
-    catalog.create_namespace("sales")
-    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", StringType(), required=False))
-    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
-    table = catalog.create_table("sales.parts", schema, partition_spec=spec)
-    values = ["a b", "a%20b", "a/b", "Zürich", "a:b", "%", "x-0123456789ab"]
-    table.append(pa.table({"id": range(len(values)), "p": values}, schema.as_arrow()))
-    table.transaction().append(pa.table({"id": [9], "p": ["a b"]}, schema.as_arrow()))
-    report = clean(catalog)
-    assert ((), 3) == (report.doubts, report.deleted)
-    assert list(range(len(values))) == ids(catalog.load_table("sales.parts"))
 
 
 def test_a_file_whose_name_the_store_has_encoded_stays(tmp_path: Path) -> None:

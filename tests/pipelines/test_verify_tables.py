@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -53,10 +53,6 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def garble(path: Path) -> None:
-    path.write_bytes(b"Obj\x01" + b"\xff" * 400)
-
-
 def test_every_file_of_every_version_is_there_and_each_is_looked_at_once(catalog: TrinityLakeCatalog) -> None:
     counts = catalog.lakehouse.storage.counts
     assert counts is not None
@@ -71,39 +67,6 @@ def test_every_file_of_every_version_is_there_and_each_is_looked_at_once(catalog
     verify.run(plain, verify.Config("all", engine="local", definitions=True))
     again = 9 + 9 + 6 + 6  # definitions, and what is in the tables
     assert plain.counts.get + again == storage.counts.get
-
-
-@pytest.mark.parametrize(
-    ("pattern", "damage", "invariant", "said"),
-    [
-        ("*.metadata.json", Path.unlink, "I19", "its metadata file {uri} is missing"),
-        ("*.metadata.json", truncate, "I19", "its metadata file {uri} cannot be read"),
-        ("snap-*.avro", Path.unlink, "I20", "its manifest list {uri} is missing"),
-        ("snap-*.avro", truncate, "I20", "its manifest list {uri} cannot be read"),
-        ("snap-*.avro", garble, "I20", "its manifest list {uri} cannot be read"),
-        ("*-m0.avro", Path.unlink, "I20", "its manifest {uri} is missing"),
-        ("*-m0.avro", truncate, "I20", "its manifest {uri} cannot be read"),
-        ("*-m0.avro", garble, "I20", "its manifest {uri} cannot be read"),
-        ("*.parquet", Path.unlink, "I20", "its file {uri} is missing"),
-        ("*.parquet", truncate, "I20", "and the manifest says"),
-    ],
-)
-def test_what_is_missing_or_damaged_is_named_with_table_versions_and_remedy(
-    catalog: TrinityLakeCatalog, pattern: str, damage: Callable[[Path], None], invariant: str, said: str
-) -> None:
-    path = one(catalog, pattern)
-    damage(path)
-    report = verified(catalog)
-    (finding,) = report.findings
-    assert (False, invariant) == (report.ok, finding.invariant)
-    assert finding.message.startswith("table 'sales.bad': ")
-    assert said.format(uri=path.as_uri()) in finding.message
-    assert "roll back" in finding.hint or "restore" in finding.hint
-    first = 2 if pattern == "*.metadata.json" else 3
-    last = catalog.lakehouse.version - (pattern == "*.metadata.json")  # until the compaction its message waits
-    assert [first, last] == [finding.first_version, finding.last_version]
-    newest = verified(catalog, "newest")
-    assert newest.ok == (pattern == "*.metadata.json")
 
 
 def test_a_table_whose_metadata_points_outside_is_a_finding(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
