@@ -11,9 +11,12 @@ import pytest
 
 from pipelines import compaction
 from pipelines.job import dry_run
-from tests.support.lakes import CancelBy, content, filled, new_lake, once
+from tests.model.files import Directory
+from tests.model.tree import TreeJudge, root_path
+from tests.support.lakes import NAME_SIZE, CancelBy, content, filled, new_lake, once
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
+from tests.support.wide import wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
@@ -140,6 +143,54 @@ def test_spark_needs_a_session(place: Place) -> None:
     with pytest.raises(InvalidInput, match="session"):
         compaction.run(_open(place), compaction.Config(engine="spark"))
     assert files == place.files()
+
+
+@pytest.mark.parametrize("engine", ["in this process", "local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(("order", "tables"), [(5, 400), (129, 3000)])
+def test_a_compaction_drops_pivots_where_nothing_else_waits(
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    order: int,
+    tables: int,
+) -> None:
+    """Of the root; of each level, among them all of one node; and all that there is. The judge reads what is left."""
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    if engine != "in this process":
+        monkeypatch.setattr(compaction, "_SHARED_FROM_ROWS", 0)
+    full = compaction.Config("spark" if engine == "spark" else "local", full=True, tasks=2)
+    lake = wide(tmp_path, tables, order)
+    sizes = dict.fromkeys("BCD", NAME_SIZE)
+    judge = TreeJudge(Directory(tmp_path / "lake").read, lambda _, path: path, order, 1 << 20, sizes)
+    for level in (0, 1, 2):
+        doomed = _keys_of_nodes(lake, level)
+        with lake.transaction() as txn:
+            for key in doomed:
+                txn.put(key, None)
+        expected = judge.judge(root_path(lake.refresh().version)).content()
+        assert not expected.keys() & set(doomed)
+        report = compaction.run(lake, full, spark)
+        found = judge.judge(root_path(lake.refresh().version))
+        counted = lake.stats()
+        assert (expected, 0) == (found.content(), found.all_messages)
+        assert (counted.namespaces, counted.tables, counted.views) == found.counts
+        assert (True, 0) == (report.proved, report.messages_after)
+        assert [] == [each for each in lake.check() if each.invariant != "I12"]
+
+
+def _keys_of_nodes(lake: Lakehouse, level: int) -> list[str]:
+    """Return the pivots of the root, those of all inner nodes, or every key."""
+    if level == 2:
+        return [each.key for each in lake.objects()]
+    nodes = [lake.root_node.node]
+    found = []
+    while nodes[0].children:
+        found += [key for node in nodes for key in node.keys]
+        if level == 0:
+            break
+        nodes = [lake.nodes.read(path) for node in nodes for path in node.children]
+    return found
 
 
 # Others commit meanwhile.
