@@ -1,13 +1,15 @@
 """What each command asks of Spark: jobs, stages, tasks, how many at once in the stages that do the work, CPU, memory.
 
-    python -m benchmarks tasks [--tables 20 200000] [--workers 2] [--only export clean] [--conf NAME=VALUE ...]
+    python -m benchmarks tasks [--tables 20 200000] [--workers 1 2 4] [--only export clean] [--conf NAME=VALUE ...]
 
 A standalone cluster of this machine, of workers with one core each; all is read from Spark's own event log. *Work* are
 the stages in which Python works on files: ``at once`` says how many tasks of them ran at the same time at the most, and
 ``alone`` in which share of the time that any of them ran there was one only. ``later s`` is the longest of those that
 began when a task of the same command had ended on their executor: the first one waits for Python, and for what it
-imports. ``MB`` and ``MB Java`` are the most that the driver had during the command. Iceberg tables are made up to
-``--iceberg``; the others have no metadata.
+imports. ``MB`` and ``MB Java`` are the most that the driver had during the command, of ``MB before`` when it began.
+``CPU most`` is that of the executor that took the most of ``CPU tasks``, and ``CPU path`` that and the driver's and
+Java's: what must follow one another, whatever the machine has. Iceberg tables are made up to ``--iceberg``; the others
+have no metadata.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -22,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -226,15 +230,22 @@ def measure_command(cluster: Cluster, spark: Any, command: Callable[[Any], objec
     java = _java_of_driver(me)
     for each in (me, java):
         observed.forget_peak(each.pid)
-    cpu = _cpu_by_kind(me, java, cluster)
+    megabytes = me.memory_info().rss / 1e6
+    driver = _cpu([me])
+    in_java = _cpu([java])
+    of_executors = _cpu_of_executors(cluster)
     began = time.time()
     command(spark)
     ended = time.time()
-    after = _cpu_by_kind(me, java, cluster)
+    driver = _cpu([me]) - driver
+    in_java = _cpu([java]) - in_java
+    took = [cpu - of_executors.get(pid, 0.0) for pid, cpu in _cpu_of_executors(cluster).items()] or [0.0]
+    cpu = {"driver": driver, "Java": in_java, "tasks": sum(took), "most": max(took)}
+    cpu["path"] = driver + in_java + max(took)
     row: Row = {"s": round(ended - began, 1)}
-    row |= {f"CPU {kind}": round(after[kind] - cpu[kind], 1) for kind in after}
-    row |= {"MB": round(observed.peak(me.pid) / 1e6), "MB Java": round(observed.peak(java.pid) / 1e6)}
-    return row | {"when": (began, ended)}
+    row |= {f"CPU {kind}": round(seconds, 1) for kind, seconds in cpu.items()}
+    row |= {"MB before": round(megabytes), "MB": round(observed.peak(me.pid) / 1e6)}
+    return row | {"MB Java": round(observed.peak(java.pid) / 1e6), "when": (began, ended)}
 
 
 def _java_of_driver(me: psutil.Process) -> psutil.Process:
@@ -243,10 +254,9 @@ def _java_of_driver(me: psutil.Process) -> psutil.Process:
     return found
 
 
-def _cpu_by_kind(me: psutil.Process, java: psutil.Process, cluster: Cluster) -> dict[str, float]:
-    """Return seconds of CPU of this process, of its Java, and of executors with their Python."""
-    tasks = [process for each in cluster.executors() for process in (each, *each.children(recursive=True))]
-    return {"driver": _cpu([me]), "Java": _cpu([java]), "tasks": _cpu(tasks)}
+def _cpu_of_executors(cluster: Cluster) -> dict[int, float]:
+    """Return the seconds of CPU of each executor, its Python among them, by its process."""
+    return {each.pid: _cpu([each, *each.children(recursive=True)]) for each in cluster.executors()}
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> float:
@@ -269,8 +279,8 @@ def _warm(cluster: Cluster, conf: dict[str, str]) -> Iterator[Any]:
         yield spark
 
 
-def measured(tables: int, options: argparse.Namespace) -> dict[str, Row]:
-    """Return a row of figures for each command."""
+def measured(tables: int, workers: int, options: argparse.Namespace) -> dict[str, Row]:
+    """Return a row of figures for each command, on so many executors."""
     rows: dict[str, Row] = {}
     conf = dict(each.split("=", 1) for each in options.conf)
     with tempfile.TemporaryDirectory() as name:
@@ -278,28 +288,31 @@ def measured(tables: int, options: argparse.Namespace) -> dict[str, Row]:
         with ProcessPoolExecutor(1, get_context("spawn")) as processes:
             root = processes.submit(_make_lake, folder, tables, options.iceberg).result()
         lake = Lakehouse.open(root, storage_options=_FAST)
-        with standalone(options.workers, folder) as cluster:
+        with standalone(workers, folder) as cluster:
             with _warm(cluster, conf) as spark:
                 for command, run in _commands(folder, lake).items():
                     if not options.only or command in options.only:
                         rows[command] = measure_command(cluster, spark, run)
-                        print(tables, command, rows[command], file=sys.stderr, flush=True)
+                        print(tables, workers, command, rows[command], file=sys.stderr, flush=True)
             for row in rows.values():
                 row.update(asked_of_spark(folder / "events", *row.pop("when")).figures())
-    return {f"{tables:,}: {command}": row for command, row in rows.items()}
+            if options.events is not None:
+                shutil.copytree(folder / "events", options.events, dirs_exist_ok=True)
+    return {f"{tables:,}, {workers}: {command}": row for command, row in rows.items()}
 
 
 def main(arguments: list[str]) -> None:
     """Run the commands and print the figures."""
     parser = argparse.ArgumentParser(prog="benchmarks tasks", description=__doc__)
     parser.add_argument("--tables", type=int, nargs="+", default=[20, 200_000])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2], help="executors of one core each")
     parser.add_argument("--iceberg", type=int, default=1_000, help="so many tables at the most are Iceberg's")
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--conf", nargs="+", default=[])
+    parser.add_argument("--events", type=Path, help="a directory for Spark's event logs")
     options = parser.parse_args(arguments)
     figures: dict[str, Row] = {}
-    for tables in options.tables:
-        figures |= measured(tables, options)
+    for tables, workers in product(options.tables, options.workers):
+        figures |= measured(tables, workers, options)
         print(report.table(figures), flush=True)
-    report.save("tasks", {"load": os.getloadavg(), "options": vars(options), "figures": figures})
+    report.save("tasks", {"load": os.getloadavg(), "options": {**vars(options), "events": None}, "figures": figures})

@@ -52,8 +52,11 @@ _ROOTS_HERE: Final = 32
 """So many roots are read at once."""
 _HERE: Final = 128
 """Levels of so many nodes are visited in this process: four times as many as are read at once."""
-_HERE_CHILDREN: Final = 1 << 15
-"""What parents record about so many children is held in memory, at most."""
+_HERE_ROWS: Final = 1 << 13
+"""So many rows at most are kept of such a level, and held in memory when they move to tasks: 2 KB each.
+
+An inner node leaves one for each child, and a leaf one for each entry.
+"""
 _NODE_SUMS: Final = f"""
     coalesce(sum(CASE WHEN role = {NODE} THEN size END), 0) AS bytes,
     coalesce(sum(CASE WHEN role = {NODE} THEN named END), 0) AS named,
@@ -159,7 +162,7 @@ class Checks:
             choose=partial(self._choose, content=content, files=also is not None),
         )
         first = sorted(roots, key=lambda row: row["first"])
-        few = min(_HERE, _HERE_CHILDREN // self._shape.order)
+        few = min(_HERE, _HERE_ROWS // self._shape.order)
         walk = descend(
             self._engine,
             self._storage,

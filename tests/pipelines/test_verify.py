@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipelines import expire, verify
 from pipelines.engine import open_engine
-from pipelines.engine.local import LocalEngine
+from pipelines.engine.local import LocalEngine, LocalRows
+from pipelines.engine.model import Row
 from pipelines.integrity import checks, version_content
 from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.examine import (
@@ -49,6 +52,7 @@ from tests.support.damage import (
 from tests.support.generator import build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.rounds import Rounds
+from tests.support.spoilt_engines import TwoTasks
 from tests.support.surgery import Surgery, directory_of, files_of
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import Corrupt, VersionNotFound
@@ -350,6 +354,35 @@ def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_
 
 def _is_table_leaf(node: Node) -> bool:
     return node.is_leaf and node.keys[0].startswith("C")
+
+
+class _NotesTables(TwoTasks):
+    """Notes how many rows of this process it was given at once, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:
+        given = list(rows)
+        self.most = max(self.most, len(given))
+        return super().table(given, schema)
+
+
+@pytest.mark.slow
+def test_few_rows_of_what_is_visited_here_move_to_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many objects a lakehouse has; each is 2 KB of this process."""
+    monkeypatch.setattr(checks, "_HERE", 128)
+    lake = Lakehouse.create(tmp_path.as_uri(), storage_options=FAST)
+    filled(lake, tables=10_000, changes=10_000)
+    shape, found = Shape.of(lake.definition), Found()
+    content = GatheredContent(shape.codec, version=lake.version, read_definitions=True)
+    with closing(_NotesTables()) as engine:
+        passes = Checks(engine, lake.storage, shape, found, silent)
+        walked = passes.nodes([row_of_root(lake.root_node.path, lake.version, lake.version)], content)
+    assert ([], 10_000) == (found.violations(), content.kinds["table"])
+    assert walked.nodes > 20
+    assert engine.most <= 8_192
 
 
 # -- bit rot ---------------------------------------------------------------------------------------------
